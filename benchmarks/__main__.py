@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,10 +38,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="where the JSON is written")
     arguments = parser.parse_args()
     figures: list[Figure] = []
+    failed: list[str] = []
     for name in arguments.only or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        measure: Callable[[], Iterator[Figure]] = importlib.import_module(BENCHMARKS[name]).measure
-        figures += measure()
+        try:
+            measure: Callable[[], Iterator[Figure]] = importlib.import_module(BENCHMARKS[name]).measure
+            # One by one: what a part measured before it failed is printed, too.
+            for figure in measure():
+                figures.append(figure)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
     content = {
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -55,6 +63,8 @@ def main() -> None:
         print(text)
     else:
         _print(figures)
+    if failed:
+        sys.exit(f"these parts failed, and the table lacks what they measure: {', '.join(failed)}")
 
 
 def _print(figures: list[Figure]) -> None:

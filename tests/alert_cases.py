@@ -143,6 +143,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"timed_out_rounds_total": grows(0.05)}, 21),
         Told({"timed_out_rounds_total": "0x60 1x160"}),
     ),
+    "StreamflClientsAlone": (Told({"alone": "0x9 1x80"}, 15), Told({"alone": stays(0)})),
     "StreamflClientsWait": (
         Told({"waiting_clients": stays(1), "labels_total": stays(0)}, 15),
         Told({"waiting_clients": stays(1), "labels_total": grows(0.05)}),

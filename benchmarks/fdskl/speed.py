@@ -45,6 +45,8 @@ url = "{url}"
 processing_guarantee = "exactly_once"
 [role]
 kind = "fdskl-worker"
+[standardisation]
+first_entities = 128
 [learning]
 bandwidth = 5.0
 window = 256

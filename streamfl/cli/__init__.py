@@ -7,9 +7,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import importlib.util
 import logging
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -65,7 +68,8 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         place = command_places().get(cmd_name)
         if place is None:
-            return None
+            meant = " or ".join(map(repr, get_close_matches(cmd_name, command_places())))
+            return ctx.fail(f"No such command {cmd_name!r}. Did you mean {meant}?") if meant else None
         if cmd_name in COMMANDS:
             found = load(place)
         elif (found := load_parts({cmd_name: place}).get(cmd_name)) is None:
@@ -75,6 +79,30 @@ class _Commands(TyperGroup):
             alone.command(cmd_name)(found)
             found = alone
         return typer.main.get_command(found)
+
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, place in command_places().items() if (text := _summary(place)) is not None])
+
+
+def _summary(place: str) -> str | None:
+    """What stands first in the documentation of a command, or of the module of a group of commands; None: it cannot be found.
+
+    It is read, not imported: a list of the commands needs no library that one of them needs.
+    """
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.util.find_spec(module)
+        tree = ast.parse(found.loader.get_source(module))  # type: ignore[union-attr]
+    except Exception as error:
+        log.warning("%s cannot be found and is left out: %s", place, error)
+        return None
+    # Options that systems contribute are added to a function whose name begins with an underscore.
+    own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in (name, f"_{name}")]
+    text = ast.get_docstring((own or [tree])[0]) or ""
+    first, stop, _ = " ".join(text.partition("\n\n")[0].split()).rpartition("``: ")[2].partition(". ")
+    return f"{first[:1].upper()}{first[1:]}{stop.strip()}"
 
 
 @functools.cache

@@ -52,7 +52,7 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
     elif is_terminal():
         print_list(f"Check of {config}", as_list(findings))
     else:
-        rows = [(found.check, "pass" if found.passed else "FAIL", found.detail, found.remedy) for found in findings]
+        rows = [(found.check, found.result, found.detail, found.remedy) for found in findings]
         print_table(f"Check of {config}", ("check", "result", "found", "what to do"), rows)
     if code:
         raise typer.Exit(code)
@@ -62,7 +62,7 @@ def as_list(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
     """The findings for a terminal, which four columns would not fit."""
     for found in findings:
         text = f"{found.check}: {found.detail}" if found.detail else found.check
-        yield "pass" if found.passed else "FAIL", f"{text}\nTo do: {found.remedy}" if found.remedy else text
+        yield found.result, f"{text}\nTo do: {found.remedy}" if found.remedy else text
 
 
 def _look(config: ConfigArgument, findings: list[Finding]) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
 from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
@@ -33,8 +34,6 @@ from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 
-# Of so many partitions, spread over all, the first and the last records: enough to see how a topic is keyed, however long it is.
-SAMPLE_PARTITIONS = 8
 SAMPLE_RECORDS = 10
 EXAMPLES = 3
 LONGEST_EXAMPLE = 200
@@ -58,7 +57,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         wrong: list[tuple[Record, PeerError]] = []
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         try:
-            records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
+            records = bus.peek(source.topic, spread(state.partitions), SAMPLE_RECORDS)
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
@@ -86,7 +85,10 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
         yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
         yield from _keys(configured, channel, records)
+        if channel == "samples":
+            yield from look_at_shape(configured, records)
     yield from _labels(configured, batch)
+    yield from look_at_join(configured, bus, channels)
     try:
         if batch:
             yield from _would_produce(configured, role, channels, batch, remembered)
@@ -128,11 +130,6 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
         place = f"{record.topic}-{record.partition}-{record.offset}"
         found.append(f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}")
     return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
-
-
-def _spread(partitions: int) -> list[int]:
-    count = min(partitions, SAMPLE_PARTITIONS)
-    return [index * partitions // count for index in range(count)]
 
 
 def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:

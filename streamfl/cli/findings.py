@@ -9,9 +9,18 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """check: what was looked at. detail: what was found. remedy: what to do, where it did not pass."""
+    """check: what was looked at. detail: what was found. remedy: what to do.
+
+    warns: it passed, and is a mistake in all likelihood.
+    """
 
     check: str
     passed: bool
     detail: str
     remedy: str = ""
+    warns: bool = False
+
+    @property
+    def result(self) -> str:
+        """One word for a table."""
+        return "FAIL" if not self.passed else "warn" if self.warns else "pass"

@@ -65,7 +65,7 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
     if asked.sample_id is not None and "sample_id" not in known:
         raise ConfigurationError(f"--sample-id has no meaning for a {asked.kind.name}: an entity is one sample")
     used = [one for one in (client, asked.sample_id) if one is not None]
-    # What is asked for here is in the other topic.
+    # With labels on a topic of their own the label is there; a field of its name here may tell it beforehand, and is no input.
     of_samples = label if labels is None else None
     all_fields = sections.guesses_of(seen, used, "client" in known, owners)
     narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" else None
@@ -73,7 +73,7 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
         sections.check_fields(seen, (of_samples,))
         sections.put_topic(draft, "samples", topic, seen)
         sections.put_partitions(draft, "samples", name, topic, seen, client)
-        guesses = [guess for guess in all_fields if guess.path != of_samples]
+        guesses = [guess for guess in all_fields if guess.path != label]
     else:
         if labels is None:
             check_label(narrow, label, asked.no_label)

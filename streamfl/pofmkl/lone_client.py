@@ -19,7 +19,8 @@ from streamfl.pofmkl.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.neighbours import Projection
-from streamfl.pofmkl.server_steps import SMALLEST_TARGET_NORM, RecursiveLeastSquares
+from streamfl.pofmkl.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.step_rows import SMALLEST_TARGET_NORM
 from streamfl.pofmkl.views import ViewedFeatures
 
 __all__ = ["LoneClient"]

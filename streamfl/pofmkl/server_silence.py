@@ -83,7 +83,7 @@ class ServerSilence:
     def ask(self, partition: int, now: float) -> None:
         """Something is sent that a new version will hold, or waits for one."""
         silence = self._partitions[partition]
-        if silence.versions is None:
+        if silence.versions is None and self.patience < math.inf:
             silence.versions, silence.since = self._versions, now
             self._changed.add(partition)
 

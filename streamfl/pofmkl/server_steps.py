@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -24,22 +24,16 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
-from streamfl.learning import optimisers
-from streamfl.learning.optimisers import Optimiser
-from streamfl.pofmkl.messages import LARGEST_TARGET
+from streamfl.pofmkl.gradient_steps import AdaGrad, StochasticGradient
+from streamfl.pofmkl.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
 from streamfl.restored import check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
 
-# A row's norm is |y| only up to the rounding of its features.
-LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
-SMALLEST_TARGET_NORM = 1e-12
 # Of recursive least squares, unless somebody studies others.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
-
-Remembered = TypeVar("Remembered")
 
 
 class ServerStep(Protocol):
@@ -87,67 +81,6 @@ class AveragedStep:
 
     def restore(self, key: bytes, value: bytes) -> None:
         raise PeerError("malformed", f"step state {key!r}: the averaged step has none")
-
-
-class _GradientStep:
-    """Target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's squared error.
-
-    The optimiser has arrays of (2 D,) numbers a kernel. They are remembered once a commit, for each kernel that changed.
-    """
-
-    largest_norm: float | None = LARGEST_TARGET_NORM
-
-    def __init__(self, optimiser: Optimiser) -> None:
-        self._optimiser = optimiser
-        self._changed: set[int] = set()
-
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
-        theta = parameters.astype(np.float64)
-        kernels, rows, units, targets = _samples(kernels, rows)
-        for turn in _turns(kernels):
-            chosen = kernels[turn]
-            # No rate here depends on the step's number.
-            self._optimiser.step(theta, _gradients(theta[chosen], units[turn], targets[turn]), 1, chosen)
-        if self._optimiser.arrays:
-            self._changed.update(kernels.tolist())
-        return theta
-
-    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        for kernel in sorted(self._changed):
-            for name, array in self._optimiser.arrays.items():
-                remembered = _Remembered(kernel, encode_array(array[kernel]))
-                yield b"%s/%d" % (name.encode(), kernel), msgspec.msgpack.encode(remembered)
-        self._changed = set()
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        name = key.partition(b"/")[0].decode(errors="replace")
-        array = self._optimiser.arrays.get(name)
-        if array is None:
-            raise PeerError("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
-        remembered = _decoded(key, value, _Remembered)
-        kernels, row_length = array.shape
-        if not 0 <= remembered.kernel < kernels or key != b"%s/%d" % (name.encode(), remembered.kernel):
-            raise PeerError("malformed", f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}")
-        numbers = decode_array(remembered.numbers, np.float64, (row_length,), name)
-        self._optimiser.check(name, numbers)
-        array[remembered.kernel] = numbers
-
-
-class StochasticGradient(_GradientStep):
-    """A gradient step of the squared error for each target row: theta <- theta - rate (z (z' theta) - h).
-
-    Since |z| = 1, this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
-    """
-
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__(optimisers.StochasticGradient(learning_rate))
-
-
-class AdaGrad(_GradientStep):
-    """The same gradients, each coordinate divided by the root of its sum of squares so far; see the optimiser."""
-
-    def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
-        super().__init__(optimisers.AdaGrad(learning_rate, (kernels, row_length)))
 
 
 class RecursiveLeastSquares:
@@ -223,7 +156,7 @@ class RecursiveLeastSquares:
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         theta = parameters.astype(np.float64)
         order = np.argsort(kernels, kind="stable")
-        kernels, rows, units, targets = _samples(kernels[order], rows[order])
+        kernels, rows, units, targets = samples_of(kernels[order], rows[order])
         if self._restored:
             for kernel in np.unique(kernels).tolist():
                 self._replay(kernel)
@@ -282,7 +215,7 @@ class RecursiveLeastSquares:
 
     def restore(self, key: bytes, value: bytes) -> None:
         if key.startswith(b"slot/"):
-            slot = _decoded(key, value, _Slot)
+            slot = decoded(key, value, _Slot)
             one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
             if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(slot.kernel, slot.number):
                 raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
@@ -290,7 +223,7 @@ class RecursiveLeastSquares:
             check_within(row, -LARGEST_TARGET_NORM, LARGEST_TARGET_NORM, f"step state {key!r}")
             self._restored.setdefault(slot.kernel, {})[slot.number] = slot
         elif key.startswith(b"snapshot/"):
-            snapshot = _decoded(key, value, _Snapshot)
+            snapshot = decoded(key, value, _Snapshot)
             kernel = snapshot.kernel
             whole_blocks = snapshot.rows >= 1 and snapshot.rows % self._slots == 0
             if not (0 <= kernel < len(self._counts) and whole_blocks) or key != b"snapshot/%d" % kernel:
@@ -376,15 +309,8 @@ class RecursiveLeastSquares:
             while slot is not None and slot.first == first:
                 together.append(np.frombuffer(slot.row, np.dtype(self._dtype).newbyteorder("<")))
                 slot = slots.get(slot.number + 1)
-            _, _, units, targets = _samples(np.full(len(together), kernel), np.array(together, self._dtype))
+            _, _, units, targets = samples_of(np.full(len(together), kernel), np.array(together, self._dtype))
             self._learn(slice(kernel, kernel + 1), units, targets, np.zeros((1, self._row_length)))
-
-
-class _Remembered(msgspec.Struct, array_like=True):
-    """One kernel's part of an array that an optimiser keeps."""
-
-    kernel: int
-    numbers: bytes
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -413,35 +339,3 @@ def _triangular_solver(dtype: Any) -> Any:
     # LAPACK itself: for a single row, scipy's checks would take longer than everything else here. As an attribute it would keep the
     # step from being pickled.
     return get_lapack_funcs("trtrs", dtype=dtype)
-
-
-def _decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
-    try:
-        return msgspec.msgpack.decode(value, type=kind)
-    except msgspec.DecodeError as error:
-        raise PeerError("malformed", f"step state {key!r}: {error}") from None
-
-
-def _samples(
-    kernels: NDArray[np.intp], rows: NDArray[Any]
-) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Kernels and rows without those of norm 0, and the sample in each row: h = y z as (h/|h|, |h|)."""
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    telling = norms >= SMALLEST_TARGET_NORM
-    if not telling.all():
-        kernels, rows, norms = kernels[telling], rows[telling], norms[telling]
-    return kernels, rows, rows / norms[:, np.newaxis], norms
-
-
-def _gradients(theta: NDArray[np.float64], units: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.float64]:
-    residuals = np.einsum("ij,ij->i", units, theta) - targets
-    gradients: NDArray[np.float64] = residuals[:, np.newaxis] * units
-    return gradients
-
-
-def _turns(kernels: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Row numbers in groups that hold each kernel at most once; a kernel's rows keep their order from group to group."""
-    order = np.argsort(kernels, kind="stable")
-    grouped = kernels[order]
-    turn = np.arange(len(grouped)) - np.searchsorted(grouped, grouped)
-    return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])

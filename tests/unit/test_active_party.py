@@ -27,6 +27,7 @@ from streamfl.role import (
     TopicSpec,
 )
 from streamfl.role_kind import RoleKind
+from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -198,7 +199,7 @@ def test_labels_and_peers_make_room_while_columns_wait(bus: MemoryBus) -> None:
     write(bus, "my-columns", **dict.fromkeys(names, 1))
     role = ActiveParty()
     one = worker(bus, role)
-    one._max_records = 2
+    one._backlog = Backlog(role, 2)
     drain(one)
     assert set(role.full) == {0, 1}
     assert role.waiting["entities"] < len(names)

@@ -17,7 +17,7 @@ def run(code: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("megabytes", [60, 110, 300])
+@pytest.mark.parametrize("megabytes", [60, 110])
 def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> None:
     """Protects an operator under ulimit -v from an exit code that is in no table and from pages of a library's advice."""
     code, said = run(LIMITED + COMMAND, str(megabytes), "--help")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import typer
@@ -47,3 +48,25 @@ def test_there_are_brackets_to_lose() -> None:
     """Protects the test above from testing nothing."""
     assert any("[labels]" in text for command in COMMANDS for text in helps(command))
     assert {"run", "simulate", "replay", "demo"} <= COMMANDS.keys()
+
+
+def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects the first screen: the list is read from the sources, and a command without a line there would be a bare name."""
+    monkeypatch.setenv("COLUMNS", "200")
+    _, shown, _ = run_command(monkeypatch, capsys, "--help")
+    lines = re.split(r"\n  (?=\S)", shown.partition("Commands:")[2])[1:]
+    listed = {name: text for name, *text in map(str.split, lines)}
+    assert listed.keys() == PLACES.keys()
+    for name, found in COMMANDS.items():
+        assert words(" ".join(listed[name])) in words(inspect.getdoc(found) or ""), name
+    assert all(len(text) > 3 for text in listed.values())
+
+
+def test_a_mistyped_command_is_answered_with_the_one_meant(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects a slip of the keys: the name that is meant is a letter away, and the list of all is a screen long."""
+    code, _, told = run_command(monkeypatch, capsys, "inti")
+    assert code == 2
+    assert "No such command 'inti'. Did you mean 'init'?" in told
+    assert "Did you mean" not in run_command(monkeypatch, capsys, "zzz")[2]

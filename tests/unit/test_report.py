@@ -147,8 +147,8 @@ def test_a_vertical_federation_is_judged_by_what_it_said_before_the_label() -> N
     reports = load(systems_with("report")[VERTICAL[0]].report or "")
     page = reports.of_topics(Read(told, [(3.0, "a", 0.5), (3.5, "b", 0.5)]))
     shown = {one.name: one.y.tolist() for one in page.charts[0].lines}
-    assert shown["mean squared error"] == [(13 - 15) ** 2, ((13 - 15) ** 2 + (18 - 15) ** 2) / 2]
-    assert shown["running mean's"][1] == (15**2 + 0) / 2
+    assert shown["RMSE, units of the label"] == pytest.approx([2.0, math.sqrt(((13 - 15) ** 2 + (18 - 15) ** 2) / 2)])
+    assert shown["running mean's"][1] == pytest.approx(math.sqrt((15**2 + 0) / 2))
 
 
 @pytest.mark.parametrize("value", [10**400, 1e300, -1e300, math.nan, True, "1"])
@@ -156,7 +156,7 @@ def test_one_wild_prediction_does_not_blind_a_vertical_report(value: Any) -> Non
     """Protects the error from whoever may write predictions: what nobody can compute with does not count."""
     reports = load(systems_with("report")[VERTICAL[0]].report or "")
     page = reports.of_topics(Read([(1.0, "a", 13.0), (1e30, "b", value)], [(3.0, "a", 0.5), (3.0, "b", 0.5)]))
-    assert dict(page.figures)["mean squared error"] == "4"
+    assert dict(page.figures)["RMSE, units of the label"] == "2"
     assert html(page)
 
 

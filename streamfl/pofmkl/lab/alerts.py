@@ -102,6 +102,15 @@ ALERTS = (
         "Look whether the server runs and is ready, and whether all clients that learning.staleness waits for send updates.",
     ),
     Alert(
+        "StreamflClientsAlone",
+        f"max by ({MEMBER}) (streamfl_alone) > 0",
+        5,
+        "warning",
+        "Clients of {{ $labels.group }} learn alone: no new version of the model comes.",
+        "Each is about as good as a client without a federation. Their updates wait in their topic for the server.",
+        "Start the pofmkl-server, or look at what its log says of these clients' updates. It is over with the next version.",
+    ),
+    Alert(
         "StreamflSuspectModel",
         f"{increased('model_repairs_total', 60)} > 0 or {increased('unsigned_parameters_total', 60)} > 0"
         f" or {increased('superseded_updates_total', 60)} > 0",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 
-from streamfl.pofmkl.server_steps import BLOCK, LEAK, RIDGE, SMALLEST_TARGET_NORM, ServerStep
+from streamfl.pofmkl.server_steps import BLOCK, LEAK, RIDGE, ServerStep
+from streamfl.pofmkl.step_rows import SMALLEST_TARGET_NORM
 
 __all__ = ["OneByOne", "OwnKernels", "OwnLeastSquares"]
 

@@ -33,7 +33,7 @@ __all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "de
 ClientsOption = Annotated[
     int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
 ]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, at most so many samples a client; left out: all there are.")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client at most; left out: all there are.")]
 ClientColumnOption = Annotated[
     str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
 ]
@@ -295,9 +295,10 @@ def _rows_by_owner(owners: Sequence[str | None], rows: NDArray[np.intp]) -> dict
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
-    """The settings with the scales of the data, and with the run's length as the horizon unless one is given."""
+    """The settings as workers would have them; scales that are not given are the data's, and a horizon is the run's length."""
     samples = settings.samples or SamplesSection(topic="samples")
     scales = {"input_norm": streams.largest_norm, "label_range": streams.label_range}
+    scales = {name: scale for name, scale in scales.items() if name not in samples.model_fields_set}
     # What [[samples.inputs]] says has been done: the streams are numbers.
     samples = samples.model_copy(update={**scales, "inputs": None})
     learning = settings.learning
