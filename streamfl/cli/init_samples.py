@@ -68,7 +68,9 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
     # With labels on a topic of their own the label is there; a field of its name here may tell it beforehand, and is no input.
     of_samples = label if labels is None else None
     all_fields = sections.guesses_of(seen, used, "client" in known, owners)
-    narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" else None
+    # Where the label is a field of its own, a record is a whole sample.
+    whole = label in {guess.path for guess in all_fields}
+    narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" and not whole else None
     if narrow is None:
         sections.check_fields(seen, (of_samples,))
         sections.put_topic(draft, "samples", topic, seen)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from streamfl.pofmkl.client_record import ClientRecord
-from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.pofmkl.messages import AWAITED, UPDATE, Update
 from streamfl.role import Measurement
 from streamfl.wire import VERSION, encoded_size
 
@@ -58,7 +58,7 @@ class UpdateCost:
         """The largest message without a kernel, measured once a client: the cost is asked for at every upload."""
         largest = Update(VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
         # The length of an array or of bytes takes at most 5 bytes.
-        return encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10 + self.seal_bytes
+        return encoded_size(self.client.encode(), UPDATE.encode(largest), AWAITED) + 10 + self.seal_bytes
 
     def kernels_within(self, budget: float, kernels: int) -> int:
         """M: the most kernels, of ``kernels``, whose upload costs no more than ``budget`` bytes."""

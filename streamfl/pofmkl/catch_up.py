@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.seats import Client, Seats
 from streamfl.pofmkl.server_silence import ServerSilence
@@ -65,7 +66,7 @@ class CatchUp:
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[Notice] = []
         # As they were last, and as they were when a label was learnt last.
-        self._versions: tuple[int, ...] | None = None
+        self._versions: tuple[int, ...] = ()
         self._learnt_on: tuple[int, ...] | None = None
         # Clients that were granted labels in this step.
         self._granted = 0
@@ -95,7 +96,9 @@ class CatchUp:
 
     def _is_behind(self, number: int) -> bool:
         unread = self._partitions[number].unread or 0
-        return 0 < self.samples * max(1, self._seats.count(number)) < unread
+        # By the model's age, as a client's own.
+        labels = min(self._versions, default=0) // (LABELS_A_GRANT * self._seats.limit)
+        return 0 < min(self.samples, 1 + labels) * max(1, self._seats.count(number)) < unread
 
     def _room(self, number: int) -> int:
         return max(self._partitions[number].in_hand, 2 * self.samples * self._seats.count(number))
@@ -152,11 +155,14 @@ class CatchUp:
         """
         number = client.key[0]
         client.share = in_hand / max(1, in_hand, waiting[number])
-        client.limited = (
-            self.samples > 0
-            and (waited or in_hand > self.samples or self._is_behind(number))
-            and not self._silence.is_alone(number)
-        )
+        behind = waited or in_hand > self._grant(client.record) or self._is_behind(number)
+        # Whoever was behind is not before the model holds its last updates.
+        behind = behind or (client.record.behind and not _is_answered(client, self._versions))
+        client.limited = client.record.behind = self.samples > 0 and behind and not self._silence.is_alone(number)
+
+    def _grant(self, record: ClientRecord) -> int:
+        """The labels that a client may learn on one version."""
+        return min(self.samples, 1 + max(0, record.uploads_drawn - 1) // LABELS_A_GRANT)
 
     def may_learn(self, client: Client, versions: tuple[int, ...]) -> bool:
         """Whether the client may learn another label."""
@@ -171,7 +177,7 @@ class CatchUp:
         partition = self._partitions[client.key[0]]
         if _is_answered(client, versions):
             record.learnt_on, record.labels_learnt, record.awaited = versions, 0, ()
-            record.granted = min(self.samples, 1 + (record.uploads_drawn - 1) // LABELS_A_GRANT)
+            record.granted = self._grant(record)
             self._granted += 1
             if client.limited:
                 # Its share of what came since it was granted the last ones.

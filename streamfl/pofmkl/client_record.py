@@ -45,7 +45,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     epoch: names one life of its state.
     sequence: the uploads sent in this epoch.
     labels_learnt: on the versions ``learnt_on`` of the model's shards; None: on none that counts.
-    granted: the labels that it may learn on these while it is behind. awaited: the shards that its updates went to since.
+    granted: the labels that it may learn on these while it is behind. behind: it was when it learnt last.
+    awaited: the shards that its updates went to since.
     uploads_drawn: the uploads begun, which is the place in the sequence of its random numbers.
     tokens, filled_at: of its byte budget.
     upload: the upload that is gathered.
@@ -65,6 +66,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     numbers: bytes = b""
     seen_at: Time = 0.0
     granted: Count = 0
+    behind: bool = False
     awaited: tuple[Count, ...] = ()
 
 

@@ -11,6 +11,7 @@ from streamfl.role import Record
 from streamfl.wire import Codec, Count, Name, Version
 
 __all__ = [
+    "AWAITED",
     "KERNEL_PARAMETERS",
     "LARGEST_STEP",
     "LARGEST_TARGET",
@@ -34,8 +35,7 @@ class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
     ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps
     (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and
     of a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.server_steps`). No kernels: the client took part in the round without
-    sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state. ``awaited``: the
-    client is behind, and goes on when a version holds this.
+    sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
     """
 
     version: Version
@@ -48,7 +48,6 @@ class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
     samples: Count
     kernels: tuple[Count, ...]
     steps: bytes
-    awaited: bool = False
 
 
 class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -103,6 +102,8 @@ class Prediction(msgspec.Struct, gc=False):
 
 
 UPDATE = Codec(Update)
+# The header of an update whose client is behind, and goes on when a version holds it. Servers that do not know it pass it over.
+AWAITED = (("awaited", b""),)
 KERNEL_PARAMETERS = Codec(KernelParameters)
 SHARD_VERSION = Codec(ShardVersion)
 SIGNED_VERSION = Codec(SignedVersion)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.moments import Moments
 from streamfl.pofmkl.incidents import Incidents
+from streamfl.pofmkl.messages import AWAITED
 from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
@@ -171,7 +172,7 @@ class PofmklServer:
             for shard in shards.values():
                 shard.close_timed_out(now)
             return []
-        self._awaited = any(received.message.awaited for received in batch)
+        self._awaited = any(AWAITED[0] in received.record.headers for received in batch)
         rejections: list[Rejection] = []
         by_partition: dict[int, list[Received]] = {}
         for received in batch:

@@ -16,7 +16,7 @@ from streamfl.pofmkl.bins import draw_bins
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.client_record import UploadRecord
 from streamfl.pofmkl.learner import Learner, Learnt
-from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Update
+from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.rows import Rows
@@ -298,12 +298,12 @@ class Uploads:
                 samples=made.samples,
                 kernels=tuple([made.kernels[index] for index in chosen]),
                 steps=b"".join([steps[index] for index in chosen]),
-                awaited=made.awaited,
             )
             self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)
-            self._bytes += encoded_size(name, value) + self._seal_bytes
-            sends.append(Send("updates", name, value, partition=shard))
+            headers = AWAITED if made.awaited else ()
+            self._bytes += encoded_size(name, value, headers) + self._seal_bytes
+            sends.append(Send("updates", name, value, shard, headers))
 
     # ---- what is remembered
 

@@ -233,7 +233,7 @@ def not_too_much_at_once(traffic: Traffic) -> Traffic:
         for received in batch:
             if received.channel == "samples":
                 counts[received.message.client] += 1
-                if counts[received.message.client] > 2:
+                if counts[received.message.client] > 1:
                     counts = Counter([received.message.client])
                     batches.append((now, []))
             batches[-1][1].append(received)

@@ -71,6 +71,7 @@ class RunningMean:
 
     loss, kernels, row_length, dimension, summed = SQUARE, KERNELS, 2 * FEATURES, DIMENSION, False
     drifts = bounded = 0
+    own_steps = None
     record_bytes, part_bytes, forecast_bytes = 16, 8, 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
     dtype: type[np.float32] | type[np.float64] = np.float64

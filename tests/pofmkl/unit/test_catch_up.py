@@ -16,7 +16,7 @@ from streamfl.kernels import SQUARE
 from streamfl.pofmkl.catch_up import LABELS_A_GRANT
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, Prediction, ShardVersion
+from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
@@ -110,7 +110,7 @@ def test_live_records_are_never_held_up() -> None:
         made.unread({0: 0})
         assert predicted(made.receive(readings("a", 1, begin=number), float(number))) == [number]
     made.unread({0: 0})
-    assert predicted(made.receive(readings("b", N, begin=100), 50.0)) == [100, 101, 102], "as many as the setting at once"
+    assert predicted(made.receive(readings("a", N, begin=100), 50.0)) == [100, 101, 102], "as many at once as it may learn"
 
 
 def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
@@ -207,10 +207,9 @@ def test_a_client_without_bytes_learns_on() -> None:
 def test_updates_say_who_waits_for_them() -> None:
     """Protects the round trip: a server that does not know would hold records back for its commit interval."""
     made = role()
-    (live,) = [UPDATE.decode(one.value) for one in made.receive(readings("a", 1), 1.0) if cast(Send, one).channel == "updates"]
-    replies = made.receive(readings("b", 9, begin=10), 1.0)
-    (behind,) = [UPDATE.decode(one.value) for one in replies if cast(Send, one).channel == "updates"]
-    assert (live.awaited, behind.awaited) == (False, True)
+    (live,) = [one for one in made.receive(readings("a", 1), 1.0) if cast(Send, one).channel == "updates"]
+    (behind,) = [one for one in made.receive(readings("b", 9, begin=10), 1.0) if cast(Send, one).channel == "updates"]
+    assert (cast(Send, live).headers, cast(Send, behind).headers) == ((), AWAITED)
 
 
 def test_no_more_is_read_than_there_is_work_for() -> None:
