@@ -200,8 +200,10 @@ def _without_times(key: bytes, value: bytes) -> Any:
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
-        return all(map(_alike, found, expected))
+    if isinstance(found, list) and isinstance(expected, list):
+        # Fields that a later release added at the end, and that nobody used.
+        fewer = min(len(found), len(expected))
+        return all(map(_alike, found[:fewer], expected[:fewer])) and not any([*found[fewer:], *expected[fewer:]])
     return bool(found == expected) or _close(found, expected)
 
 
