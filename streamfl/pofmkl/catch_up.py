@@ -189,7 +189,7 @@ class CatchUp:
 
     def sent(self, client: Client, shard: int) -> None:
         """An update of the client goes to a shard."""
-        if shard not in client.record.awaited:
+        if self.samples and shard not in client.record.awaited:
             client.record.awaited = (*client.record.awaited, shard)
 
     def is_used_up(self, client: Client) -> bool:
