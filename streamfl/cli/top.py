@@ -189,7 +189,8 @@ class _Look:
             parts.append(Text(f"{one['respect']}: {one['text']}{remedy}"))
         if versioned := figures["versioned_predictions"]:
             share = f"{figures['predictions_on_version_zero'] / versioned:.0%}"
-            parts.append(Text(f"predictions on version 0: {share} of the {versioned} since the start, made before there was a model"))
+            told = f"{share} of the {versioned} since the start were made before there was a model"
+            parts.append(Text(f"predictions on version 0: {told}"))
         if figures["clients"]:
             heading = f"RMSE of the last {WINDOW}, in the label's unit"
             clients = Table("client", "predictions", "a second", heading, box=None)

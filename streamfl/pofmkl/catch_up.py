@@ -224,7 +224,7 @@ class CatchUp:
         behind = sum(map(self._is_behind, self._partitions)) if self.samples else 0
         text = "Partitions with a backlog, which is learnt in step with the model"
         yield Measurement("behind_partitions", "gauge", text, behind)
-        text = "Labels learnt in step with the model by clients that were behind"
+        text = "Labels learnt by clients that were behind"
         yield Measurement("catch_up_labels", "counter", text, self._learnt_behind)
         text = "Labels learnt beyond learning.catch_up_samples on one version, because as many came meanwhile"
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)

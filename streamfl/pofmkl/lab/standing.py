@@ -64,7 +64,8 @@ def _backlog(settings: PofmklSettings, unread: int, waiting: int, clients: int) 
     )
     if budget is None:
         return Standing("backlog", told)
-    wanted = updates_of(each, learning.catch_up_samples)
+    # The paper's steps are added up over the labels of a version; else each label has an update of its own.
+    wanted = updates_of(each, learning.catch_up_samples) if learning.preset == "paper" else each
     # The smallest update has one kernel. A bucket holds a second of the budget, or one such update.
     smallest = _smallest_update(settings)
     at_once = max(1, math.floor(budget / smallest))
@@ -73,13 +74,13 @@ def _backlog(settings: PofmklSettings, unread: int, waiting: int, clients: int) 
     return Standing(
         "backlog",
         f"{told}. That takes {wanted:,} updates of a client. With uplink.budget_bytes_per_second = {budget:g} catch-up sends at "
-        f"most {at_once:,} of them at once, and one more every {_duration(smallest / budget)} ({smallest:,} bytes each); the rest is "
-        "learnt alone: a client without bytes does not wait",
+        f"most {at_once:,} of them at once, and one more every {_duration(smallest / budget)} ({smallest:,} bytes each); the rest "
+        "is learnt alone: a client without bytes does not wait",
     )
 
 
 def updates_of(labels: int, most: int) -> int:
-    """The updates in which a client that begins sends so many labels, at most so many on a version.
+    """The updates in which a client that begins sends so many labels, added up over each version: at most so many.
 
     >>> updates_of(8, 16), updates_of(10, 16), updates_of(11, 16), updates_of(1000, 1)
     (8, 9, 10, 1000)
@@ -139,7 +140,8 @@ def _owed_since(bus: Bus, topic: str, published: float) -> float | None:
     """When the first update came that is younger than the newest version; None: there is none."""
     times = []
     ends = bus.offsets(topic, math.inf)
-    for partition, offset in bus.offsets(topic, published).items():
+    # Times have milliseconds. What came in the version's own is in it, or in the next.
+    for partition, offset in bus.offsets(topic, published + 0.001).items():
         if offset < ends[partition]:
             times += [record.timestamp for record in itertools.islice(bus.read_from(topic, partition, offset), 1)]
     return min(times, default=None)
