@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -109,17 +108,20 @@ def _model(settings: PofmklSettings, bus: Bus, role: PofmklClient | None) -> lis
         return []
     versions, published = _versions(bus, topic, states[topic].partitions)
     told = "the server has published no version yet"
-    if versions:
+    if any(versions.values()):
         told = f"version {', '.join(map(str, versions.values()))}, published {_duration(max(0.0, now - published))} ago"
     found = Standing("model", told)
     if learning.staleness != "async":
         return [found]
-    since = role.silence.alone_since if role is not None else _owed_since(bus, updates, published)
-    if since is None or (role is None and now - since < learning.catch_up_patience_seconds):
-        return [found]
-    when = datetime.fromtimestamp(since, UTC)
-    alone = f"clients learn alone: since {when:%Y-%m-%d %H:%M:%S} UTC no new version of the model has come"
-    return [found, Standing("alone", alone, ASK_THE_SERVER)]
+    if role is not None:
+        # As it was remembered: patience is counted by the worker's clock.
+        since = role.silence.alone_since
+        how = "" if since is None else f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC no new version has come"
+    else:
+        patience = learning.catch_up_patience_seconds
+        count = _unanswered(bus, updates, published, now - patience)
+        how = f"{count:,} updates have waited for a new version for {patience:g} s and longer" if count else ""
+    return [found, Standing("alone", f"clients learn alone: {how}", ASK_THE_SERVER)] if how else [found]
 
 
 def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], float]:
@@ -136,15 +138,11 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
     return dict(sorted(versions.items())), published
 
 
-def _owed_since(bus: Bus, topic: str, published: float) -> float | None:
-    """When the first update came that is younger than the newest version; None: there is none."""
-    times = []
-    ends = bus.offsets(topic, math.inf)
+def _unanswered(bus: Bus, topic: str, published: float, before: float) -> int:
+    """How many updates are older than ``before`` and younger than the newest version. Nothing is read: a client may only write."""
     # Times have milliseconds. What came in the version's own is in it, or in the next.
-    for partition, offset in bus.offsets(topic, published + 0.001).items():
-        if offset < ends[partition]:
-            times += [record.timestamp for record in itertools.islice(bus.read_from(topic, partition, offset), 1)]
-    return min(times, default=None)
+    answered = bus.offsets(topic, published + 0.001)
+    return sum(max(0, offset - answered[partition]) for partition, offset in bus.offsets(topic, before).items())
 
 
 def _duration(seconds: float) -> str:

@@ -275,8 +275,12 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
             client.step(0.0)
         for told in plant.standing():
             assert told["backlog"][0] == "none: every record was processed"
-            assert "since 1970-01-01 00:16:40 UTC no new version" in told["alone"][0]
+            assert told["alone"][0].startswith("clients learn alone: ")
             assert told["alone"][1].startswith("start the pofmkl-server")
+        checked, inspected, seen = plant.standing()
+        assert "since 1970-01-01 00:16:40 UTC no new version" in checked["alone"][0]
+        assert checked["alone"] == inspected["alone"]
+        assert "2 updates have waited for a new version for 5 s" in seen["alone"][0]
         with closing(plant.worker(plant.server)) as server:
             for _ in range(20):
                 server.step(0.0)
