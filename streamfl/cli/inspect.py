@@ -74,9 +74,9 @@ def how_it_stands(
     place = find_system(kind).standings.get(kind)
     if place is None:
         return []
-    unread: Counter[int] = Counter()
+    unread: Counter[str] = Counter()
     for one in _places(bus, configured, positions):
-        unread[one["partition"]] += one["behind"]
+        unread[one["topic"]] += one["behind"]
     found: Sequence[Standing] = load(place)(configured.settings, bus, unread, role)
     return found
 

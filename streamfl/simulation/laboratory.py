@@ -135,8 +135,8 @@ class Standing:
 class Standings(Protocol):
     """How a role stands, for ``streamfl check``, ``inspect`` and ``top``."""
 
-    def __call__(self, settings: Any, bus: Bus, unread: Mapping[int, int], role: Any | None) -> Sequence[Standing]:
-        """unread: records behind the last processed one, by partition. role: that took its state back; None: only topics count."""
+    def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
+        """unread: records behind the last processed one, by input topic. role: that took its state back; None: topics alone."""
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]

@@ -29,11 +29,11 @@ ASK_THE_SERVER = "start the pofmkl-server, or look at what its log says of these
 
 
 def client_standing(
-    settings: PofmklSettings, bus: Bus, unread: Mapping[int, int], role: PofmklClient | None
+    settings: PofmklSettings, bus: Bus, unread: Mapping[str, int], role: PofmklClient | None
 ) -> list[Standing]:
     """What topics tell, and what the role remembers. role: that took its state back; None: the topics alone are asked."""
     waiting = 0 if role is None else sum(role.waiting.values())
-    found = [_backlog(settings, sum(unread.values()), waiting, _clients(settings, role)), *_model(settings, bus, role)]
+    found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
     if role is not None and (predictions := sum(one.samples for one in role.snapshot().values())):
         early = sum(one.on_version_zero for one in role.snapshot().values())
         share = f"{early:,} of {predictions:,} ({early / predictions:.0%})"
@@ -46,19 +46,22 @@ def _clients(settings: PofmklSettings, role: PofmklClient | None) -> int:
     return (0 if role is None else len(role.snapshot())) or settings.federation.clients
 
 
-def _backlog(settings: PofmklSettings, unread: int, waiting: int, clients: int) -> Standing:
-    """unread: records behind those that were taken. waiting: samples, or labels, that were taken and not learnt."""
+def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, clients: int) -> Standing:
+    """unread: records behind those that were taken, by topic. waiting: samples, or labels, that were taken and not learnt."""
     learning, budget = settings.learning, settings.uplink.budget_bytes_per_second
-    each = math.ceil((unread + waiting) / clients)
-    if not each:
+    assert settings.samples is not None
+    labelled, kind = (settings.samples, "samples") if settings.labels is None else (settings.labels, "labels")
+    each = math.ceil((unread[labelled.topic] + waiting) / clients)
+    if not each and not any(unread.values()):
         return Standing("backlog", "none: every record was processed")
-    told = f"{unread:,} records lie unread, and {waiting:,} that were read wait for a version of the model"
+    where = " and ".join(f"{count:,} records of {topic}" for topic, count in unread.items())
+    told = f"{where} lie unread, and {waiting:,} {kind} that were read wait for a version of the model"
     if learning.staleness != "async":
         return Standing("backlog", told)
     if not learning.catch_up_samples:
         return Standing("backlog", f"{told}. They are learnt at once, with the model as it is: learning.catch_up_samples is 0")
     told += (
-        f": {each:,} of each of {clients:,} clients on average. They are learnt in step with the model, at most "
+        f": {each:,} {kind} of each of {clients:,} clients on average. They are learnt in step with the model, at most "
         f"{learning.catch_up_samples} of a client on each version"
     )
     if budget is None:

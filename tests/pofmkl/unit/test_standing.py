@@ -255,8 +255,8 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
     without a model, is told by each of the three commands, and ends when the server comes.
     """
     for told in plant.standing():
-        assert told["backlog"][0].startswith("120 records lie unread")
-        assert "60 of each of 2 clients" in told["backlog"][0]
+        assert told["backlog"][0].startswith("120 records of readings lie unread")
+        assert "60 samples of each of 2 clients" in told["backlog"][0]
         assert told["model"] == ("the server has published no version yet", "")
         assert "alone" not in told
     with closing(plant.worker(plant.client)) as client:
@@ -269,7 +269,7 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
         checked, inspected, _ = plant.standing()
         assert checked["predictions on version 0"] == inspected["predictions on version 0"]
         assert checked["predictions on version 0"][0].startswith("2 of 2 (100%)")
-        assert "118 that were read wait" in checked["backlog"][0]
+        assert "118 samples that were read wait" in checked["backlog"][0]
         plant.clock.now += 6.0
         for _ in range(60):
             client.step(0.0)
