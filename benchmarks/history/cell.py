@@ -169,12 +169,12 @@ def simulated(cell: Cell, program: Path) -> Promised:
         )  # fmt: skip
         figures: dict[str, Any] = json.loads(told)
         deployment.close()
-        unit = figures["mse_original_units"] / figures["mse"]
         with np.load(folder / "trace" / "trace.npz") as trace:
+            unit = float(trace["label_unit"]) ** 2
             errors, local = np.square(trace["published"] - trace["labels"]), trace["local_squared_errors"]
         half = len(errors) // 2
         return Promised(
-            mse=figures["mse_original_units"],
+            mse=figures["rmse"] ** 2,
             mse_half=unit * float(errors[half:].mean()),
             alone=unit * float(local.mean()),
             alone_half=unit * float(local[half:].mean()),
