@@ -145,7 +145,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflClientsAlone": (Told({"alone": "0x9 1x80"}, 15), Told({"alone": stays(0)})),
     "StreamflPredictedWithoutModel": (
-        Told({"version_zero_predictions_total": grows(0.55), "predictions_total": grows(1)}, 15),
+        Told({"version_zero_predictions_total": grows(0.55), "predictions_total": grows(1)}, 16),
         Told({"version_zero_predictions_total": grows(0.45), "predictions_total": grows(1)}),
         Told({"version_zero_predictions_total": stays(0), "predictions_total": stays(0)}),
     ),

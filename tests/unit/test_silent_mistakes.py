@@ -240,8 +240,6 @@ def test_the_release_before_passes_over_the_record(plant: Plant) -> None:
 
 def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> None:
     """Protects whoever corrects a mistake that had every record refused."""
-    # No server runs here that a backlog would wait for.
-    plant.change('staleness = "async"', 'staleness = "async"\ncatch_up_samples = 0')
     plant.change('["x0", "x1"]', '["x0", "temperature"]')
     plant.run()
     plant.change('["x0", "temperature"]', '["x0", "x1"]')
@@ -549,8 +547,6 @@ def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
 
 def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -> None:
     """Protects whoever resets a group and waits: the state's own position counts, `check` and the log say how to begin anew."""
-    # No server runs here that a backlog would wait for.
-    plant.change('staleness = "async"', 'staleness = "async"\ncatch_up_samples = 0')
     plant.run()
     assert "does not count" not in caplog.text
     assert plant.check()[0] == 0
