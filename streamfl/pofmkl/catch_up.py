@@ -94,7 +94,8 @@ class CatchUp:
             if partition.unread is not None:
                 partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
             partition.unread = unread
-            if not partition.told and self._is_behind(number):
+            # Before a client is known there, records of all of them look like a backlog of one.
+            if not partition.told and self._seats.count(number) and self._is_behind(number):
                 partition.told = True
                 self._notices.append(Notice("behind", BEHIND.format(number, unread, self.samples)))
 

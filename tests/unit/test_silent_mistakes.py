@@ -191,7 +191,7 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
     plant.settle()
     said = [record.getMessage() for record in caplog.records if "the state is taken over" in record.getMessage()]
     assert len(said) == 2
-    assert "'federation.clients'" in said[0]
+    assert said[0].endswith("(key=federation.clients, old=5, new=40)")
     plant.check()
     assert "taken over" not in plant.details["state in plant.pofmkl-client.state"]
     plant.stop()
