@@ -16,7 +16,7 @@ from river import datasets
 from river.datasets import base
 
 from streamfl.records.csv_layout import guess_layout, with_point
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 
 __all__ = ["Table", "read"]
 

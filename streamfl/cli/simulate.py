@@ -11,7 +11,6 @@ import typer
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
 from streamfl.role import ConfigurationError
-from streamfl.settings import load_kind
 from streamfl.simulation.laboratory import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.system import find_system, load, parts_of_systems
@@ -32,6 +31,9 @@ def _simulate(
 
     The role that CONFIG describes decides who takes part: clients with rows of their own, say, or parties with columns.
     """
+    # Who only asks for --help does not wait for it.
+    from streamfl.settings import load_kind
+
     kind = load_kind(config)
     system = find_system(kind)
     if system.simulate is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import GivenSettings, RoleSettings
-from streamfl.simulation.tables import DataSource
+
+if TYPE_CHECKING:
+    # For what options a command has, nothing of this is needed, and it takes long to load.
+    from streamfl.settings import GivenSettings, RoleSettings
+    from streamfl.simulation.tables import DataSource
 
 __all__ = [
     "SYSTEM_ARRAY",

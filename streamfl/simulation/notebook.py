@@ -13,8 +13,7 @@ import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.laboratory import Asked
 from streamfl.simulation.options import LabelOption, SeedOption, options_given

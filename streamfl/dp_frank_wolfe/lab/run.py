@@ -23,8 +23,7 @@ from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
 from streamfl.dp_frank_wolfe.lab.trace import traced
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalTable
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import model_validator
 
 from streamfl.console import say
@@ -17,19 +16,12 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import NetworkDelayOption, SplitOption, check_delay
+from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
 
 __all__ = ["fit_rows", "fit_with_bar", "simulate"]
 
 LABORATORY = "not private, laboratory only"
-
-WindowsOption = Annotated[
-    int | None, typer.Option(min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1.")
-]
-EpsilonOption = Annotated[
-    float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
-]
 
 
 class _Members(DPFrankWolfeSettings):
@@ -42,10 +34,10 @@ class _Members(DPFrankWolfeSettings):
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    windows: WindowsOption = None,
-    epsilon: EpsilonOption = None,
-    network_delay: NetworkDelayOption = None,
+    split: str | None,
+    windows: int | None,
+    epsilon: float | None,
+    network_delay: float | None,
 ) -> Report:
     """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
     settings = _read(asked, epsilon)

@@ -17,7 +17,7 @@ from streamfl.fdskl.lab.trace import trace_of
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.topology import hops
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 

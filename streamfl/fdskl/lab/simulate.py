@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import model_validator
 
 from streamfl.console import say
@@ -15,15 +14,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import (
-    EpochsOption,
-    LabelDelayOption,
-    NetworkDelayOption,
-    OnlineOption,
-    SplitOption,
-    TestFractionOption,
-    check_delay,
-)
+from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import (
     VerticalTable,
     checked_options,
@@ -34,10 +25,6 @@ from streamfl.simulation.vertical import (
 )
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
-
-ActiveOption = Annotated[
-    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
-]
 
 
 class _Members(FdsklSettings):
@@ -50,13 +37,13 @@ class _Members(FdsklSettings):
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    active: ActiveOption = None,
-    network_delay: NetworkDelayOption = None,
-    epochs: EpochsOption = None,
-    online: OnlineOption = False,
-    label_delay: LabelDelayOption = None,
-    test_fraction: TestFractionOption = None,
+    split: str | None,
+    active: str | None,
+    network_delay: float | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
 ) -> Report:
     """Run all parties on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, active, asked.seed)

@@ -5,51 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.console import OutputFormat, print_json, print_table
 from streamfl.pofmkl.lab.comparison import Contender, Problem, method_names
 from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.comparison_picture import picture, sent_in_words
 from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import error_columns
-from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams
+from streamfl.pofmkl.lab.streams import read_streams
 from streamfl.role import ConfigurationError
-from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.simulation.pictures import check_can_draw
 
 __all__ = ["chosen_methods", "columns", "compare", "sorted_summaries", "summary_rows"]
 
 
 def compare(
-    config: ConfigArgument,
-    data: DataOption,
-    label: LabelOption = "y",
-    clients: ClientsOption = None,
-    rounds: RoundsOption = None,
-    seed: SeedOption = None,
-    client_column: ClientColumnOption = None,
-    methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all but those of --all.")] = None,
-    all_methods: Annotated[
-        bool, typer.Option("--all", help="With the methods that the paper of this learner compares it with.")
-    ] = False,
-    delay_labels: Annotated[int, typer.Option(min=0, help="Samples of a client by which each label comes late.")] = 0,
-    chart: Annotated[Path | None, typer.Option(help="A .png or .svg for error over time and against bytes.")] = None,
-    format: FormatOption = OutputFormat.TABLE,
+    config: Path,
+    data: str,
+    label: str,
+    clients: int | None,
+    rounds: int | None,
+    seed: int | None,
+    client_column: str | None,
+    methods: Sequence[str] | None,
+    all_methods: bool,
+    delay_labels: int,
+    chart: Path | None,
+    format: OutputFormat,
 ) -> None:
-    """Run several methods on the same streams and show each one's error and bytes, best first.
-
-    default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
-    without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
-    """
+    """Run the methods and print what came of them; the arguments are the command's options."""
     if chart is not None:
         check_can_draw()
     settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
-    named = None if methods is None else [name.strip() for name in methods.split(",")]
-    chosen = chosen_methods(named, all_methods, delay_labels)
+    chosen = chosen_methods(methods, all_methods, delay_labels)
     contenders: list[Contender] = []
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with Console(stderr=True).status("") as status:

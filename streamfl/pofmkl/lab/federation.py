@@ -22,8 +22,8 @@ from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.lab.sites import Inputs, present, samples_of
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.records.samples import DataError, SamplesSection
-from streamfl.role import ConfigurationError
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,20 +22,12 @@ from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.pofmkl.lab.record_size import record_bytes
 from streamfl.pofmkl.lab.sites import Inputs, Sites
-from streamfl.records.samples import DataError, SamplesSection
-from streamfl.role import ConfigurationError
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind, load_settings
 from streamfl.simulation.tables import DataSource, DataTable, client_names, input_names, numbers, read_data, unread_columns
 
-__all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
-
-ClientsOption = Annotated[
-    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
-]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client at most; left out: all there are.")]
-ClientColumnOption = Annotated[
-    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
-]
+__all__ = ["Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
 NORMS_AT_ONCE = 65_536
 

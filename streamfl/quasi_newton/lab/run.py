@@ -20,8 +20,7 @@ from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.lab.federation import BETWEEN, CurvatureFederation
 from streamfl.quasi_newton.lab.trace import Recorder, Rows, prepared
 from streamfl.quasi_newton.scorecard import fit_calibration
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalTable
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders

@@ -5,31 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from streamfl.console import say
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import (
-    Delay,
-    DelayDistribution,
-    DelayDistributionOption,
-    DelaysOption,
-    EpochsOption,
-    LabelDelayOption,
-    NetworkDelayOption,
-    OnlineOption,
-    SplitOption,
-    TestFractionOption,
-    check_delay,
-    delays_of,
-)
+from streamfl.simulation.parties import Delay, DelayDistribution, check_delay, delays_of
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
@@ -38,22 +24,18 @@ from streamfl.vafl.models import output_loss
 
 __all__ = ["run_with_bar", "simulate", "vertical_rows"]
 
-CoordinatorDelayOption = Annotated[
-    float | None, typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0.")
-]
-
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    delays: DelaysOption = None,
-    delay_distribution: DelayDistributionOption = None,
-    network_delay: NetworkDelayOption = None,
-    coordinator_delay: CoordinatorDelayOption = None,
-    epochs: EpochsOption = None,
-    online: OnlineOption = False,
-    label_delay: LabelDelayOption = None,
-    test_fraction: TestFractionOption = None,
+    split: str | None,
+    delays: str | None,
+    delay_distribution: DelayDistribution | None,
+    network_delay: float | None,
+    coordinator_delay: float | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
 ) -> Report:
     """Run coordinator and parties on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, asked.seed)

@@ -16,8 +16,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab import federation
 from streamfl.pofmkl.lab.federation import simulate
 from streamfl.pofmkl.lab.streams import deal
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.tables import client_names
 
