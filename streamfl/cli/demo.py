@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import INTERRUPTED, FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.role import ConfigurationError
 from streamfl.simulation.pictures import can_draw
 from streamfl.system import load, systems_with
@@ -34,6 +34,8 @@ def demo(
         report = load(_SYSTEMS[system.value].demo or "")(out, seed)
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
     if format is OutputFormat.JSON:
         print_json({**report.figures, "picture": str(out) if can_draw() else None})
     else:

@@ -8,16 +8,15 @@ from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.cli.preflight import read_configuration
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.options import DataOption
 from streamfl.system import find_system, installed_systems, load, load_parts
+from streamfl.waiting import waiting
 
 __all__ = ["replay"]
 
@@ -54,20 +53,35 @@ def _replay(
         began = time.monotonic()
         step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
         records = rows.records(total)
-        for written in track(range(0, total, step), description="replay", console=Console(stderr=True), transient=True):
-            batch = list(chain.from_iterable(islice(records, step)))
-            if rate is not None:
-                time.sleep(max(0.0, began + written / rate - time.monotonic()))
-            bus.write(batch)
+        written = 0
+        with waiting("rows written", stops=True) as work:
+            while written < total:
+                batch = list(chain.from_iterable(islice(records, step)))
+                if rate is not None:
+                    work.pause(began + written / rate - time.monotonic())
+                if work(written, total):
+                    break
+                bus.write(batch)
+                written = min(total, written + step)
         seconds = time.monotonic() - began
     topic, *others = rows.topics
     if format is OutputFormat.JSON:
         print_json(
-            {"topic": topic, "records": total, "labels": total if others else 0, "dropped": rows.dropped, "seconds": seconds}
+            {
+                "topic": topic,
+                "records": written,
+                "labels": written if others else 0,
+                "dropped": rows.dropped,
+                "seconds": seconds,
+                **({"interrupted": True} if written < total else {}),
+            }
         )
     else:
         beside = f", and their labels to {others[0]}," if others else ""
-        say(f"wrote {total} records to {topic}{beside} in {seconds:.1f} s")
+        so_far = f"interrupted: of {total} records " if written < total else ""
+        say(f"{so_far}wrote {written} records to {topic}{beside} in {seconds:.1f} s")
+    if written < total:
+        raise typer.Exit(INTERRUPTED)
 
 
 replay = with_options(

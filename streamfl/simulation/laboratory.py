@@ -8,15 +8,12 @@ the option was not given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
@@ -37,7 +34,6 @@ __all__ = [
     "Rows",
     "Simulation",
     "Source",
-    "progress_bar",
     "write_arrays",
 ]
 
@@ -74,6 +70,7 @@ class Report:
     notes: sentences for people, beneath the table.
     predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
     draw: draws the run into a matplotlib Axes.
+    interrupted: the run was told to end, and this is of what it had done; the title says so.
     """
 
     title: str
@@ -84,6 +81,7 @@ class Report:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     draw: Callable[[Any], None] | None = None
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,18 +130,6 @@ Demo = Callable[[Path, int], Report]
 
 Source = Callable[..., Rows]
 """The records that a role reads from its users: ``source(asked, *, own options)``."""
-
-
-@contextmanager
-def progress_bar(of: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, gone in the end. It gives a function that is told which share is done, 0 to 1.
-
-    of: what is being worked off.
-    """
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(of, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

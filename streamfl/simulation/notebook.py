@@ -214,6 +214,9 @@ def simulate(
     options = _own_options(function, options, kind)
     with threadpool_limits(1):
         report = function(Asked(settings, table, **common), **options)
+    if report.interrupted:
+        # A program that is told to end does not go on with half of a result.
+        raise KeyboardInterrupt
     return Result(
         report.title,
         report.columns,

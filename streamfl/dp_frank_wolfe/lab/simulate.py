@@ -15,9 +15,10 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
+from streamfl.waiting import waiting
 
 __all__ = ["fit_rows", "fit_with_bar", "simulate"]
 
@@ -71,7 +72,7 @@ def fit_with_bar(
     overheard: Callable[[Outgoing], None] | None = None,
 ) -> FitOutcome:
     """Run the federation, with a bar on stderr."""
-    with progress_bar("iterations") as watch:
+    with waiting("iterations", stops=True) as watch:
         return run_fits(
             settings, table, windows, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
         )

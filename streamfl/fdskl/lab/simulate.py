@@ -13,7 +13,7 @@ from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import (
     VerticalTable,
@@ -23,6 +23,7 @@ from streamfl.simulation.vertical import (
     labels_as_classes,
     measured_rows,
 )
+from streamfl.waiting import waiting
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
@@ -85,7 +86,7 @@ def run_with_bar(
     overheard: Callable[[Outgoing], None] | None = None,
 ) -> KernelOutcome:
     """Run the federation, with a bar on stderr."""
-    with progress_bar("labels") as watch:
+    with waiting("labels", stops=True) as watch:
         return run_kernel(
             settings,
             table,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import typer
 
-from streamfl.console import OutputFormat, print_json, print_table
+from streamfl.console import INTERRUPTED, OutputFormat, print_json, print_table
 from streamfl.pofmkl.lab.comparison import Contender, Problem, method_names
 from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.comparison_picture import picture, sent_in_words
@@ -18,6 +18,7 @@ from streamfl.pofmkl.lab.report import error_columns
 from streamfl.pofmkl.lab.streams import read_streams
 from streamfl.role import ConfigurationError
 from streamfl.simulation.pictures import check_can_draw
+from streamfl.waiting import waiting
 
 __all__ = ["chosen_methods", "columns", "compare", "sorted_summaries", "summary_rows"]
 
@@ -43,9 +44,19 @@ def compare(
     chosen = chosen_methods(methods, all_methods, delay_labels)
     contenders: list[Contender] = []
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
-    with Console(stderr=True).status("") as status:
-        contenders += run_methods(problem, chosen, lambda name: status.update(f"{name}, {chosen.index(name) + 1} of {len(chosen)}"))
-    if chart is not None:
+    interrupted = False
+    with waiting("compare") as work:
+
+        def begin(name: str) -> None:
+            work.of = name
+            work(len(contenders), len(chosen))
+
+        try:
+            for contender in run_methods(problem, chosen, begin):
+                contenders.append(contender)
+        except KeyboardInterrupt:
+            interrupted = True
+    if chart is not None and not interrupted:
         try:
             heading = f"{Path(data).name}: {settings.federation.clients} clients"
             picture(contenders, chart, heading, streams.unit, streams.record_bytes)
@@ -61,11 +72,15 @@ def compare(
                 "record_bytes": streams.record_bytes,
                 **streams.left_out,
                 "methods": summaries,
+                **({"interrupted": True} if interrupted else {}),
             }
         )
-        return
-    late = f", labels {delay_labels} samples late" if delay_labels else ""
-    print_table(f"Methods on {data}{late}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
+    else:
+        late = f", labels {delay_labels} samples late" if delay_labels else ""
+        so_far = f", interrupted: {len(contenders)} of {len(chosen)} were run" if interrupted else ""
+        print_table(f"Methods on {data}{late}{so_far}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Outcome:
     one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
     client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
     order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
-    name, (T,) each: how it stood after every round.
+    name, (T,) each: how it stood after every round. interrupted: it ended early, or before clients on their own were learnt.
     """
 
     settings: PofmklSettings
@@ -65,6 +65,7 @@ class Outcome:
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
     challengers: dict[str, Errors] = field(default_factory=dict)
     course: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def squared_errors(self) -> NDArray[np.float64]:
@@ -158,13 +159,14 @@ def simulate(
     names: Sequence[str] | None = None,
     trace: bool = False,
     local_only: bool = True,
-    progress: Callable[[int], None] = lambda samples: None,
+    watch: Callable[[str, int], bool] = lambda of, samples: False,
 ) -> Outcome:
     """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
     samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte
+    the clients' (client-0, client-1, … if left out). ``watch`` is told what is done and the number of predictions made so far; if it
+    says True, the run ends, and its outcome is of the rounds so far. Under a byte
     budget the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the
     federation diverges or refuses a sample, ConfigurationError if its settings let it stand still.
     """
@@ -201,7 +203,7 @@ def simulate(
     predictions = np.full((rounds, clients), np.nan)
     course: dict[str, list[float]] = {}
     done, downlink_bytes, allowed_bytes = 0, 0, 0.0
-    taking_part = list(range(clients))
+    taking_part, interrupted = list(range(clients)), False
     for number, there in enumerate(present(labels)):
         began, heard = clock.now, observer.model_bytes
         before, taking_part = taking_part, np.flatnonzero(there).tolist()
@@ -253,12 +255,18 @@ def simulate(
                 stood |= {f"challengers/{name}": mse for name, mse in client.challengers.mean_squared_errors().items()}
             for name, value in stood.items():
                 course.setdefault(name, []).append(value)
-        progress(done)
+        if watch("federation", done):
+            predictions, labels, interrupted = predictions[: number + 1], labels[: number + 1], True
+            break
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     local = np.full_like(scaled_labels, np.nan)
-    if local_only:
-        with np.errstate(over="ignore", invalid="ignore"):
-            local = np.square(local_predictions(settings, inputs / section.input_norm, scaled_labels) - scaled_labels)
+    if local_only and not interrupted:
+        try:
+            alone = local_predictions(settings, inputs / section.input_norm, scaled_labels, partial(_go_on, watch))
+            with np.errstate(over="ignore", invalid="ignore"):
+                local = np.square(alone - scaled_labels)
+        except _Interrupted:
+            interrupted = True
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -276,10 +284,20 @@ def simulate(
         steps=steps,
         challengers=errors_of_challengers(client.challengers),
         course={name: np.array(values) for name, values in course.items()},
+        interrupted=interrupted,
     )
     client_worker.close()
     server_worker.close()
     return outcome
+
+
+class _Interrupted(Exception):
+    """Clients on their own are not learnt to the end."""
+
+
+def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
+    if watch("each client on its own", samples):
+        raise _Interrupted
 
 
 def _side_by_side(clients: Sequence[Sequence[StepTrace]], attribute: str) -> NDArray[Any]:

@@ -48,20 +48,29 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
     a_sample = summary["uplink_bytes_per_sample"]
     rows = [
         ("federation", in_words(summary["rmse"]), in_words(summary["mae"]), f"{a_sample:,.0f}"),
-        ("each client on its own", in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"),
+        _alone(outcome, summary),
         ("each client's running mean", in_words(summary["rmse_running_mean"]), in_words(summary["mae_running_mean"]), "nothing"),
     ]
     if summary["rmse_best_kernel"] is not None:
         rows.append(("each client's best kernel, known afterwards", in_words(summary["rmse_best_kernel"]), "", ""))
     for name, found in summary["challengers"].items():
         rows.append((_challenger(name), in_words(found["rmse"]), in_words(found["mae"]), "nothing"))
+    if outcome.interrupted:
+        title = f"{title}, interrupted after {summary['samples']:,} samples"
     return Report(
         title,
         rows,
         {**summary, "record_bytes": record_bytes},
         ("learner", *error_columns(unit, record_bytes)),
         notes=_notes(summary, unit, record_bytes),
+        interrupted=outcome.interrupted,
     )
+
+
+def _alone(outcome: Outcome, summary: Mapping[str, Any]) -> Sequence[str]:
+    if outcome.interrupted:
+        return "each client on its own", "not run", "not run", ""
+    return "each client on its own", in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"
 
 
 def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence[str]:

@@ -16,6 +16,7 @@ def simulate(asked: Asked, clients: int | None, rounds: int | None, client_colum
     """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.lab.streams.deal`."""
     settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
     outcome = run_with_progress(settings, streams, asked.trace)
+    streams = streams.first(len(outcome.labels))
     low, high = streams.label_range
     found = report(outcome, f"Federation on {asked.data}", streams.unit, streams.record_bytes)
     return replace(

@@ -30,7 +30,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report, progress_bar
+from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
@@ -84,7 +84,7 @@ def demo(out: Path, seed: int) -> Report:
     """
     settings, table = _settings(seed), _table(seed)
     heard = _Overheard(settings)
-    with progress_bar("iterations") as watch:
+    with waiting("iterations", stops=True) as watch:
         together = run_curvature(
             settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=watch
         )

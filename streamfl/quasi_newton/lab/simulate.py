@@ -13,9 +13,10 @@ from streamfl.quasi_newton.lab.commands import Precision
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
+from streamfl.waiting import waiting
 
 __all__ = ["curvature_rows", "simulate"]
 
@@ -55,7 +56,7 @@ def simulate(
     dealt = labels_as_classes(dealt, asked.data, asked.label)
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
-    with progress_bar("iterations") as watch:
+    with waiting("iterations", stops=True) as watch:
         outcome = run_curvature(
             settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=watch
         )

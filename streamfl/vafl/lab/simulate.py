@@ -14,13 +14,14 @@ from streamfl.console import say
 from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import Delay, DelayDistribution, check_delay, delays_of
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
+from streamfl.waiting import waiting
 
 __all__ = ["run_with_bar", "simulate", "vertical_rows"]
 
@@ -85,7 +86,7 @@ def run_with_bar(
     coordinator_delay: float = 0.0,
 ) -> VerticalOutcome:
     """Run the federation, with a bar on stderr."""
-    with progress_bar("entities") as watch:
+    with waiting("entities", stops=True) as watch:
         return run_vertical(
             settings,
             table,
