@@ -44,6 +44,8 @@ features = ["x0", "x1"]
 label = "y"
 label_range = [0.0, 10.0]
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 staleness = "async"
 """
