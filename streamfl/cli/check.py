@@ -26,6 +26,7 @@ from streamfl.console import (
     BUS_UNAVAILABLE,
     CHECK_FAILED,
     CONFIGURATION,
+    INTERRUPTED,
     ConfigArgument,
     FormatOption,
     OutputFormat,
@@ -35,6 +36,7 @@ from streamfl.console import (
     print_table,
 )
 from streamfl.identity import Member, load_identity
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
@@ -46,7 +48,12 @@ __all__ = ["check"]
 def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
     """Look at settings, cluster, topics and a few records, and say what to do. Exit code 0, 2 (settings), 3 (cluster) or 4."""
     findings: list[Finding] = []
-    code = _look(config, findings)
+    with progress(f"checking {config}") as work:
+        try:
+            code = _look(config, findings)
+        except KeyboardInterrupt:
+            findings.append(Finding("interrupted", False, work.line(), "what comes after this was not looked at"))
+            code = INTERRUPTED
     if format is OutputFormat.JSON:
         print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
     elif is_terminal():

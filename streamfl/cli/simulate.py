@@ -10,6 +10,7 @@ import typer
 
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
@@ -39,13 +40,14 @@ def _simulate(
     if system.simulate is None:
         raise ConfigurationError(f"{config}: role.kind = {kind!r}: {system.name} cannot be simulated")
     function = load(system.simulate)
-    report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
+    with progress(f"reading {data}"):
+        report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
     if trace is not None and not report.interrupted:
         write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if format is OutputFormat.JSON:
-        print_json(report.figures | ({"interrupted": True} if report.interrupted else {}))
+        print_json(report.as_json())
     else:
-        print_table(report.title, report.columns, report.rows, report.notes)
+        print_table(report.heading(), report.columns, report.rows, report.notes)
     if report.interrupted:
         raise typer.Exit(INTERRUPTED)
 

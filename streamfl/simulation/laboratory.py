@@ -70,7 +70,7 @@ class Report:
     notes: sentences for people, beneath the table.
     predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
     draw: draws the run into a matplotlib Axes.
-    interrupted: the run was told to end, and this is of what it had done; the title says so.
+    interrupted: how far the run had come when it was told to end, and this is of what was there; empty: it came to its end.
     """
 
     title: str
@@ -81,7 +81,15 @@ class Report:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     draw: Callable[[Any], None] | None = None
-    interrupted: bool = False
+    interrupted: str = ""
+
+    def heading(self) -> str:
+        """The title, and that the run did not come to its end."""
+        return f"{self.title}, interrupted at {self.interrupted}" if self.interrupted else self.title
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, and where the run did not come to its end, how far it came."""
+        return {**self.figures, **({"interrupted": self.interrupted} if self.interrupted else {})}
 
 
 @dataclass(frozen=True)

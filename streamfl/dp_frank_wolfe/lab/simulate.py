@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import model_validator
@@ -11,16 +10,15 @@ from pydantic import model_validator
 from streamfl.console import say
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
-from streamfl.waiting import waiting
+from streamfl.simulation.vertical import checked_options, deal_table
 
-__all__ = ["fit_rows", "fit_with_bar", "simulate"]
+__all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
 
@@ -54,28 +52,17 @@ def simulate(
             "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
             "experiments, whose noise comes from federation.seed"
         )
-    outcome = fit_with_bar(settings, dealt.table, windows or 1, network_delay or 0.0, asked.trace)
+    with progress("iterations", stops=True) as work:
+        outcome = run_fits(
+            settings, dealt.table, windows or 1, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
+        )
     return Report(
         f"Sparse model of {asked.data}",
         fit_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        interrupted=work.interrupted,
     )
-
-
-def fit_with_bar(
-    settings: DPFrankWolfeSettings,
-    table: VerticalTable,
-    windows: int = 1,
-    network_delay: float = 0.0,
-    trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
-) -> FitOutcome:
-    """Run the federation, with a bar on stderr."""
-    with waiting("iterations", stops=True) as watch:
-        return run_fits(
-            settings, table, windows, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
-        )
 
 
 def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:

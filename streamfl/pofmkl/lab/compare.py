@@ -16,9 +16,9 @@ from streamfl.pofmkl.lab.comparison_picture import picture, sent_in_words
 from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import error_columns
 from streamfl.pofmkl.lab.streams import read_streams
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.pictures import check_can_draw
-from streamfl.waiting import waiting
 
 __all__ = ["chosen_methods", "columns", "compare", "sorted_summaries", "summary_rows"]
 
@@ -40,12 +40,13 @@ def compare(
     """Run the methods and print what came of them; the arguments are the command's options."""
     if chart is not None:
         check_can_draw()
-    settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
+    with progress(f"reading {data}"):
+        settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
     chosen = chosen_methods(methods, all_methods, delay_labels)
     contenders: list[Contender] = []
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
-    interrupted = False
-    with waiting("compare") as work:
+    interrupted = ""
+    with progress("compare") as work:
 
         def begin(name: str) -> None:
             work.of = name
@@ -55,7 +56,7 @@ def compare(
             for contender in run_methods(problem, chosen, begin):
                 contenders.append(contender)
         except KeyboardInterrupt:
-            interrupted = True
+            interrupted = f"{len(contenders)} of {len(chosen)} methods"
     if chart is not None and not interrupted:
         try:
             heading = f"{Path(data).name}: {settings.federation.clients} clients"
@@ -72,12 +73,12 @@ def compare(
                 "record_bytes": streams.record_bytes,
                 **streams.left_out,
                 "methods": summaries,
-                **({"interrupted": True} if interrupted else {}),
+                **({"interrupted": interrupted} if interrupted else {}),
             }
         )
     else:
         late = f", labels {delay_labels} samples late" if delay_labels else ""
-        so_far = f", interrupted: {len(contenders)} of {len(chosen)} were run" if interrupted else ""
+        so_far = f", interrupted at {interrupted}" if interrupted else ""
         print_table(f"Methods on {data}{late}{so_far}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
     if interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -31,8 +32,9 @@ from streamfl.runtime.worker import Worker
 from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "drawn_frequencies", "simulate"]
+__all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
 
+ALONE = "each client on its own"
 _MOST_STEPS = 10_000
 # On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
 _DIVERGED = 1e6
@@ -46,7 +48,7 @@ class Outcome:
     one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
     client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
     order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
-    name, (T,) each: how it stood after every round. interrupted: it ended early, or before clients on their own were learnt.
+    name, (T,) each: how it stood after every round. interrupted: where it ended early, before clients on their own were learnt too.
     """
 
     settings: PofmklSettings
@@ -65,7 +67,7 @@ class Outcome:
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
     challengers: dict[str, Errors] = field(default_factory=dict)
     course: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    interrupted: bool = False
+    interrupted: str = ""
 
     @property
     def squared_errors(self) -> NDArray[np.float64]:
@@ -165,10 +167,10 @@ def simulate(
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
     samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, client-1, … if left out). ``watch`` is told what is done and the number of predictions made so far; if it
-    says True, the run ends, and its outcome is of the rounds so far. Under a byte
-    budget the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the
-    federation diverges or refuses a sample, ConfigurationError if its settings let it stand still.
+    the clients' (client-0, client-1, … if left out). ``watch`` is told what is done and the number of predictions made so far; if
+    it says True, the run ends, and its outcome is of the rounds so far. Under a byte budget the time that the token buckets see is
+    one second a round, and more where a round waits for them. DataError if the federation diverges or refuses a sample,
+    ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
     scales = settings.samples or SamplesSection(topic="samples")
@@ -203,7 +205,7 @@ def simulate(
     predictions = np.full((rounds, clients), np.nan)
     course: dict[str, list[float]] = {}
     done, downlink_bytes, allowed_bytes = 0, 0, 0.0
-    taking_part, interrupted = list(range(clients)), False
+    taking_part, interrupted = list(range(clients)), ""
     for number, there in enumerate(present(labels)):
         began, heard = clock.now, observer.model_bytes
         before, taking_part = taking_part, np.flatnonzero(there).tolist()
@@ -256,7 +258,8 @@ def simulate(
             for name, value in stood.items():
                 course.setdefault(name, []).append(value)
         if watch("federation", done):
-            predictions, labels, interrupted = predictions[: number + 1], labels[: number + 1], True
+            interrupted = f"{done:,} of {samples_of(labels).sum():,} samples"
+            predictions, labels = predictions[: number + 1], labels[: number + 1]
             break
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     local = np.full_like(scaled_labels, np.nan)
@@ -266,7 +269,7 @@ def simulate(
             with np.errstate(over="ignore", invalid="ignore"):
                 local = np.square(alone - scaled_labels)
         except _Interrupted:
-            interrupted = True
+            interrupted = ALONE
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -296,7 +299,7 @@ class _Interrupted(Exception):
 
 
 def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
-    if watch("each client on its own", samples):
+    if watch(ALONE, samples):
         raise _Interrupted
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import Loss, loss_named
 from streamfl.learning.challengers import challenger_about
 from streamfl.pofmkl.lab.errors import in_words, rmse_over_time
-from streamfl.pofmkl.lab.federation import Outcome
+from streamfl.pofmkl.lab.federation import ALONE, Outcome
 from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
 
@@ -55,8 +55,6 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
         rows.append(("each client's best kernel, known afterwards", in_words(summary["rmse_best_kernel"]), "", ""))
     for name, found in summary["challengers"].items():
         rows.append((_challenger(name), in_words(found["rmse"]), in_words(found["mae"]), "nothing"))
-    if outcome.interrupted:
-        title = f"{title}, interrupted after {summary['samples']:,} samples"
     return Report(
         title,
         rows,
@@ -69,8 +67,8 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
 
 def _alone(outcome: Outcome, summary: Mapping[str, Any]) -> Sequence[str]:
     if outcome.interrupted:
-        return "each client on its own", "not run", "not run", ""
-    return "each client on its own", in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"
+        return ALONE, "not run", "not run", ""
+    return ALONE, in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"
 
 
 def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence[str]:

@@ -20,11 +20,11 @@ from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.pofmkl.lab.record_size import record_bytes
 from streamfl.pofmkl.lab.sites import Inputs, Sites
+from streamfl.progress import progress
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind, load_settings
 from streamfl.simulation.tables import DataSource, DataTable, client_names, input_names, numbers, read_data, unread_columns
-from streamfl.waiting import waiting
 
 __all__ = ["Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
@@ -304,11 +304,11 @@ def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
 def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -> Outcome:
     """Run the federation; at Ctrl-C it ends with what is there."""
     total = int((streams.rows >= 0).sum())
-    with waiting("samples", stops=True) as work:
+    with progress("federation", stops=True) as work:
 
         def watch(of: str, samples: int) -> bool:
-            if not work.interrupted:
-                work.of = of
+            if of != work.of and not work.interrupted:
+                work.begin(of)
             return work(samples, total)
 
         return run_federation(settings, streams.inputs, streams.labels, names=streams.names, trace=trace, watch=watch)

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import model_validator
 
 from streamfl.console import say
+from streamfl.progress import progress
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.commands import Precision
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
@@ -16,7 +17,6 @@ from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
-from streamfl.waiting import waiting
 
 __all__ = ["curvature_rows", "simulate"]
 
@@ -56,9 +56,9 @@ def simulate(
     dealt = labels_as_classes(dealt, asked.data, asked.label)
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
-    with waiting("iterations", stops=True) as watch:
+    with progress("iterations", stops=True) as work:
         outcome = run_curvature(
-            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=watch
+            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
         )
     _tell(outcome)
     return Report(
@@ -66,6 +66,7 @@ def simulate(
         curvature_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        interrupted=work.interrupted,
     )
 
 

@@ -56,6 +56,11 @@ class Recorder:
     def epochs(self) -> int:
         return len(self.epoch_ends)
 
+    def between_epochs(self, batches: int) -> bool:
+        """Whether every party has ended an epoch of so many batches, and the next has not begun."""
+        ended = {len(own) for own in self.models.values()}
+        return self.epochs > 0 and ended == {self.epochs} and self.iterations == self.epochs * batches
+
     @property
     def losses(self) -> list[float]:
         """Of each epoch, the mean of its batches' losses before their steps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.console import say
+from streamfl.progress import progress
 from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
-from streamfl.simulation.parties import Delay, DelayDistribution, check_delay, delays_of
+from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
-from streamfl.waiting import waiting
 
-__all__ = ["run_with_bar", "simulate", "vertical_rows"]
+__all__ = ["simulate", "vertical_rows"]
 
 
 def simulate(
@@ -49,16 +49,18 @@ def simulate(
     if dropped:
         say(f"{dropped} rows have no number in some column and are left out")
     passes = None if online else epochs or 1
-    outcome = run_with_bar(
-        settings,
-        table,
-        own_delays,
-        passes,
-        label_delay or 0,
-        asked.trace,
-        network_delay or 0.0,
-        coordinator_delay or 0.0,
-    )
+    with progress("entities", stops=True) as work:
+        outcome = run_vertical(
+            settings,
+            table,
+            delays=own_delays,
+            network_delay=network_delay or 0.0,
+            coordinator_delay=coordinator_delay or 0.0,
+            epochs=passes,
+            label_delay=label_delay or 0,
+            trace=asked.trace,
+            watch=work,
+        )
     if keys := _keys_to_raise(outcome):
         say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
     low, high = scales.label_range
@@ -72,32 +74,13 @@ def simulate(
         "dropped_rows": dropped,
     }
     arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
-    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome, summary), figures, arrays=arrays)
-
-
-def run_with_bar(
-    settings: VaflSettings,
-    table: VerticalTable,
-    delays: Sequence[Delay],
-    epochs: int | None,
-    label_delay: int,
-    trace: bool = False,
-    network_delay: float = 0.0,
-    coordinator_delay: float = 0.0,
-) -> VerticalOutcome:
-    """Run the federation, with a bar on stderr."""
-    with waiting("entities", stops=True) as watch:
-        return run_vertical(
-            settings,
-            table,
-            delays=delays,
-            network_delay=network_delay,
-            coordinator_delay=coordinator_delay,
-            epochs=epochs,
-            label_delay=label_delay,
-            trace=trace,
-            watch=watch,
-        )
+    return Report(
+        f"Vertical federation on {asked.data}",
+        vertical_rows(outcome, summary),
+        figures,
+        arrays=arrays,
+        interrupted=work.interrupted,
+    )
 
 
 def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:

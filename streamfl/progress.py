@@ -1,4 +1,4 @@
-"""What a command shows on stderr while it takes long: nothing for 3 seconds, then a bar on a terminal, elsewhere a line each 10 seconds.
+"""What a command shows on stderr while it takes long: nothing for 3 seconds, then a bar on a terminal, a line each 10 elsewhere.
 
 One display serves a command. A piece of work that begins within another is shown in its place until it is over.
 """
@@ -16,30 +16,34 @@ from rich.console import Console
 
 from streamfl.console import say
 
-__all__ = ["Waiting", "waiting"]
+__all__ = ["Progress", "progress"]
 
 SILENT_SECONDS = 3.0
 LINE_SECONDS = 10.0
 BAR_SECONDS = 0.2
 
 
-class Waiting:
+class Progress:
     """A piece of work. Whoever does it calls this to tell how much is done, and hears whether it is to end with what is there.
 
-    of: what is being worked off; it may be changed. interrupted: whether Ctrl-C was pressed.
+    of: what is being worked off. interrupted: how far it had come at Ctrl-C; empty where nobody pressed it.
     """
 
     def __init__(self, of: str) -> None:
+        self.interrupted = ""
+        self.begin(of)
+
+    def begin(self, of: str) -> None:
+        """Now something else is being worked off."""
         self.of = of
         self.done = 0.0
         self.total: float | None = None
-        self.interrupted = False
         self._begun = time.monotonic()
 
     def __call__(self, done: float, total: float = 1.0) -> bool:
         """done, total: in any unit; by default a share. True: it is to end."""
         self.done, self.total = done, total
-        return self.interrupted
+        return bool(self.interrupted)
 
     def pause(self, seconds: float) -> None:
         """Sleep, but not beyond Ctrl-C."""
@@ -50,19 +54,22 @@ class Waiting:
     def line(self) -> str:
         """How it stands, in words."""
         seconds = time.monotonic() - self._begun
-        if not self.total:
-            return f"{self.of}: {seconds:.0f} s"
-        share = self.done / self.total
-        counted = f"{self.done:,.0f} of {self.total:,.0f}, " if self.total > 1.0 else ""
-        left = f", about {seconds / share - seconds:.0f} s left" if share > 0.0 else ""
-        return f"{self.of}: {counted}{share:.0%}, {seconds:.0f} s{left}"
+        share = self.done / self.total if self.total else 0.0
+        left = f", about {seconds / share - seconds:.0f} s left" if share else ""
+        return f"{self._stand()}, {seconds:.0f} s{left}"
 
     def stop(self, _number: int, _frame: FrameType | None) -> None:
         """A handler of SIGINT. The first is heard when the work has come so far that its figures fit together."""
         if self.interrupted:
             raise KeyboardInterrupt
-        self.interrupted = True
+        self.interrupted = self._stand()
         self.of = f"{self.of}, stopping"
+
+    def _stand(self) -> str:
+        if not self.total:
+            return self.of
+        counted = f"{self.done:,.0f} of {self.total:,.0f}, " if self.total > 1.0 else ""
+        return f"{self.of}: {counted}{self.done / self.total:.0%}"
 
 
 class _Display:
@@ -72,10 +79,11 @@ class _Display:
     """
 
     def __init__(self, write: Callable[[str], object] | None) -> None:
-        self.works: list[Waiting] = []
-        self._write = write
+        self.works: list[Progress] = []
+        self.write = write or say
+        self._bar = write is None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, name="waiting", daemon=True)
+        self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
     def begin(self) -> None:
         # Where the machine gives no thread, nothing is shown.
@@ -91,28 +99,29 @@ class _Display:
         if self._over.wait(SILENT_SECONDS):
             return
         console = Console(stderr=True)
-        if self._write is None and console.is_terminal:
+        if self._bar and console.is_terminal:
             self._draw(console)
             return
-        write = self._write or say
         while True:
-            write(self.works[-1].line())
+            self.write(self.works[-1].line())
             if self._over.wait(LINE_SECONDS):
                 return
 
     def _draw(self, console: Console) -> None:
         # Whoever is done within seconds does not load it.
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
 
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        text = TextColumn("{task.description}", markup=False)
+        columns = text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
         # Results go to stdout, whatever is shown here.
-        with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-            shown, task = None, bar.add_task("")
+        with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+            shown, task = (work := self.works[-1]), bars.add_task(work.of, total=None)
             while True:
                 if (work := self.works[-1]) is not shown:
-                    bar.reset(task)
-                    shown = work
-                bar.update(task, description=work.of, completed=work.done, total=work.total)
+                    bars.remove_task(task)
+                    shown, task = work, bars.add_task(work.of, total=None)
+                bars.update(task, description=work.of, completed=work.done, total=work.total)
                 if self._over.wait(BAR_SECONDS):
                     return
 
@@ -121,14 +130,14 @@ _display: _Display | None = None
 
 
 @contextmanager
-def waiting(of: str, *, stops: bool = False, write: Callable[[str], object] | None = None) -> Iterator[Waiting]:
-    """Within it a command may take long.
+def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | None = None) -> Iterator[Progress]:
+    """Within it a command may take long. If Ctrl-C ends it, the last line says how far the work had come.
 
-    of: what is being worked off. stops: at the first Ctrl-C the work is told to end with what is there; the second ends the command.
+    of: what is being worked off. stops: at the first Ctrl-C the work is told to end with what is there; a second ends the command.
     write: takes the lines instead of stderr, such as a log that a worker writes.
     """
     global _display
-    work = Waiting(of)
+    work = Progress(of)
     outermost = _display is None
     display = _display = _display or _Display(write)
     display.works.append(work)
@@ -139,6 +148,12 @@ def waiting(of: str, *, stops: bool = False, write: Callable[[str], object] | No
         display.begin()
     try:
         yield work
+    except KeyboardInterrupt as error:
+        # The innermost says it.
+        if not getattr(error, "__notes__", ()):
+            error.add_note(work.line())
+            display.write(f"interrupted: {work.line()}")
+        raise
     finally:
         if outermost:
             display.end()
