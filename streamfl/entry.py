@@ -9,9 +9,10 @@ import errno
 import mmap
 import os
 
-__all__ = ["SYSTEM", "main"]
+__all__ = ["INTERRUPTED", "SYSTEM", "main"]
 
 SYSTEM = 71
+INTERRUPTED = 130
 # Of address space; it is asked for and given back.
 LEAST_BYTES = 256 * 1024 * 1024
 SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
@@ -27,6 +28,8 @@ def main() -> None:
         from streamfl.cli import main as run
     except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
     try:
         run()
     except ImportError as error:

@@ -2,7 +2,7 @@
 
 0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
 6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself; 71, from
-:mod:`streamfl.entry`, the machine gives too little.
+:mod:`streamfl.entry`, the machine gives too little; 130 Ctrl-C ended the command.
 """
 
 from __future__ import annotations

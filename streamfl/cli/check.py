@@ -48,12 +48,7 @@ __all__ = ["check"]
 def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
     """Look at settings, cluster, topics and a few records, and say what to do. Exit code 0, 2 (settings), 3 (cluster) or 4."""
     findings: list[Finding] = []
-    with progress(f"checking {config}") as work:
-        try:
-            code = _look(config, findings)
-        except KeyboardInterrupt:
-            findings.append(Finding("interrupted", False, work.line(), "what comes after this was not looked at"))
-            code = INTERRUPTED
+    code = _look(config, findings)
     if format is OutputFormat.JSON:
         print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
     elif is_terminal():
@@ -86,7 +81,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         findings.append(Finding("identity", True, _who(identity.member)))
     url = configured.settings.bus.url
     try:
-        with closing(configured.connect()) as bus:
+        with progress(f"asking {url}"), closing(configured.connect()) as bus:
             topics = _topics(configured, bus)
             findings.append(Finding("bus", True, f"{url} answers"))
             if codecs := bus.codecs():
@@ -102,6 +97,9 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_offsets(configured, bus, channels, remembered)
             findings += look_at_tables(bus, role, channels)
             findings += look_at_inputs(configured, bus, role, channels, remembered)
+    except KeyboardInterrupt:
+        findings.append(Finding("interrupted", False, "", "check again: what would come here was not looked at"))
+        return INTERRUPTED
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED
