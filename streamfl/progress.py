@@ -141,9 +141,11 @@ def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | N
     outermost = _display is None
     display = _display = _display or _Display(write)
     display.works.append(work)
-    # Python hears signals in one thread alone.
-    stops = stops and threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, work.stop) if stops else None
+    # Python hears signals in one thread alone, and a shell's job in the background is not meant.
+    handler = signal.getsignal(signal.SIGINT)
+    stops = stops and threading.current_thread() is threading.main_thread() and handler is not signal.SIG_IGN
+    if stops:
+        signal.signal(signal.SIGINT, work.stop)
     if outermost:
         display.begin()
     try:

@@ -96,7 +96,8 @@ for arguments in {every}:
     said = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [arguments for arguments, _ in said] == every
     for arguments, loaded in said:
-        libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress", *(("pydantic_settings",) if arguments in first else ())}
+        libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress"}
+        libraries.update(["pydantic_settings"] if arguments in first else [])
         assert libraries.intersection(loaded) == set(), arguments
         # What is behind .lab is the system's own; commands and sources say which options there are.
         parts = {name.partition(".lab.")[2] for name in loaded if name.startswith("streamfl.")}
