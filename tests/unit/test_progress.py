@@ -204,6 +204,37 @@ def test_a_second_interruption_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_job_in_the_background_of_a_shell_is_not_meant() -> None:
+    """Protects scripts: what a shell started to ignore Ctrl-C goes on ignoring it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with progress("rows", stops=True) as work:
+        signal.raise_signal(signal.SIGINT)
+        assert not work(1, 2)
+
+
+def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str) -> None:
+    """Protects whoever starts `streamfl rekey` before the cluster: lines of the log, in its form, and Ctrl-C ends it as before."""
+    config = client(tmp_path, f"kafka://{silent}")
+    text = config.read_text().replace("= 2\n[role]", "= 600\n[role]")
+    config.write_text(f'{text}[samples.rekey]\ntopic = "raw"\n[log]\nformat = "json"\n')
+    with subprocess.Popen([sys.executable, "-m", "streamfl", "rekey", str(config)], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if json.loads(line)["event"].startswith(f"connecting to kafka://{silent}, "):
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_program_that_is_interrupted_gets_no_half_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects scripts and notebooks: what follows a simulation does not take its first part for the whole."""
+    interrupt_at(monkeypatch, 0.5)
+    steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
+    with pytest.raises(KeyboardInterrupt):
+        streamfl.simulate(steps, clients=2)
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_ends_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str
