@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamfl.entry import INTERRUPTED
-
 __all__ = [
     "BUS_UNAVAILABLE",
     "CHECK_FAILED",
@@ -43,6 +41,7 @@ CHECK_FAILED = 4
 DATA = 5
 UNREADABLE = 6
 STALLED = 70
+INTERRUPTED = 130
 
 
 class OutputFormat(StrEnum):

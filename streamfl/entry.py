@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import signal
 
-__all__ = ["INTERRUPTED", "SYSTEM", "main"]
+__all__ = ["SYSTEM", "main"]
 
 SYSTEM = 71
-INTERRUPTED = 130
 # Of address space; it is asked for and given back.
 LEAST_BYTES = 256 * 1024 * 1024
 SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
@@ -29,7 +29,7 @@ def main() -> None:
     except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
     except KeyboardInterrupt:
-        os._exit(INTERRUPTED)
+        os._exit(128 + signal.SIGINT)
     try:
         run()
     except ImportError as error:
