@@ -152,7 +152,7 @@ def test_a_silent_broker_is_waited_for_aloud(
     given = tmp_path / "new.toml" if command[0] == "init" else config
     code, _, told = run_command(monkeypatch, capsys, command[0], given, *command[1:], *more)
     assert code == 3
-    assert re.search(rf"^(asking|reading readings of) kafka://{silent}, 0 s$", told, re.MULTILINE), told
+    assert re.search(rf"^(asking|reading readings of) kafka://{silent}, \d s$", told, re.MULTILINE), told
 
 
 def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent: str) -> None:
