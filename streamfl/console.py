@@ -21,6 +21,7 @@ __all__ = [
     "CHECK_FAILED",
     "CONFIGURATION",
     "DATA",
+    "INTERRUPTED",
     "STALLED",
     "UNREADABLE",
     "ConfigArgument",
@@ -39,6 +40,7 @@ CHECK_FAILED = 4
 DATA = 5
 UNREADABLE = 6
 STALLED = 70
+INTERRUPTED = 130
 
 
 class OutputFormat(StrEnum):

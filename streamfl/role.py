@@ -37,6 +37,7 @@ __all__ = [
     "CatchesUp",
     "Channels",
     "ConfigurationError",
+    "DataError",
     "Headers",
     "Input",
     "Measurement",
@@ -61,6 +62,10 @@ __all__ = [
 
 class ConfigurationError(Exception):
     """Something the operator has to change; the text says what, where and to which values."""
+
+
+class DataError(Exception):
+    """A data set that cannot be used as it is; the text says which one and why."""
 
 
 class PeerError(Exception):

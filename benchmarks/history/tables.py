@@ -57,7 +57,7 @@ def _planes(count: int, seed: int) -> Rows:
 
 
 def _meters(count: int, seed: int) -> Rows:
-    """Made here: 30 buildings, and what each uses in the hours of 8 days. The weather changes, and each building answers its own way."""
+    """Made here: 30 buildings, and what each uses hour by hour. The weather changes, and each building answers its own way."""
     draws = np.random.default_rng(seed)
     size, slope = draws.uniform(20, 80, METERS), draws.uniform(0.6, 1.4, METERS)
     step, meter = np.divmod(np.arange(count), METERS)

@@ -26,6 +26,7 @@ from streamfl.console import (
     BUS_UNAVAILABLE,
     CHECK_FAILED,
     CONFIGURATION,
+    INTERRUPTED,
     ConfigArgument,
     FormatOption,
     OutputFormat,
@@ -33,6 +34,7 @@ from streamfl.console import (
     print_list,
 )
 from streamfl.identity import Member, load_identity
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
@@ -74,7 +76,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         findings.append(Finding("identity", True, _who(identity.member)))
     url = configured.settings.bus.url
     try:
-        with closing(configured.connect()) as bus:
+        with progress(f"asking {url}"), closing(configured.connect()) as bus:
             topics = _topics(configured, bus)
             findings.append(Finding("bus", True, f"{url} answers"))
             if codecs := bus.codecs():
@@ -91,6 +93,9 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_tables(bus, role, channels)
             findings += look_at_inputs(configured, bus, role, channels, remembered)
             findings += look_at_standing(configured, bus, channels, remembered)
+    except KeyboardInterrupt:
+        findings.append(Finding("interrupted", False, "", "check again: what would come here was not looked at"))
+        return INTERRUPTED
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import structlog
 
-__all__ = ["configure", "logger"]
+__all__ = ["configure", "logger", "only_errors"]
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -41,6 +43,18 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
     root.handlers = [handler]
     root.setLevel(max(number, logging.WARNING))
     logging.getLogger("streamfl").setLevel(number)
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Within it streamfl logs nothing less: what workers of a simulation say of how they start and wait is nobody's trouble."""
+    logs = logging.getLogger("streamfl")
+    level = logs.level
+    logs.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logs.setLevel(level)
 
 
 class _Line(dict[str, Any]):

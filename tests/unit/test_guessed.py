@@ -15,8 +15,8 @@ import pytest
 from streamfl.records.guessed import Guess, guess_fields
 from streamfl.records.guessed_format import guess_format
 from streamfl.records.inputs import Input, InputSection
-from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
+from streamfl.role import DataError
 
 ROWS = 40
 
