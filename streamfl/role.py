@@ -358,6 +358,10 @@ class CatchesUp(Protocol):
         """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
 
     @property
+    def backlog(self) -> str | None:
+        """What of a backlog is there and what it waits for, in a sentence; None: there is none. The worker serves all the same."""
+
+    @property
     def urgent(self) -> bool:
         """As ``prompt``, for now: accuracy, or the speed of catching up, depends on how soon peers hear."""
 

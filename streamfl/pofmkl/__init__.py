@@ -23,6 +23,7 @@ SYSTEM = System(
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",
         "pofmkl-server": "streamfl.pofmkl.lab.inspect:server_report",
     },
+    standings={"pofmkl-client": "streamfl.pofmkl.lab.standing:client_standing"},
     commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.compare:compare"},
     exports={
         "Classifier": "streamfl.pofmkl.default_estimators:Classifier",

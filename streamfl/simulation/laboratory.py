@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.bus import Bus, Outgoing
 from streamfl.settings import GivenSettings, RoleSettings
 from streamfl.simulation.tables import DataSource
 
@@ -34,6 +34,8 @@ __all__ = [
     "Rows",
     "Simulation",
     "Source",
+    "Standing",
+    "Standings",
     "progress_bar",
     "write_arrays",
 ]
@@ -116,6 +118,25 @@ class Inspection(Protocol):
 
     def __call__(self, role: Any, settings: Any, client: str | None) -> Report:
         """client: only this one; ConfigurationError if the role does not know it."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a role stands with its peers, in one respect.
+
+    respect: which. text: how. remedy: what to do; empty: nothing.
+    """
+
+    respect: str
+    text: str
+    remedy: str = ""
+
+
+class Standings(Protocol):
+    """How a role stands, for ``streamfl check``, ``inspect`` and ``top``."""
+
+    def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
+        """unread: records behind the last processed one, by input topic. role: that took its state back; None: topics alone."""
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
