@@ -34,7 +34,8 @@ def measure() -> Iterator[Figure]:
     model, samples = streamfl.Regressor(), [*datasets.TrumpApproval().take(min(ROWS, COPIED_AFTER))]
     for x, y in samples:
         model.learn_one(x, y)
-    yield Figure(f"streamfl.Regressor after {COPIED_AFTER} samples, pickled", len(pickle.dumps(model)) / 1e6, "MB", 0.5, at_most=True)
+    megabytes = len(pickle.dumps(model)) / 1e6
+    yield Figure(f"streamfl.Regressor after {COPIED_AFTER} samples, pickled", megabytes, "MB", 0.5, at_most=True)
     for name, make in REGRESSORS.items():
         seconds, error = _learnt(make, datasets.TrumpApproval(), metrics.MAE)
         goal = 0.8 if make is streamfl.Regressor else None
@@ -47,7 +48,7 @@ def measure() -> Iterator[Figure]:
 
 
 def _learnt(make: Callable[[], Any], table: Any, metric: Callable[[], Any]) -> tuple[float, float]:
-    """Processor seconds of a prediction and a step of learning, the least of several runs, and the error of predictions before it."""
+    """Processor seconds of predicting and learning a sample, the least of several runs, and the error of the predictions."""
     samples, least, error = [*table.take(ROWS)], float("inf"), metric()
     for _ in range(RUNS):
         model, error = make(), metric()

@@ -31,7 +31,7 @@ def test_it_is_a_notebook_without_outputs(notebook: dict[str, Any]) -> None:
 
 
 def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first try on a table of some size: no cell fails, each shows something, and figures go the way that is claimed."""
+    """Protects the first try on a table of some size: no cell fails, each shows something, figures go as is claimed."""
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
     names: dict[str, Any] = {}

@@ -45,6 +45,7 @@ def test_two_classes_have_any_names(labels: tuple[Any, Any]) -> None:
         accuracies.append(accuracy.get())
     # Which of the two is learnt as 1 moves no more than rounding and the first predictions.
     np.testing.assert_allclose(found[labels][20:], found[False, True][20:], atol=0.02)
+    assert accuracies[0] > 0.7
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.02)
 
 
@@ -108,6 +109,9 @@ def test_tables_of_each_library_are_learnt_alike(estimator: Any) -> None:
         predicted = many.predict_many(table)
         assert isinstance(predicted, kind)
         assert [*predicted] == expected
+        if kind is np.ndarray:
+            # Their columns are 0 and 1.
+            assert many.predict_one(dict(enumerate(inputs[0].tolist()))) == expected[0]
         assert len(many.predict_many(table[:0])) == 0
         assert getattr(predicted, "name", "t") == "t"
         if estimator is Classifier:
