@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, take_smallest
 
 FOLDER = Path(__file__).parent
 
@@ -35,8 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure streamfl as ratios within one run.")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--only", choices=tuple(BENCHMARKS), action="append", help="run this one; may be given several times")
+    parser.add_argument("--smallest", action="store_true", help="only show that each works; the figures mean nothing")
     parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="where the JSON is written")
     arguments = parser.parse_args()
+    if arguments.smallest:
+        take_smallest()
     figures: list[Figure] = []
     failed: list[str] = []
     for name in arguments.only or BENCHMARKS:

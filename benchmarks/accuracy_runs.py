@@ -27,7 +27,7 @@ from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.comparison import Problem, compare
 from streamfl.pofmkl.lab.direct import federated
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 
 __all__ = ["Cache", "Method", "Run", "Stream", "compute", "curve_points", "load_streams", "measure", "pending", "source_hash"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from benchmarks.figures import Figure, best_seconds
+from benchmarks.figures import Figure, best_seconds, size
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.paper_learner import PaperLearner
@@ -16,8 +16,8 @@ from streamfl.role import Received, Record
 
 __all__ = ["measure", "new_client", "samples"]
 
-KERNELS, FREQUENCIES, DIMENSION, BATCH = 51, 100, 16, 256
-REPEATS, LOOP_SAMPLES = 40, 16
+KERNELS, FREQUENCIES, DIMENSION, BATCH = 51, 100, 16, size(256, 32)
+REPEATS, LOOP_SAMPLES = size(40, 1), size(16, 1)
 LEARNING_RATE, REGULARISATION = 0.03, 1e-3
 
 

@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 
 __all__ = ["measure"]
 
 ROOT = Path(__file__).resolve().parents[1]
 ROLES = ("server", "client")
 # Caches of the first rounds are full by then.
-REST_SECONDS, TIMES = 3.0, 3
+REST_SECONDS, TIMES = size(3.0, 0.0), size(3, 1)
+# Of the image, or those of this Python, which takes no time.
+LOCKED = size(True, False)
 
 
 def measure() -> Iterator[Figure]:
@@ -28,7 +30,7 @@ def measure() -> Iterator[Figure]:
 
     folder = Path(tempfile.mkdtemp(prefix="streamfl-image-"))
     try:
-        image = build(folder, locked=True)
+        image = build(folder, locked=LOCKED)
         size = sum(path.lstat().st_size for path in image.tree.rglob("*") if path.is_file())
         yield Figure("installed tree of the image, without its base", size / 1e6, "MB", 450.0, at_most=True)
         for role in ROLES:

@@ -16,14 +16,14 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks.client_core import DIMENSION
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 __all__ = ["CLIENTS", "CONFIGURATION", "PARTITIONS", "SAMPLES", "bare_rate", "measure", "running", "samples", "streamfl_rate"]
 
-CLIENTS, SAMPLES, PARTITIONS = 1_000, 100_000, 4
-COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
+CLIENTS, SAMPLES, PARTITIONS = size(1_000, 20), size(100_000, 5_000), 4
+COMMIT_SECONDS, WAIT_SECONDS, LOOK_SECONDS = 0.1, 180.0, size(2.0, 0.2)
 
 CONFIGURATION = """
 [federation]
@@ -41,6 +41,8 @@ label = "y"
 [learning]
 preset = "paper"
 staleness = "async"
+# No server runs: nobody is to wait for one.
+catch_up_samples = 0
 [uplink]
 kernels_per_upload = 1
 """
@@ -136,7 +138,7 @@ def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bo
                 if any(worker.poll() is not None for worker in workers) or time.monotonic() > deadline:
                     log.seek(0)
                     raise RuntimeError(f"not so with streamfl run: {what}. It said:\n{log.read()[-2000:]}")
-                time.sleep(2.0)
+                time.sleep(LOOK_SECONDS)
 
         try:
             workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks import presets
 from benchmarks.client_core import DIMENSION, FREQUENCIES, new_client, samples
 from benchmarks.federation import Clock, client_settings, new_worker
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.runtime.bus import Outgoing
@@ -22,22 +22,22 @@ from streamfl.runtime.worker import Worker
 
 __all__ = ["measure"]
 
-IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = 10_000, 2_000, 1_000
+IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = size(10_000, 200), size(2_000, 100), size(1_000, 100)
 # Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
-CLIENTS, SECONDS = 1_000, {"paper": 6, "default": 66}
+CLIENTS, SECONDS = size(1_000, 20), {"paper": size(6, 3), "default": size(66, 3)}
 
 
 def measure() -> Iterator[Figure]:
     paper = new_client(IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False)
     memory = _kib_a_client(paper, IDLE_CLIENTS)
-    yield Figure("memory of an idle client, paper, 10,000 in one role", memory, "KiB", 64.0, at_most=True)
+    yield Figure(f"memory of an idle client, paper, {IDLE_CLIENTS:,} in one role", memory, "KiB", 64.0, at_most=True)
     default = presets.new_client("default", IDLE_DEFAULT_CLIENTS, 5, lockstep=False)
     memory = _kib_a_client(default, IDLE_DEFAULT_CLIENTS)
-    yield Figure("memory of an idle client, default, 2,000 in one role", memory, "KiB", 64.0, at_most=True)
+    yield Figure(f"memory of an idle client, default, {IDLE_DEFAULT_CLIENTS:,} in one role", memory, "KiB", 64.0, at_most=True)
     for preset in ("paper", "default"):
         for commits, interval in ((10, "100 ms"), (1, "1 s")):
             sample_bytes, changelog_bytes = _changelog(preset, commits)
-            name = f"changelog per sample, {preset}, 1,000 clients, commit each {interval}"
+            name = f"changelog per sample, {preset}, {CLIENTS:,} clients, commit each {interval}"
             yield Figure(name, changelog_bytes, "bytes")
             yield Figure(f"{name}: against the sample itself", changelog_bytes / sample_bytes, "x")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Figure, best_seconds
+from benchmarks.figures import Figure, best_seconds, size
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.role import Record
@@ -17,7 +17,7 @@ from streamfl.role import Record
 __all__ = ["measure"]
 
 FEATURES = 8
-RECORDS, ROUNDS = 2_000, 7
+RECORDS, ROUNDS = size(2_000, 10), size(7, 1)
 NAMES = [f"t{index}" for index in range(FEATURES)]
 
 

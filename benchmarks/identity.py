@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import end_to_end, server
 from benchmarks.client_core import DIMENSION
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus, connect
@@ -25,7 +25,8 @@ __all__ = ["measure"]
 
 # Bytes of an update: one kernel of the paper's preset, five of the default.
 UPDATES = {"one kernel": 880, "five kernels": 4_100}
-COMMIT, REPEATS, RUNS = 100, 100, 3
+COMMIT, REPEATS, RUNS = 100, size(100, 1), size(3, 1)
+SCHEMES = size(("kafka", "kafka+librdkafka"), ("kafka",))
 
 
 def measure() -> Iterator[Figure]:
@@ -47,8 +48,8 @@ def _updates() -> Iterator[Figure]:
     seal = Identity((site,), members, "pofmkl-client").seal("bench.updates", "pofmkl-server")
     open_ = Identity((server,), members, "pofmkl-server").open("bench.updates", "pofmkl-client")
     generator = np.random.default_rng(0)
-    for name, size in UPDATES.items():
-        values = [generator.bytes(size) for _ in range(COMMIT)]
+    for name, length in UPDATES.items():
+        values = [generator.bytes(length) for _ in range(COMMIT)]
 
         def seals(values: list[bytes] = values) -> None:
             for value in values:
@@ -111,7 +112,7 @@ def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
     records = end_to_end.samples()
     for start in range(0, len(records), 10_000):
         bus.write(records[start : start + 10_000])
-    for scheme in ("kafka", "kafka+librdkafka"):
+    for scheme in SCHEMES:
         rates: dict[bool, list[float]] = {False: [], True: []}
         taken: dict[bool, list[float]] = {False: [], True: []}
         for run in range(RUNS):

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.client_core import BATCH, DIMENSION, samples
 from benchmarks.federation import client_settings
-from benchmarks.figures import Figure, best_seconds
+from benchmarks.figures import Figure, best_seconds, size
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.roles import learner
 from streamfl.wire import encoded_size
@@ -18,7 +18,7 @@ from streamfl.wire import encoded_size
 __all__ = ["measure", "new_client"]
 
 # Until the latest samples of every client are as many as are kept.
-WARM_UP, REPEATS, SENT = 260, 30, (1, 5)
+WARM_UP, REPEATS, SENT = size(260, 2), size(30, 1), (1, 5)
 
 
 def measure() -> Iterator[Figure]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.client_core import DIMENSION
-from benchmarks.end_to_end import CONFIGURATION
+from benchmarks.end_to_end import CONFIGURATION, LOOK_SECONDS
 from benchmarks.federation import client_settings
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -31,13 +31,12 @@ from streamfl.settings import Bus as BusSection
 
 __all__ = ["measure"]
 
-PARTITIONS = 6
+CONNECTORS, PARTITIONS = size(("kafka", "kafka+librdkafka"), ("kafka+librdkafka",)), 6
 # A record every 20 ms in each partition; quiet, then with one process more, then with one less, so many seconds each.
-BEAT_SECONDS, QUIET_SECONDS, JOINED_SECONDS, LEFT_SECONDS = 0.02, 5.0, 20.0, 15.0
-RESTORED_CLIENTS, RESTORED_SAMPLES = 10_000, 4
-CLIENTS, SAMPLES, MOST_PROCESSES = 1_000, 90_000, 3
+BEAT_SECONDS, QUIET_SECONDS, JOINED_SECONDS, LEFT_SECONDS = 0.02, size(5.0, 1.0), size(20.0, 4.0), size(15.0, 2.0)
+RESTORED_CLIENTS, RESTORED_SAMPLES = size(10_000, 50), size(4, 1)
+CLIENTS, SAMPLES, MOST_PROCESSES = size(1_000, 20), size(90_000, 400), size(3, 1)
 WAIT_SECONDS = 240.0
-MOVED = re.compile(r"(\S+Z) .*partitions moved +assigned=\[([\d, ]*)\] revoked=\[([\d, ]*)\]")
 
 
 def measure() -> Iterator[Figure]:
@@ -46,7 +45,7 @@ def measure() -> Iterator[Figure]:
     from broker import Broker  # type: ignore[import-not-found]
 
     with Broker() as broker:
-        for connector in ("kafka", "kafka+librdkafka"):
+        for connector in CONNECTORS:
             yield from _pauses(connector, f"{connector}://{broker.address}")
         for preset in ("paper", "default"):
             yield from _restoring(preset, broker.url)
@@ -71,7 +70,7 @@ class _Deployment:
         """The number of a process more."""
         number = len(self._processes)
         with self._log(number).open("wb") as log:
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "400"}
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_LOG__FORMAT": "json"}
             self._processes.append(subprocess.Popen(self._command("run"), stdout=log, stderr=log, env=environment))
         return number
 
@@ -86,9 +85,10 @@ class _Deployment:
 
     def moves(self, number: int) -> list[tuple[float, set[int], set[int]]]:
         """When which partitions were assigned to a process and revoked from it."""
+        lines = [line for line in self._log(number).read_text(encoding="utf-8").splitlines() if '"partitions moved"' in line]
         return [
-            (datetime.fromisoformat(found[1]).timestamp(), _numbers(found[2]), _numbers(found[3]))
-            for found in MOVED.finditer(self._log(number).read_text(encoding="utf-8"))
+            (datetime.fromisoformat(one["timestamp"]).timestamp(), {*one["assigned"]}, {*one["revoked"]})
+            for one in map(json.loads, lines)
         ]
 
     def wait_for_members(self, count: int) -> None:
@@ -225,7 +225,7 @@ def _throughput(url: str) -> Iterator[Figure]:
                 deployment.bus.write(
                     [
                         Outgoing(deployment.samples, f"client-{n % CLIENTS}".encode(), values[n % 1_000], n % CLIENTS % PARTITIONS)
-                        for n in range(start, start + 10_000)
+                        for n in range(start, min(start + 10_000, SAMPLES))
                     ]
                 )
             for _ in range(processes):
@@ -234,7 +234,7 @@ def _throughput(url: str) -> Iterator[Figure]:
             while sum(1 for _ in deployment.bus.read(f"{deployment.name}.predictions")) < SAMPLES:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{processes} processes did not take every sample")
-                time.sleep(2.0)
+                time.sleep(LOOK_SECONDS)
             settled = max(at for number in range(processes) for at, _, _ in deployment.moves(number))
             times = deployment.times()
         end = min(found[-1] for found in times.values())
@@ -242,7 +242,3 @@ def _throughput(url: str) -> Iterator[Figure]:
         yield Figure(f"clients in {processes} processes: samples/s", rates[-1], "1/s")
         if processes > 1:
             yield Figure(f"clients in {processes} processes: against one", rates[-1] / rates[0], "x")
-
-
-def _numbers(text: str) -> set[int]:
-    return {int(number) for number in text.split(",") if number.strip()}

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer
 
 from benchmarks.client_core import DIMENSION, FREQUENCIES
 from benchmarks.federation import client_settings
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import ROLES
@@ -26,7 +26,7 @@ from streamfl.wire import VERSION, encode_array
 
 __all__ = ["UPDATES", "measure", "server_seconds", "settings_of", "write_updates"]
 
-CLIENTS, UPLOADS, RECORDS_PER_POLL, REPEATS, KERNELS = 1_000, 60, 4_000, 3, 51
+CLIENTS, UPLOADS, RECORDS_PER_POLL, REPEATS, KERNELS = size(1_000, 50), size(60, 4), 4_000, size(3, 1), 51
 UPDATES = CLIENTS * UPLOADS
 WAIT_SECONDS = 120.0
 

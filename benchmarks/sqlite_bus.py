@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
@@ -16,15 +16,15 @@ from streamfl.runtime.memory_bus import MemoryBus
 __all__ = ["measure"]
 
 PARTITIONS, VALUE = 4, b"x" * 200
-STEPS = {1: 500, 400: 100}
+STEPS = {1: size(500, 10), 400: size(100, 2)}
 
 
 def measure() -> Iterator[Figure]:
-    for size, count in STEPS.items():
+    for records, count in STEPS.items():
         with tempfile.TemporaryDirectory() as folder, closing(connect(f"sqlite://{Path(folder)}/bus.db")) as bus:
-            file = _rate(bus, size, count)
-        memory = _rate(MemoryBus(), size, count)
-        steps = f"steps of {size} in, out and in the changelog"
+            file = _rate(bus, records, count)
+        memory = _rate(MemoryBus(), records, count)
+        steps = f"steps of {records} in, out and in the changelog"
         yield Figure(f"SQLite bus, {steps}", file, "steps/s")
         yield Figure(f"SQLite bus against the memory bus, {steps}", file / memory, "of its steps/s")
 

@@ -22,8 +22,7 @@ import msgspec
 
 from streamfl.records.formats import Format, format_named, is_textual
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, PassedOver, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 

@@ -21,12 +21,12 @@ __all__ = [
     "CHECK_FAILED",
     "CONFIGURATION",
     "DATA",
+    "INTERRUPTED",
     "STALLED",
     "UNREADABLE",
     "ConfigArgument",
     "FormatOption",
     "OutputFormat",
-    "is_terminal",
     "print_json",
     "print_list",
     "print_table",
@@ -40,6 +40,7 @@ CHECK_FAILED = 4
 DATA = 5
 UNREADABLE = 6
 STALLED = 70
+INTERRUPTED = 130
 
 
 class OutputFormat(StrEnum):
@@ -62,38 +63,42 @@ def print_json(content: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
-    """A table on stdout, as wide as its content where stdout is no terminal, and notes beneath; of no rows, a line that says so."""
+    """A table on stdout, and notes beneath; of no rows, a line that says so."""
     rows = list(rows)
     if not rows:
         Console(file=sys.stdout).print(Text(f"{title}: none"))
         return
     # Text, not markup: what is shown comes from topics and files.
-    table = Table(*columns, title=Text(title), title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
+    for column in columns:
+        # A name that is cut is another name.
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        console.width = 10_000
+    console = _console()
     console.print(table)
     for note in notes:
         console.print(Text(note))
 
 
 def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:
-    """Texts with a word before each on stdout, as wide as the terminal."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for word, text in rows:
-        grid.add_row(Text(word), Text(text))
-    console = console or Console(file=sys.stdout)
+    """Texts with a word before each on stdout."""
+    rows, console = list(rows), console or _console()
     console.print(Text(title))
-    console.print(grid)
+    width = max((len(word) for word, _ in rows), default=0) + 2
+    for word, text in rows:
+        lines = [line for one in text.splitlines() for line in Text(one).wrap(console, max(1, console.width - width))]
+        for number, line in enumerate(lines):
+            line.rstrip()
+            console.print(Text(" " * width if number else word.ljust(width)) + line, soft_wrap=True)
 
 
-def is_terminal() -> bool:
-    """Whether stdout is a terminal, which is only so wide."""
-    return Console(file=sys.stdout).is_terminal
+def _console() -> Console:
+    """Of stdout: as wide as the terminal, or as COLUMNS says; where neither is there, no line is broken, for grep's sake."""
+    console = Console(file=sys.stdout)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 10_000
+    return console
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import signal
 
 __all__ = ["SYSTEM", "main"]
 
@@ -27,6 +28,8 @@ def main() -> None:
         from streamfl.cli import main as run
     except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
     try:
         run()
     except ImportError as error:

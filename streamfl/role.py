@@ -37,6 +37,7 @@ __all__ = [
     "CatchesUp",
     "Channels",
     "ConfigurationError",
+    "DataError",
     "Headers",
     "Input",
     "Measurement",
@@ -61,6 +62,10 @@ __all__ = [
 
 class ConfigurationError(Exception):
     """Something the operator has to change; the text says what, where and to which values."""
+
+
+class DataError(Exception):
+    """A data set that cannot be used as it is; the text says which one and why."""
 
 
 class PeerError(Exception):
@@ -356,6 +361,10 @@ class CatchesUp(Protocol):
     @property
     def most_records(self) -> int | None:
         """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
+
+    @property
+    def backlog(self) -> str | None:
+        """What of a backlog is there and what it waits for, in a sentence; None: there is none. The worker serves all the same."""
 
     @property
     def urgent(self) -> bool:

@@ -50,6 +50,7 @@ class System:
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
+    standings: by role kind, a :class:`streamfl.simulation.laboratory.Standings`: how it stands with its peers.
     exports: by name, what ``streamfl.NAME`` is.
     refusals: reasons why its roles alone refuse records, and what each means; :mod:`streamfl.refusals` has those of all systems.
     extras: by name, extras that parts of it need, and what for.
@@ -71,6 +72,7 @@ class System:
     report: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
     inspect: Mapping[str, str] = field(default_factory=dict)
+    standings: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
@@ -83,10 +85,11 @@ class System:
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
         own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
-        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.refusals, self.extras):
+        shown = (self.readers, self.inspect, self.standings)
+        for group in (self.sources, self.commands, *shown, self.exports, self.refusals, self.extras):
             if not isinstance(group, Mapping):
                 raise TypeError(
-                    f"{self.name}: sources, commands, readers, inspect, exports, refusals and extras are dictionaries, "
+                    f"{self.name}: sources, commands, readers, inspect, standings, exports, refusals and extras are dictionaries, "
                     f"not {group!r}"
                 )
             parts += [] if group is self.refusals or group is self.extras else group.values()

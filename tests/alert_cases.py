@@ -144,6 +144,11 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"timed_out_rounds_total": "0x60 1x160"}),
     ),
     "StreamflClientsAlone": (Told({"alone": "0x9 1x80"}, 15), Told({"alone": stays(0)})),
+    "StreamflPredictedWithoutModel": (
+        Told({"version_zero_predictions_total": grows(0.55), "predictions_total": grows(1)}, 16),
+        Told({"version_zero_predictions_total": grows(0.45), "predictions_total": grows(1)}),
+        Told({"version_zero_predictions_total": stays(0), "predictions_total": stays(0)}),
+    ),
     "StreamflClientsWait": (
         Told({"waiting_clients": stays(1), "labels_total": stays(0)}, 15),
         Told({"waiting_clients": stays(1), "labels_total": grows(0.05)}),

@@ -15,17 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.figures import size
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.lab.federation import KernelFederation
 
 __all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
 
 TOPOLOGIES = ("tree", "star", "ring")
-PARTIES = (2, 4, 8, 16)
+PARTIES = size((2, 4, 8, 16), (2,))
 MESSAGE_SECONDS = 0.05
 # The paper's solver: B labels and R features an iteration, and so many features kept.
 INSTANCES, FEATURES, KEPT, COLUMNS = 16, 64, 512, 4
-WARM_UP, ITERATIONS = 10, 40
+WARM_UP, ITERATIONS = size(10, 1), size(40, 2)
 
 
 @dataclass(frozen=True)

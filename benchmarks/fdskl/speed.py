@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 
 from benchmarks import end_to_end
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
-from benchmarks.figures import Figure, best_seconds
+from benchmarks.figures import Figure, best_seconds, size
 from streamfl.fdskl.circle import to_circle
 from streamfl.fdskl.contributions import Contributions, Kernel
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
@@ -30,11 +30,11 @@ from streamfl.wire import VERSION
 __all__ = ["measure"]
 
 # A round as predictions have it: so many entities of so many features fit into a record.
-ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, 40
+ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, size(40, 1)
 BANDWIDTH, SECRET = 5.0, b"a secret of this benchmark alone"
 SUM_GOAL = 0.5
 # Of the broker: entities that are learnt from, then those that are counted; columns of a party.
-LEARNT, COUNTED, BROKER_COLUMNS = 256, 12_000, 16
+LEARNT, COUNTED, BROKER_COLUMNS = 256, size(12_000, 480), 16
 
 _SHARED = """
 [federation]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.history.cell import SERVERS, WAYS, Cell, Measured, Promised, measure_cell, simulated
+from benchmarks.history.bus import BUSES, bus_at
+from benchmarks.history.cell import SERVERS, WAYS, Cell, Comparison, Measured, measure_cell, simulated
 from benchmarks.history.tables import FILES, TABLES, Shape
 
-__all__ = ["bus_at", "main"]
+__all__ = ["main"]
 
 CLIENTS_RATE = 5.0
-BUSES = ("sqlite", "kafka", "kafka+librdkafka")
 
 
 def main() -> None:
@@ -59,7 +58,7 @@ def main() -> None:
                     with bus_at(bus) as url:
                         measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), url, given.streamfl))
                     _tell(f"{data} {bus} {way} seed {seed}", measured[-1])
-                figures = _row(measured, promised, shape.clients * shape.samples)
+                figures = _row(Comparison(measured, promised), shape.clients * shape.samples)
                 table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *figures)
                 if given.tenths:
                     print(" ".join(f"{tenth:.4g}" for tenth in np.mean([one.by_tenth for one in measured], axis=0)))
@@ -72,22 +71,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def _row(measured: list[Measured], promised: list[Promised], samples: int) -> list[str]:
+def _row(found: Comparison, samples: int) -> list[str]:
     """The means over seeds; samples: of one run."""
-
-    def mean(name: str, of: list[Measured] | list[Promised] = measured) -> float:
-        return float(np.mean([getattr(one, name) for one in of])) if of else float("nan")
-
-    live, half = mean("mse"), mean("mse_half")
-    told, told_half = mean("mse", promised), mean("mse_half", promised)
-    allowed = max(0.05 * told_half, 0.01 * mean("variance"))
-    met = abs(live - told) <= 0.05 * told and abs(half - told_half) <= allowed
+    live, told = found.mean("mse"), found.promised("mse")
     return [
-        f"{live:.4g}", f"{told:.4g} ({live / told - 1:+.1%})", f"{mean('alone', promised):.4g}",
-        f"{half:.3g}", f"{told_half:.3g}", f"{mean('alone_half', promised):.3g}",
-        "" if not promised else "yes" if met else "NO",
-        f"{mean('versions'):.0f}", f"{mean('unlearnt'):.1%}", f"{mean('rate'):,.0f}", f"{mean('seconds'):.1f}",
-        f"{1000 * mean('processor') / samples:.2f}", f"{sum(one.missing for one in measured)}",
+        f"{live:.4g}", f"{told:.4g} ({found.error - 1:+.1%})", f"{found.promised('alone'):.4g}",
+        f"{found.mean('mse_half'):.3g}", f"{found.promised('mse_half'):.3g}", f"{found.promised('alone_half'):.3g}",
+        "" if math.isnan(told) else "yes" if abs(found.error - 1) <= 0.05 and found.share_of_allowed <= 1 else "NO",
+        f"{found.mean('versions'):.0f}", f"{found.mean('unlearnt'):.1%}", f"{found.mean('rate'):,.0f}",
+        f"{found.mean('seconds'):.1f}",
+        f"{1000 * found.mean('processor') / samples:.2f}", f"{found.mean('missing'):g}",
     ]  # fmt: skip
 
 
@@ -95,20 +88,6 @@ def _tell(what: str, one: Measured) -> None:
     """A line on stderr, for a run of several cells takes minutes."""
     told = f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 {one.unlearnt:.1%}"
     print(f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def bus_at(name: str) -> Iterator[str | None]:
-    """The address of a bus of this name: a broker of its own, or None for SQLite, which lies in a folder of the run's own."""
-    if name == "sqlite":
-        yield None
-        return
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
-    with Broker() as broker:
-        yield f"{name}://{broker.address}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
 
-__all__ = ["SERVERS", "WAYS", "Cell", "Measured", "Promised", "measure_cell", "simulated"]
+__all__ = ["SERVERS", "WAYS", "Cell", "Comparison", "Measured", "Promised", "measure_cell", "simulated"]
 
 WAYS = ("history", "paced")
 SERVERS = ("always", "never", "half")
@@ -76,6 +76,38 @@ class Measured:
     processor: float
     missing: int
     by_tenth: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """Runs of some seeds, and what ``simulate`` says of the same rows; every figure is a mean over the seeds."""
+
+    runs: list[Measured]
+    simulations: list[Promised]
+
+    def mean(self, name: str) -> float:
+        """Of a figure of the deployments."""
+        return float(np.mean([getattr(one, name) for one in self.runs]))
+
+    def promised(self, name: str) -> float:
+        """Of a figure of ``simulate``; NaN where it was left out."""
+        return float(np.mean([getattr(one, name) for one in self.simulations])) if self.simulations else float("nan")
+
+    @property
+    def error(self) -> float:
+        """The deployments' mean squared error against what ``simulate`` says."""
+        return self.mean("mse") / self.promised("mse")
+
+    @property
+    def error_alone(self) -> float:
+        """The same against what ``simulate`` says of clients alone."""
+        return self.mean("mse") / self.promised("alone")
+
+    @property
+    def share_of_allowed(self) -> float:
+        """How far the second half's error is from the promise, against 5 % of it or 1 % of the labels' variance."""
+        told = self.promised("mse_half")
+        return abs(self.mean("mse_half") - told) / max(0.05 * told, 0.01 * self.mean("variance"))
 
 
 def measure_cell(cell: Cell, url: str | None, program: Path) -> Measured:
@@ -169,12 +201,12 @@ def simulated(cell: Cell, program: Path) -> Promised:
         )  # fmt: skip
         figures: dict[str, Any] = json.loads(told)
         deployment.close()
-        unit = figures["mse_original_units"] / figures["mse"]
         with np.load(folder / "trace" / "trace.npz") as trace:
+            unit = float(trace["label_unit"]) ** 2
             errors, local = np.square(trace["published"] - trace["labels"]), trace["local_squared_errors"]
         half = len(errors) // 2
         return Promised(
-            mse=figures["mse_original_units"],
+            mse=figures["rmse"] ** 2,
             mse_half=unit * float(errors[half:].mean()),
             alone=unit * float(local.mean()),
             alone_half=unit * float(local[half:].mean()),

@@ -19,6 +19,7 @@ from benchmarks.accuracy_runs import load_streams
 __all__ = ["CLIENT", "FILES", "LABEL", "TABLES", "Shape", "write_table"]
 
 CLIENT, LABEL = "device", "y"
+METERS = 30
 Rows = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
@@ -55,11 +56,25 @@ def _planes(count: int, seed: int) -> Rows:
     return np.array([list(inputs.values()) for inputs, _ in rows], dtype=float), np.array([label for _, label in rows])
 
 
+def _meters(count: int, seed: int) -> Rows:
+    """Made here: 30 buildings, and what each uses hour by hour. The weather changes, and each building answers its own way."""
+    draws = np.random.default_rng(seed)
+    size, slope = draws.uniform(20, 80, METERS), draws.uniform(0.6, 1.4, METERS)
+    step, meter = np.divmod(np.arange(count), METERS)
+    hour = (step + meter) % 24
+    day = np.sin(2 * np.pi * hour / 24)
+    outdoor = 10 + 12 * np.sin(2 * np.pi * step / 240) + 4 * day + draws.normal(size=count)
+    people = np.maximum(0, draws.normal(np.where((hour >= 8) & (hour <= 18), 1.0, 0.1), 0.2))
+    uses = size[meter] + slope[meter] * (0.08 * (outdoor - 18) ** 2 + (12 + 3 * day) * people) + 1.5 * draws.normal(size=count)
+    return np.column_stack([outdoor, people, hour]), uses
+
+
 TABLES: dict[str, tuple[Callable[[int, int], Rows], Shape]] = {
     "friedman": (_friedman, Shape(40, 100)),
     "diabetes": (_diabetes, Shape(10, 44)),
     "trump": (_trump, Shape(10, 100)),
     "planes": (_planes, Shape(40, 100)),
+    "meters": (_meters, Shape(METERS, 200)),
 }
 FILES = {
     "naval": Shape(40, 200),

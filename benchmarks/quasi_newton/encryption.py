@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import phe
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, size
 from streamfl.quasi_newton.alignment import Alignment
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
@@ -31,10 +31,10 @@ __all__ = ["measure"]
 
 Result = TypeVar("Result")
 
-BITS, ROWS, HOST, GUEST, ROUNDS = 2048, 1000, 12, 11, 3
+BITS, ROWS, HOST, GUEST, ROUNDS = size(2048, 1024), size(1000, 20), 12, 11, size(3, 1)
 # Rows that phe works on; ROWS is a multiple.
-SAMPLE = 50
-ENTITIES = 2000
+SAMPLE = size(50, 10)
+ENTITIES = size(2000, 20)
 STEPS = ("encrypt", "add", "multiply", "upload", "decrypt")
 
 

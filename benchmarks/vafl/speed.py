@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks import end_to_end
 from benchmarks.federation import Clock, new_worker
-from benchmarks.figures import Figure, best_seconds
+from benchmarks.figures import Figure, best_seconds, size
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -33,7 +33,7 @@ __all__ = ["Federation", "measure", "settings"]
 
 PARTIES = ("bank", "shop", "phone")
 # Entities of a round: they are shown by all parties, then labelled.
-FEATURES, ENTITIES, ROUNDS, REPEATS, BATCH = 16, 256, 8, 20, 16
+FEATURES, ENTITIES, ROUNDS, REPEATS, BATCH = 16, size(256, 32), size(8, 1), size(20, 4), 16
 HEADS: dict[str, dict[str, Any]] = {
     "sum": {"federation": {"embedding_size": 1}},
     "network": {

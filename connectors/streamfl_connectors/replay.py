@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from river import datasets
-from river.datasets import base
 
 from streamfl.records.csv_layout import guess_layout, with_point
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 
 __all__ = ["Table", "read"]
 
@@ -160,6 +158,10 @@ def _npz(path: Path) -> Table:
 
 
 def _river(name: str) -> Table:
+    # Other data do without River.
+    from river import datasets
+    from river.datasets import base
+
     known = {
         attribute: value
         for attribute, value in vars(datasets).items()

@@ -2,7 +2,7 @@
 
 0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
 6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself; 71, from
-:mod:`streamfl.entry`, the machine gives too little.
+:mod:`streamfl.entry`, the machine gives too little; 130 Ctrl-C ended the command.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typer.core import TyperGroup
 from streamfl import __version__
 from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
 from streamfl.entry import SYSTEM
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.pool import WorkEnded
 from streamfl.system import installed_systems, load, load_parts
@@ -80,6 +79,12 @@ class _Commands(TyperGroup):
             found = alone
         return typer.main.get_command(found)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        found = super().resolve_command(ctx, args)
+        # Of libraries that the command needs, which are loaded by now. A worker is one thread: products as small as a kernel's lose
+        # more by waiting for others than they gain.
+        ctx.with_resource(threadpool_limits(1))
+        return found
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -137,9 +142,7 @@ def _options(
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
-        # A worker is one thread: products as small as a kernel's lose more by waiting for others than they gain.
-        with threadpool_limits(1):
-            app()
+        app()
     except ConfigurationError as error:
         _fail(CONFIGURATION, error)
     except BusUnavailable as error:

@@ -10,7 +10,7 @@ import typer
 
 from streamfl.cli.access import rights
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
-from streamfl.cli.check_state import Remembered, look_at_offsets, look_at_state, look_at_tables
+from streamfl.cli.check_state import Remembered, look_at_offsets, look_at_standing, look_at_state, look_at_tables
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import (
     Configured,
@@ -26,15 +26,15 @@ from streamfl.console import (
     BUS_UNAVAILABLE,
     CHECK_FAILED,
     CONFIGURATION,
+    INTERRUPTED,
     ConfigArgument,
     FormatOption,
     OutputFormat,
-    is_terminal,
     print_json,
     print_list,
-    print_table,
 )
 from streamfl.identity import Member, load_identity
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
@@ -49,17 +49,14 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
     code = _look(config, findings)
     if format is OutputFormat.JSON:
         print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
-    elif is_terminal():
-        print_list(f"Check of {config}", as_list(findings))
     else:
-        rows = [(found.check, found.result, found.detail, found.remedy) for found in findings]
-        print_table(f"Check of {config}", ("check", "result", "found", "what to do"), rows)
+        print_list(f"Check of {config}", as_list(findings))
     if code:
         raise typer.Exit(code)
 
 
 def as_list(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
-    """The findings for a terminal, which four columns would not fit."""
+    """The findings as a list: four columns would fit no terminal."""
     for found in findings:
         text = f"{found.check}: {found.detail}" if found.detail else found.check
         yield found.result, f"{text}\nTo do: {found.remedy}" if found.remedy else text
@@ -79,7 +76,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         findings.append(Finding("identity", True, _who(identity.member)))
     url = configured.settings.bus.url
     try:
-        with closing(configured.connect()) as bus:
+        with progress(f"asking {url}"), closing(configured.connect()) as bus:
             topics = _topics(configured, bus)
             findings.append(Finding("bus", True, f"{url} answers"))
             if codecs := bus.codecs():
@@ -95,6 +92,10 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_offsets(configured, bus, channels, remembered)
             findings += look_at_tables(bus, role, channels)
             findings += look_at_inputs(configured, bus, role, channels, remembered)
+            findings += look_at_standing(configured, bus, channels, remembered)
+    except KeyboardInterrupt:
+        findings.append(Finding("interrupted", False, "", "check again: what would come here was not looked at"))
+        return INTERRUPTED
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED

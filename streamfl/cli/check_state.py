@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from streamfl.cli.findings import Finding
+from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured, counted
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
-from streamfl.runtime.bus import Bus
+from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["Remembered", "look_at_offsets", "look_at_state", "look_at_tables"]
+__all__ = ["Remembered", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
 
 # A worker reads all of it at its start; whoever only asks is not kept that long.
 READING_SECONDS = 30.0
@@ -25,10 +27,12 @@ class Remembered:
     """What is there for the role to take back, which a check does not do.
 
     nothing: it would begin with no state at all, for certain. positions: up to where each partition of an input was taken.
+    whole: all of it was read.
     """
 
     nothing: bool = True
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    whole: bool = True
 
     def note_position(self, record: Record) -> None:
         """A worker's record of how far it has read; one that is damaged is the worker's to refuse."""
@@ -48,6 +52,7 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         whole = _read(bus, topic, records, begun, remembered if topic in own else Remembered())
         if topic in own and (begun or not whole):
             remembered.nothing = False
+        remembered.whole &= whole
         limit = "" if whole else f", as far as {READING_SECONDS:g} s allow"
         if topic in channels.own_changelogs.values():
             yield _judged(configured, channels, topic, records, begun, limit)
@@ -153,6 +158,21 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         found = [role.trouble, *(notice.text for notice in role.notices() if notice.of_records)]
         trouble = "; ".join(dict.fromkeys(text for text in found if text is not None))
         yield Finding(f"what {topic} says", not trouble, trouble or detail, "give all members the same" if trouble else "")
+
+
+def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """How the role stands with its peers: what lies unread, and what it waits for."""
+    inputs = {source.topic for source in channels.inputs.values()}
+    if len(_existing(bus, inputs)) < len(inputs):
+        return
+    role: Role | None = None
+    positions: Mapping[tuple[str, int], int] = remembered.positions
+    if not remembered.nothing and remembered.whole:
+        # What cannot be taken back was told; the topics can be asked all the same.
+        with suppress(ConfigurationError, BusUnavailable, Unreadable):
+            role, positions = taken_back(configured, bus)
+    for one in how_it_stands(configured, bus, positions, role):
+        yield Finding(one.respect, True, one.text, one.remedy, warns=bool(one.remedy))
 
 
 def _existing(bus: Bus, topics: Iterable[str]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import INTERRUPTED, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.pictures import can_draw
 from streamfl.system import load, systems_with
@@ -31,11 +32,14 @@ def demo(
     if out.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
     try:
-        report = load(_SYSTEMS[system.value].demo or "")(out, seed)
+        with progress(f"demo {system.value}"):
+            report = load(_SYSTEMS[system.value].demo or "")(out, seed)
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        print_json({**report.figures, "picture": str(out) if can_draw() else None})
+        print_json({**report.as_json(), "picture": str(out) if can_draw() else None})
     else:
-        print_table(report.title, report.columns, report.rows, report.notes)
+        print_table(report.heading(), report.columns, report.rows, report.notes)
     say(f"picture: {out}" if can_draw() else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'")
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -19,6 +19,7 @@ from streamfl.cli.init_samples import Asked, LabelsTopic, put_labels, put_sample
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted
 from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.progress import progress
 from streamfl.records.guessed import Guess
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
@@ -153,9 +154,10 @@ class _Look:
     def topic(self, name: str) -> Seen:
         """What lies in a topic."""
         section, bus = self._section(name), self._reached.bus
-        with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
-            records, partitions, whole = records_of(opened, name, self._deadline)
-        return look(records, section, partitions, self._deadline, None, whole)
+        with progress(f"reading {name} of {bus.url}"):
+            with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
+                records, partitions, whole = records_of(opened, name, self._deadline)
+            return look(records, section, partitions, self._deadline, None, whole)
 
     def _section(self, topic: str) -> Any:
         return topic_section(topic, registry=self._reached.registry, **self._given)

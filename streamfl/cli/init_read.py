@@ -17,9 +17,8 @@ from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
 from streamfl.records.guessed_format import GuessedFormat, guess_format
 from streamfl.records.keys import KeySection, key_reader
-from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]

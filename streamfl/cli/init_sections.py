@@ -18,9 +18,8 @@ from streamfl.records.formats import is_textual
 from streamfl.records.guessed import Guess, field_values, guess_fields
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
-from streamfl.records.samples import DataError
 from streamfl.records.shared_names import names_in
-from streamfl.role import ConfigurationError, PeerError
+from streamfl.role import ConfigurationError, DataError, PeerError
 
 __all__ = [
     "ask_for_label",

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list, print_table
 from streamfl.role import ConfigurationError, Record, Role
 from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
-from streamfl.simulation.laboratory import Report
+from streamfl.simulation.laboratory import Report, Standing
 from streamfl.system import find_system, load
 
-__all__ = ["inspect", "remembered"]
+__all__ = ["how_it_stands", "inspect", "remembered", "taken_back"]
 
 
 def inspect(
@@ -34,27 +36,58 @@ def inspect(
     configured = read_configuration(config)
     settings = configured.settings
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        report, positions = remembered(configured, bus, client)
+        role, positions = taken_back(configured, bus)
+        report = _reported(configured, role, client)
         places = _places(bus, configured, positions)
+        standings = how_it_stands(configured, bus, positions, role)
         members = bus.members(settings.group)
     if format is OutputFormat.JSON:
-        print_json({"group": settings.group, "workers": members, "inputs": places, **report.figures})
+        told = [asdict(one) for one in standings]
+        print_json({"group": settings.group, "workers": members, "inputs": places, "standing": told, **report.figures})
         return
     print_table(report.title, report.columns, report.rows)
     columns = ("topic", "partition", "read up to", "end", "behind")
     rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
     print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
+    if standings:
+        lines = [(one.respect, f"{one.text}\nTo do: {one.remedy}" if one.remedy else one.text) for one in standings]
+        print_list("How it stands", lines)
 
 
 def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
     """What the role remembers, and up to where that reflects each input. client: only this one."""
+    role, positions = taken_back(configured, bus)
+    return _reported(configured, role, client), positions
+
+
+def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Mapping[TopicPartition, int]]:
+    """The role with its state of every partition, and up to where that reflects each input."""
+    role = configured.kind.build(configured.settings)
+    return role, _restore(configured, bus, role)
+
+
+def how_it_stands(
+    configured: Configured, bus: Bus, positions: Mapping[TopicPartition, int], role: Role | None
+) -> Sequence[Standing]:
+    """How the role stands with its peers, if its system says so. positions: up to where its inputs were processed."""
+    kind = configured.settings.role.kind
+    place = find_system(kind).standings.get(kind)
+    if place is None:
+        return []
+    unread: Counter[str] = Counter()
+    for one in _places(bus, configured, positions):
+        unread[one["topic"]] += one["behind"]
+    found: Sequence[Standing] = load(place)(configured.settings, bus, unread, role)
+    return found
+
+
+def _reported(configured: Configured, role: Role, client: str | None) -> Report:
     kind = configured.settings.role.kind
     place = find_system(kind).inspect.get(kind)
     if place is None and client is not None:
         raise ConfigurationError(f"--client: a {kind} has no clients")
-    role = configured.kind.build(configured.settings)
-    positions = _restore(configured, bus, role)
-    return _figures(role) if place is None else load(place)(role, configured.settings, client), positions
+    report: Report = _figures(role) if place is None else load(place)(role, configured.settings, client)
+    return report
 
 
 class _Onlooker:

@@ -8,12 +8,11 @@ from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
 from streamfl.cli.contributed import own_options, with_options
-from streamfl.cli.preflight import read_configuration
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.options import DataOption
@@ -43,31 +42,55 @@ def _replay(
     if place is None:
         raise ConfigurationError(f"{config}: role.kind = {kind!r}: nothing can be replayed to such a role")
     source = load(place)
-    rows: Rows = source(Replayed(config, configured.settings, data), **own_options(source, options, kind))
+    with progress(f"reading {data}"):
+        rows: Rows = source(Replayed(config, configured.settings, data), **own_options(source, options, kind))
     total = min(len(rows.usable), limit or len(rows.usable))
     if rows.dropped:
         say(f"{rows.dropped} of {rows.dropped + len(rows.usable)} rows have no number in some column, or no name, and are left out")
-    with closing(configured.connect()) as bus:
-        for topic in rows.topics:
-            if topic not in bus.describe(rows.topics):
-                raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create-inputs")
-        began = time.monotonic()
-        step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
-        records = rows.records(total)
-        for written in track(range(0, total, step), description="replay", console=Console(stderr=True), transient=True):
-            batch = list(chain.from_iterable(islice(records, step)))
-            if rate is not None:
-                time.sleep(max(0.0, began + written / rate - time.monotonic()))
-            bus.write(batch)
-        seconds = time.monotonic() - began
+    began = time.monotonic()
+    with progress(f"asking {configured.settings.bus.url}"):
+        written = _write(configured, rows, total, rate)
+    seconds = time.monotonic() - began
     topic, *others = rows.topics
     if format is OutputFormat.JSON:
         print_json(
-            {"topic": topic, "records": total, "labels": total if others else 0, "dropped": rows.dropped, "seconds": seconds}
+            {
+                "topic": topic,
+                "records": written,
+                "labels": written if others else 0,
+                "dropped": rows.dropped,
+                "seconds": seconds,
+                **({"interrupted": f"{written:,} of {total:,} rows"} if written < total else {}),
+            }
         )
     else:
         beside = f", and their labels to {others[0]}," if others else ""
-        say(f"wrote {total} records to {topic}{beside} in {seconds:.1f} s")
+        so_far = f"interrupted at {written:,} of {total:,} rows: " if written < total else ""
+        say(f"{so_far}wrote {written} records to {topic}{beside} in {seconds:.1f} s")
+    if written < total:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _write(configured: Configured, rows: Rows, total: int, rate: float | None) -> int:
+    """Write so many rows, and say how many were written: fewer where Ctrl-C was pressed."""
+    with closing(configured.connect()) as bus:
+        for topic in rows.topics:
+            if topic not in bus.describe(rows.topics):
+                raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {configured.path} --create-inputs")
+        step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
+        records = rows.records(total)
+        written = 0
+        with progress("rows written", stops=True) as work:
+            began = time.monotonic()
+            while written < total:
+                batch = list(chain.from_iterable(islice(records, step)))
+                if rate is not None:
+                    work.pause(began + written / rate - time.monotonic())
+                if work(written, total):
+                    break
+                bus.write(batch)
+                written = min(total, written + step)
+    return written
 
 
 replay = with_options(

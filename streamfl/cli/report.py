@@ -18,8 +18,7 @@ from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import say
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.simulation.html import html
 from streamfl.simulation.laboratory import SYSTEM_ARRAY, Report

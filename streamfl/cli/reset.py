@@ -15,6 +15,7 @@ from streamfl.cli.preflight import Configured, counted, read_configuration
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
@@ -59,7 +60,8 @@ def reset(
             f"a {kind.name} of these settings cannot be reset: what it remembers belongs to what it told its peers, or promised "
             "(docs/changing.md says which can). To begin anew, use another federation.name at every member"
         )
-    with closing(configured.connect()) as bus, telling_remedy(configured):
+    url = configured.settings.bus.url
+    with progress(f"asking {url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
         members = bus.members(configured.settings.group)
         if members:
             raise ConfigurationError(
@@ -67,6 +69,7 @@ def reset(
                 "killed counts until the group has noticed"
             )
         own = None if stream is None else kind
+        work.begin("forgetting and reading again")
         result = _client(configured, bus, client, at, dry_run) if client else _all(configured, bus, at, dry_run, own)
     if format is OutputFormat.JSON:
         print_json({"dry_run": dry_run, **result})

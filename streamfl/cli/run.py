@@ -11,6 +11,7 @@ from typing import Any
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import CONFIGURATION, STALLED, ConfigArgument
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
@@ -44,7 +45,9 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: _stop(stop, begun))
     log.info("connecting", url=settings.bus.url)
-    with closing(configured.connect()) as bus, ExitStack() as held:
+    with progress(f"connecting to {settings.bus.url}", write=log.info):
+        connected = configured.connect()
+    with closing(connected) as bus, ExitStack() as held:
         wrong = [
             f"topic {found.spec.name} {found.problem}: {found.remedy}"
             for found in inspect_topics(configured, bus)

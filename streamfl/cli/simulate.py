@@ -9,9 +9,9 @@ import numpy as np
 import typer
 
 from streamfl.cli.contributed import own_options, with_options
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.settings import load_kind
 from streamfl.simulation.laboratory import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.system import find_system, load, parts_of_systems
@@ -32,18 +32,24 @@ def _simulate(
 
     The role that CONFIG describes decides who takes part: clients with rows of their own, say, or parties with columns.
     """
+    # Who only asks for --help does not wait for it.
+    from streamfl.settings import load_kind
+
     kind = load_kind(config)
     system = find_system(kind)
     if system.simulate is None:
         raise ConfigurationError(f"{config}: role.kind = {kind!r}: {system.name} cannot be simulated")
     function = load(system.simulate)
-    report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
-    if trace is not None:
+    with progress(f"reading {data}"):
+        report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
+    if trace is not None and not report.interrupted:
         write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if format is OutputFormat.JSON:
-        print_json(report.figures)
+        print_json(report.as_json())
     else:
-        print_table(report.title, report.columns, report.rows, report.notes)
+        print_table(report.heading(), report.columns, report.rows, report.notes)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 simulate = with_options(_simulate, parts_of_systems("simulate"))

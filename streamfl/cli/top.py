@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamfl.cli.dead_letters.letters import printable, read_letter
+from streamfl.cli.inspect import how_it_stands
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat
@@ -85,6 +86,8 @@ class _Look:
         self._at = time.monotonic()
         self._clients: dict[str, _Client] = {}
         self._letters: Counter[str] = Counter()
+        # Predictions that name a version of the model, and those of them that name none of any shard.
+        self._versioned = self._on_version_zero = 0
         self._predictions: NamedTopic | None = None
         with suppress(ConfigurationError):
             self._predictions = find_topic(configured, bus, PREDICTIONS)
@@ -117,6 +120,9 @@ class _Look:
                 for topic, ends in self._ends.items()
             ],
             "dead_letters": dict(self._letters),
+            "versioned_predictions": self._versioned,
+            "predictions_on_version_zero": self._on_version_zero,
+            "standing": [asdict(one) for one in how_it_stands(self._configured, bus, committed, None)],
             "clients": [self._shown(name, one, seconds) for name, one in self._busiest()],
         }
 
@@ -148,6 +154,10 @@ class _Look:
         one = self._clients.setdefault(name, _Client())
         one.predictions += 1
         one.latest += 1
+        version = said.get("model_version")
+        if version is not None:
+            self._versioned += 1
+            self._on_version_zero += not any(version if isinstance(version, list) else [version])
         prediction, label = said.get("prediction"), said.get("label")
         if isinstance(prediction, int | float) and isinstance(label, int | float):
             # A power of a float may raise OverflowError; a product is infinite then.
@@ -174,6 +184,13 @@ class _Look:
         if figures["dead_letters"]:
             letters = ", ".join(f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items())
             parts.append(Text(f"dead letters since the start: {letters}"))
+        for one in figures["standing"]:
+            remedy = f". To do: {one['remedy']}" if one["remedy"] else ""
+            parts.append(Text(f"{one['respect']}: {one['text']}{remedy}"))
+        if versioned := figures["versioned_predictions"]:
+            share = f"{figures['predictions_on_version_zero'] / versioned:.0%}"
+            told = f"{share} of the {versioned} since the start were made before there was a model"
+            parts.append(Text(f"predictions on version 0: {told}"))
         if figures["clients"]:
             heading = f"RMSE of the last {WINDOW}, in the label's unit"
             clients = Table("client", "predictions", "a second", heading, box=None)

@@ -20,6 +20,7 @@ from streamfl.urls import scheme_of
 __all__ = ["topics"]
 
 KAFKA = "kafka"
+PARTITIONS = 4
 
 
 def topics(
@@ -29,8 +30,13 @@ def topics(
         bool, typer.Option("--create-inputs", help="The same, and your own topics of samples and labels if they do not exist.")
     ] = False,
     partitions: Annotated[
-        int, typer.Option(min=1, help="Of a topic to be created that may have any number, the samples' included.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of a topic to be created that may have any number, the samples' included; left out: as many as your own "
+            f"topic has, {PARTITIONS} if there is none.",
+        ),
+    ] = None,
     principal: Annotated[
         str | None, typer.Option(help="Who is to get the rights, such as User:plant; left out: User:<the consumer group>.")
     ] = None,
@@ -48,6 +54,7 @@ def topics(
     # A bus in a file or in memory has no rights within it; who names a principal asks for another cluster.
     print_rights = principal is not None or scheme_of(configured.settings.bus.url).startswith(KAFKA)
     with closing(configured.connect()) as bus:
+        partitions = partitions or _as_the_users(all_of_it, bus)
         findings = _inspect(all_of_it, bus, partitions)
         missing = [found for found in findings if found.missing]
         made = missing if create_inputs else _without_inputs(configured, missing) if create else []
@@ -79,6 +86,13 @@ def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list
         for finding in inspect_topics(configured, bus, partitions):
             found.setdefault(finding.spec.name, finding)
     return [*found.values()]
+
+
+def _as_the_users(all_of_it: Sequence[Configured], bus: Bus) -> int:
+    """As many partitions as the user's own topic has: then what is written under a record's key lies where the record does."""
+    users = [spec.name for one in all_of_it for spec in one.kind.topics(one.settings) if spec.users]
+    states = bus.describe(users)
+    return next((states[name].partitions for name in users if name in states and states[name].error is None), PARTITIONS)
 
 
 def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:

@@ -16,8 +16,7 @@ from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_j
 from streamfl.records.formats import Format, format_named
 from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError, Input, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, Input, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.wire import MAXIMUM_BYTES
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 __all__ = ["accuracy", "area_under_curve", "classification_figures", "kolmogorov_smirnov", "log_loss"]
 
@@ -54,6 +53,9 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     negative = ones.size - positive
     if not positive or not negative:
         return float("nan")
+    # It takes most of a second to load, and only classes need it.
+    from scipy.stats import rankdata
+
     ranks = rankdata(np.ravel(scores))
     return float((ranks[ones].sum() - positive * (positive + 1) / 2) / (positive * negative))
 

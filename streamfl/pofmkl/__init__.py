@@ -10,7 +10,7 @@ SYSTEM = System(
     kinds=("pofmkl-client", "pofmkl-server"),
     roles="streamfl.pofmkl.roles:ROLES",
     rank=0,
-    simulate="streamfl.pofmkl.lab.simulate:simulate",
+    simulate="streamfl.pofmkl.lab.commands:simulate",
     demo="streamfl.pofmkl.lab.demo:demo",
     sources={"pofmkl-client": "streamfl.pofmkl.lab.replay:samples"},
     faults="streamfl.pofmkl.lab.faults:FAULTS",
@@ -23,7 +23,8 @@ SYSTEM = System(
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",
         "pofmkl-server": "streamfl.pofmkl.lab.inspect:server_report",
     },
-    commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.compare:compare"},
+    standings={"pofmkl-client": "streamfl.pofmkl.lab.standing:client_standing"},
+    commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.commands:compare"},
     exports={
         "Classifier": "streamfl.pofmkl.default_estimators:Classifier",
         "Regressor": "streamfl.pofmkl.default_estimators:Regressor",

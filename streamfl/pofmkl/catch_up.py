@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.seats import Client, Seats
-from streamfl.pofmkl.server_silence import ServerSilence
+from streamfl.pofmkl.server_silence import ALONE, ServerSilence
 from streamfl.role import Measurement, Notice
 
 __all__ = ["CatchUp"]
@@ -31,6 +31,10 @@ LABELS_A_GRANT = 8
 BEHIND = (
     "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
     "client on each version"
+)
+BACKLOG = (
+    "a backlog is learnt in step with the model: {} records lie unread, and {} {} of {} clients in hand wait for a version of the "
+    "model after {}"
 )
 
 
@@ -61,7 +65,7 @@ class CatchUp:
     def __init__(self, samples: int, silence: ServerSilence, seats: Seats) -> None:
         self.samples = samples
         self._silence = silence
-        self.granted_more = 0
+        self.granted_more = self._learnt_behind = 0
         self._seats = seats
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[Notice] = []
@@ -90,7 +94,8 @@ class CatchUp:
             if partition.unread is not None:
                 partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
             partition.unread = unread
-            if not partition.told and self._is_behind(number):
+            # Before a client is known there, records of all of them look like a backlog of one.
+            if not partition.told and self._seats.count(number) and self._is_behind(number):
                 partition.told = True
                 self._notices.append(Notice("behind", BEHIND.format(number, unread, self.samples)))
 
@@ -186,6 +191,7 @@ class CatchUp:
                 self.granted_more += more
             client.arrived = partition.arrived
         record.labels_learnt += 1
+        self._learnt_behind += client.limited
 
     def sent(self, client: Client, shard: int) -> None:
         """An update of the client goes to a shard."""
@@ -198,6 +204,19 @@ class CatchUp:
 
     # ---- what is told
 
+    def backlog(self, kind: str, waiting: int, clients: int) -> str | None:
+        """What of a backlog is there, and what is waited for; None: there is none.
+
+        kind: of what waits. waiting: how much is in hand. clients: of so many.
+        """
+        if self._silence.alone:
+            return ALONE.format(self._silence.patience)
+        if not (self._behind or (self.samples and waiting)):
+            return None
+        unread = sum(partition.unread or 0 for partition in self._partitions.values())
+        after = ", ".join(map(str, self._versions))
+        return BACKLOG.format(unread, waiting, kind, clients, after or 0)
+
     def notices(self) -> Iterable[Notice]:
         notices, self._notices = self._notices, []
         return notices
@@ -206,6 +225,8 @@ class CatchUp:
         behind = sum(map(self._is_behind, self._partitions)) if self.samples else 0
         text = "Partitions with a backlog, which is learnt in step with the model"
         yield Measurement("behind_partitions", "gauge", text, behind)
+        text = "Labels learnt by clients that were behind"
+        yield Measurement("catch_up_labels", "counter", text, self._learnt_behind)
         text = "Labels learnt beyond learning.catch_up_samples on one version, because as many came meanwhile"
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)
 

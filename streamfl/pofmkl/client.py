@@ -133,8 +133,8 @@ class PofmklClient:
         row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
         self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
-        self._silence = ServerSilence(catch_up_patience)
-        self.catch_up = CatchUp(catch_up_samples, self._silence, self._seats)
+        self.silence = ServerSilence(catch_up_patience)
+        self.catch_up = CatchUp(catch_up_samples, self.silence, self._seats)
         self._uploads = Uploads(
             learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
         )
@@ -154,7 +154,7 @@ class PofmklClient:
 
     @property
     def wake_at(self) -> float | None:
-        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self._silence.wake_at)
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at)
         return min([when for when in due if when is not None], default=None)
 
     @property
@@ -182,6 +182,12 @@ class PofmklClient:
         return self.catch_up.is_urgent(self.model.versions, self._labels.room.total)
 
     @property
+    def backlog(self) -> str | None:
+        room = self._labels.room
+        kind = "samples" if isinstance(self._labels, LabelsWithSamples) else "labels"
+        return self.catch_up.backlog(kind, room.total, sum(1 for _ in room.waiting_clients()))
+
+    @property
     def trouble(self) -> str | None:
         return (
             self.agreement.trouble
@@ -196,12 +202,12 @@ class PofmklClient:
         yield from self._labels.notices()
         yield from self._outcomes.notices()
         yield from self.catch_up.notices()
-        yield from self._silence.notices()
+        yield from self.silence.notices()
 
     def open(self, partition: int) -> None:
         self._moments.opened()
         self.catch_up.open(partition)
-        self._silence.open(partition)
+        self.silence.open(partition)
         self._seats.open(partition)
         self._labels.open(partition)
 
@@ -211,7 +217,7 @@ class PofmklClient:
         self._labels.close(partition)
         self._means.close(partition)
         self.catch_up.close(partition)
-        self._silence.close(partition)
+        self.silence.close(partition)
         if not self._seats.partitions:
             self._model_watch.nobody_asks()
 
@@ -232,14 +238,14 @@ class PofmklClient:
         self._hear(batch, now, replies)
         room = self._labels.room
         self.catch_up.begin_step(self.model.versions, room.counts)
-        self._seats.end_own_steps(self._silence.hear(self.model.versions))
+        self._seats.end_own_steps(self.silence.hear(self.model.versions))
         if self.model.versions != before:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)
             room.look_again(self._seats)
-        if not batch and self._silence.look(now):
+        if not batch and self.silence.look(now):
             room.look_again(self._seats)
-        self._seats.begin_own_steps(self._silence.is_unanswered)
+        self._seats.begin_own_steps(self.silence.is_unanswered)
         learnt = self._outcomes.labels
         replies += self._uploads.send_outdated(now)
         if not batch:
@@ -247,7 +253,7 @@ class PofmklClient:
         replies += self._labels.advance(now, tick=not batch)
         self.catch_up.end_step(self._outcomes.labels - learnt)
         for partition in self._uploads.take_sent_from() | {number for number, count in room.counts.items() if count}:
-            self._silence.ask(partition, now)
+            self.silence.ask(partition, now)
         self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
         self._outcomes.judge()
         return replies
@@ -289,7 +295,7 @@ class PofmklClient:
 
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
-        self._silence.set_back(now)
+        self.silence.set_back(now)
         self._uploads.set_back(now)
         self._seats.set_back(now)
         self._labels.set_back(now)
@@ -298,7 +304,7 @@ class PofmklClient:
         yield from self._seats.forgotten()
         yield from self._seats.changed_state(self._uploads.remembered)
         yield from self._labels.changed_state()
-        yield from self._silence.changed_state()
+        yield from self.silence.changed_state()
         for partition, name, value in self._means.changed_state():
             yield StateChange("state", partition, MEANS + name, value)
 
@@ -314,7 +320,7 @@ class PofmklClient:
             elif kind == b"means":
                 self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
             elif change.key == SILENCE:
-                self._silence.restore(change.partition, value)
+                self.silence.restore(change.partition, value)
             elif kind in (b"join", b"waiting", b"challenger"):
                 self._labels.restore(kind, change.partition, rest, value)
             else:
@@ -363,6 +369,7 @@ class PofmklClient:
             waiting=self._labels.room.waiting(client),
             samples=int(samples),
             labels=int(labels),
+            on_version_zero=record.on_version_zero,
             uploads_begun=record.uploads_drawn,
             uploads_sent=record.sequence,
             budget=None if bucket is None else (bucket.tokens, bucket.depth),
@@ -383,8 +390,7 @@ class PofmklClient:
         yield from self._model_watch.measure()
         yield from self._uploads.measure()
         yield from self.catch_up.measure()
-        text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
-        yield Measurement("alone", "gauge", text, float(self._silence.alone))
+        yield from self.silence.measure()
 
 
 def _check_class(label: float | None) -> None:

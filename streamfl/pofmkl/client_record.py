@@ -52,6 +52,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     upload: the upload that is gathered.
     numbers: the learner's own numbers of it.
     seen_at: the time that the samples of its partition had come to with its latest, in coarse steps.
+    on_version_zero: its predictions that were made before there was a model.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     granted: Count = 0
     behind: bool = False
     awaited: tuple[Count, ...] = ()
+    on_version_zero: Count = 0
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class ClientSnapshot:
 
     row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
     waiting: how many of its samples, or labels of [labels], wait for the model.
-    samples, labels: how many it has predicted and learnt.
+    samples, labels: how many it has predicted and learnt. on_version_zero: those predicted before there was a model.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
     budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
     """
@@ -86,6 +88,7 @@ class ClientSnapshot:
     waiting: int
     samples: int
     labels: int
+    on_version_zero: int
     uploads_begun: int
     uploads_sent: int
     budget: tuple[float, float] | None

@@ -139,6 +139,9 @@ class LabelsWithSamples:
         sends = self._predictions.records(samples, learnt.predictions)
         orders = self._uploads.gather(uploads, learnt)
         self._outcomes.count(len(samples), len(samples) - len(uploads))
+        if not self._model.published:
+            for client, count in zip(clients, batch.counts.tolist(), strict=True):
+                self._outcomes.count_on_version_zero(client, count)
         self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled])
         if self._challengers is not None:
             self._challengers.run((upload.client.key, samples[place][0]) for place, upload in uploads.items())

@@ -114,6 +114,9 @@ class LateLabels:
         forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)
         sends += self._predictions.records([sample for _, sample in samples], forecast.predictions)
         self._outcomes.count(len(samples))
+        if not self._model.published:
+            for client in clients:
+                self._outcomes.count_on_version_zero(client, 1)
         pairs = []
         for client, (_, (sample, _, _)), content in zip(clients, samples, forecast.encoded(), strict=True):
             self._seats.touch(client)

@@ -68,6 +68,11 @@ class ModelTable:
         return self.versions[0] if len(self.versions) == 1 else self.versions
 
     @property
+    def published(self) -> bool:
+        """Whether a server has published any of it."""
+        return any(self.versions)
+
+    @property
     def trouble(self) -> str | None:
         """Why the newest records of the model topic are not in use; None if they are."""
         reasons = [*self._refused.values(), *self._implausible.values()]

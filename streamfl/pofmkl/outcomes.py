@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import WINDOW, classification_measurements, recent_arrays, recent_errors
-from streamfl.pofmkl.seats import Seats
+from streamfl.pofmkl.seats import Client, Seats
 from streamfl.role import Measurement, Notice
 
 __all__ = ["Outcomes"]
@@ -41,7 +41,7 @@ class Outcomes:
 
     def __init__(self, learner: Learner, seats: Seats, label_unit: float = 1.0) -> None:
         self._label_unit = label_unit
-        self.predicted = 0
+        self.predicted = self._on_version_zero = 0
         self._learner = learner
         self._seats = seats
         self._labels = self._unlabelled = 0
@@ -55,6 +55,11 @@ class Outcomes:
         """So many samples were predicted, some of which came without a label."""
         self.predicted += predicted
         self._unlabelled += unlabelled
+
+    def count_on_version_zero(self, client: Client, predicted: int) -> None:
+        """So many of them were of this client, and there was no model yet."""
+        client.record.on_version_zero += predicted
+        self._on_version_zero += predicted
 
     def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
         """Labels were learnt, (labels,) both."""
@@ -114,6 +119,8 @@ class Outcomes:
         """What came."""
         yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
         yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
+        text = "Predictions made with version 0 of the model, which is none: before a server published one"
+        yield Measurement("version_zero_predictions", "counter", text, self._on_version_zero)
         yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
@@ -125,7 +132,7 @@ class Outcomes:
 
     def measure_errors(self) -> Iterable[Measurement]:
         """How well it was predicted."""
-        _, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
+        samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
         text = "Predictions kept at one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
@@ -134,6 +141,10 @@ class Outcomes:
         text = f"Loss of the predictions, added up over the same labels, {SCALED}"
         yield Measurement("loss_sum", "counter", text, self._loss)
         life = "over the whole life of the clients that this worker has, restarts included"
+        yield Measurement("lifetime_predictions", "gauge", f"Predictions, {life}", samples)
+        on_version_zero = sum(client.record.on_version_zero for client in self._seats)
+        text = f"Predictions made with version 0 of the model, {life}"
+        yield Measurement("lifetime_version_zero_predictions", "gauge", text, on_version_zero)
         yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
         text = f"Squared error of the predictions, in the label's own unit squared, added up {life}"
         yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import msgspec
 
 from streamfl.restored import Time
-from streamfl.role import Notice, StateChange
+from streamfl.role import Measurement, Notice, StateChange
 from streamfl.wire import Count
 
-__all__ = ["SILENCE", "ServerSilence"]
+__all__ = ["ALONE", "SILENCE", "ServerSilence"]
 
 SILENCE = b"silence"
 # The share of the patience after which clients take steps of their own.
@@ -49,7 +49,8 @@ class ServerSilence:
         self._partitions: dict[int, _Silence] = {}
         self._changed: set[int] = set()
         self._versions: tuple[int, ...] = ()
-        self._spent = False
+        # Times that the patience was spent since this was made, and whether the log has the last of them.
+        self._spent, self._told_spent = 0, True
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Silence()
@@ -89,11 +90,14 @@ class ServerSilence:
 
     def look(self, now: float) -> bool:
         """Time has passed. Returns whether clients of a partition have become alone, or unanswered, by that."""
+        alone = self.alone
         due = [number for number, silence in self._partitions.items() if (at := self._due_at(silence)) is not None and at <= now]
         for number in due:
             silence = self._partitions[number]
             silence.unanswered, silence.alone = True, now >= silence.since + self.patience
-            self._spent |= silence.alone
+        if self.alone and not alone:
+            # Once, and not again for each partition that follows.
+            self._spent, self._told_spent = self._spent + 1, False
         self._changed.update(due)
         return bool(due)
 
@@ -113,6 +117,11 @@ class ServerSilence:
         """Whether clients of any partition learn alone."""
         return any(silence.alone for silence in self._partitions.values())
 
+    @property
+    def alone_since(self) -> float | None:
+        """When the server was asked first for what those who learn alone have not heard; None: nobody is alone."""
+        return min((silence.since for silence in self._partitions.values() if silence.alone), default=None)
+
     def set_back(self, now: float) -> None:
         """Let what was noted after ``now`` have been now: the clock was ahead."""
         for number, silence in self._partitions.items():
@@ -130,5 +139,11 @@ class ServerSilence:
         self._partitions[partition] = msgspec.msgpack.decode(value, type=_Silence)
 
     def notices(self) -> Iterable[Notice]:
-        spent, self._spent = self._spent, False
-        return [Notice("alone", ALONE.format(self.patience))] if spent else []
+        told, self._told_spent = self._told_spent, True
+        return [] if told else [Notice("alone", ALONE.format(self.patience))]
+
+    def measure(self) -> Iterable[Measurement]:
+        text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
+        yield Measurement("alone", "gauge", text, float(self.alone))
+        text = "Times that learning.catch_up_patience_seconds were spent without a new version of the model"
+        yield Measurement("patience_spent", "counter", text, self._spent)

@@ -13,7 +13,7 @@ SYSTEM = System(
     kinds=("quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"),
     roles="streamfl.quasi_newton.roles:ROLES",
     rank=3,
-    simulate="streamfl.quasi_newton.lab.simulate:simulate",
+    simulate="streamfl.quasi_newton.lab.commands:simulate",
     demo="streamfl.quasi_newton.lab.demo:demo",
     sources={
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gradient", "hessian_product", "loss", "loss_from_gradients", "loss_from_products", "probabilities", "residuals"]
+__all__ = ["gradient", "hessian_product", "loss", "loss_from_products", "probabilities", "residuals"]
 
 Floats = NDArray[np.float64]
 
@@ -53,19 +53,14 @@ def hessian_product(inputs: NDArray[Any], changes: NDArray[Any]) -> Floats:
     return gradient(inputs, changes)
 
 
-def loss_from_gradients(products: float, mean_label_residual: float) -> float:
-    """log 2 - 1/2 + sum_p w_p'g_p / 2 - mean(y D) / 4: the loss (2) exactly, without squares of outputs.
+def loss_from_products(total: float) -> float:
+    """log 2 - 1/2 + (sum_p w_p'g_p - mean(y D) / 2) / 2: the loss (2) exactly, without squares of outputs.
 
     With several hosts the squares of (3) lack what two hosts' outputs have in common.
 
-    products: sum over the parties of w_p'g_p, the gradients without regularisation.
-    mean_label_residual: mean of y D.
+    total: sum over the parties of w_p'g_p, the gradients without regularisation, less half of the mean of y D. That is all that the
+    coordinator learns of the two.
     """
-    return math.log(2.0) - 0.5 + products / 2 - mean_label_residual / 4
-
-
-def loss_from_products(total: float) -> float:
-    """The same from sum_p w_p'g_p - mean(y D) / 2, which is all that the coordinator learns of the two."""
     return math.log(2.0) - 0.5 + total / 2
 
 

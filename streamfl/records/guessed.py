@@ -257,9 +257,10 @@ def _rises(values: Sequence[Any], orders: Sequence[int] | None) -> bool:
     """Whether whole numbers rise from each record to the next of its series, more often than chance would let them."""
     series: dict[int, list[int]] = defaultdict(list)
     for place, value in enumerate(values):
-        if isinstance(value, bool) or not re.fullmatch(r"\s*-?[0-9]{1,18}\s*", str(value)):
+        if isinstance(value, bool) or not re.fullmatch(r"\s*-?[0-9]{1,18}(\.0*)?\s*", str(value)):
             return False
-        series[0 if orders is None else orders[place]].append(int(value))
+        # Tables with gaps write whole numbers as 7.0.
+        series[0 if orders is None else orders[place]].append(int(str(value).partition(".")[0]))
     # Of all n! orders of n numbers they rise in one.
     unlikely = sum(math.lgamma(len(own) + 1) for own in series.values())
     return unlikely > UNLIKELY and all(low < high for own in series.values() for low, high in itertools.pairwise(own))

@@ -11,9 +11,8 @@ import msgspec
 
 from streamfl.records.csv_layout import guess_layout
 from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
-from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError
+from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError
 
 __all__ = ["GuessedFormat", "guess_format"]
 

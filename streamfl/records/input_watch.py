@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from streamfl.role import Measurement, Notice
@@ -36,10 +37,14 @@ class InputWatch:
         # When it was seen last, in samples and labels, and what.
         self._found: dict[str, tuple[int, str]] = {}
         self._said: set[str] = set()
+        # The partitions that samples came in, and the labels by partition.
+        self._sampled: set[int] = set()
+        self._labels_in: Counter[int] = Counter()
 
     def sample(self, partition: int, client: str, label: float | None) -> None:
         """A sample that came, whether it is taken or not. label: as the learner sees it."""
         self._samples += 1
+        self._sampled.add(partition)
         if self._place.get(client) != partition:
             self._moved(partition, client)
         if label is not None:
@@ -51,6 +56,7 @@ class InputWatch:
     def label(self, partition: int, client: str, label: float) -> None:
         """A label that came on a topic of its own, whether it is taken or not."""
         self._labels += 1
+        self._labels_in[partition] += 1
         if not 0.0 <= label <= 1.0:
             self._outside += 1
             self._last_outside = label
@@ -140,9 +146,10 @@ class InputWatch:
                 f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: see that "
                 "samples.label is the field's name; leave it out if no labels come"
             )
-        elif self._joined and self._labels >= ENOUGH:
+        # Of a history, the samples of the other partitions may not have been read yet.
+        elif self._joined and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH:
             text = (
-                f"none of {self._labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
+                f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
                 "have the same keys (`streamfl rekey CONFIG` writes one anew), and that samples.sample_id and labels.sample_id "
                 "give a sample the same name"
             )

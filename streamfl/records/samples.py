@@ -19,11 +19,7 @@ from streamfl.records.sample_fields import SampleFields
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
 
-__all__ = ["DataError", "Sample", "SampleReader", "SamplesSection"]
-
-
-class DataError(Exception):
-    """A data set that cannot be used as it is; the text says which one and why."""
+__all__ = ["Sample", "SampleReader", "SamplesSection"]
 
 
 class SamplesSection(AssembledTopic):

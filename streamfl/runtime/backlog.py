@@ -29,6 +29,11 @@ class Backlog:
         """Whether records are not held back to fill the commit interval."""
         return self._any_role.prompt or (self._role is not None and self._role.urgent)
 
+    @property
+    def told(self) -> str | None:
+        """What of a backlog the role works off, in a sentence; None: there is none."""
+        return None if self._role is None else self._role.backlog
+
     def tell(self, session: Session) -> None:
         """Tell the role how many records lie behind those that were polled, by partition, all inputs together."""
         if self._role is not None:

@@ -47,6 +47,7 @@ class Health:
     clock: seconds that never run backwards.
     patience_seconds: after so long without a round, or with records that wait for their commit, the worker is not ready.
     standby: why the worker has no partition although nothing is wrong; None: it is not on standby.
+    backlog: what it works off while it serves; None: there is nothing to say.
 
     >>> seconds = iter([0.0, 5.0, 500.0])
     >>> health = Health(stall_seconds=120, clock=lambda: next(seconds))
@@ -63,6 +64,7 @@ class Health:
         self.stall_seconds = stall_seconds
         self.patience_seconds = min(patience_seconds, stall_seconds)
         self.standby: str | None = None
+        self.backlog: str | None = None
         self._clock = clock
         self._last_round = clock()
         self._noted: dict[str, str] = {"starting": REASONS["starting"]}
@@ -232,21 +234,22 @@ TEXT = "text/plain; charset=utf-8"
 
 def _pages(health: Health, render: Callable[[], bytes]) -> dict[str, Page]:
     def healthz() -> tuple[int, str, bytes]:
-        trouble, standby = health.trouble, health.standby
+        trouble = health.trouble
         if not health.alive:
             reason = trouble or "the loop does not go round"
             return 503, TEXT, f"no round completed for {health.stall_seconds:g} s:\n{reason}\n".encode()
-        return 200, TEXT, (f"alive, but not ready:\n{trouble}\n" if trouble else _fine(standby)).encode()
+        return 200, TEXT, (f"alive, but not ready:\n{trouble}\n" if trouble else _fine(health)).encode()
 
     def readyz() -> tuple[int, str, bytes]:
         trouble = health.trouble
-        return (200, TEXT, _fine(health.standby).encode()) if trouble is None else (503, TEXT, f"{trouble}\n".encode())
+        return (200, TEXT, _fine(health).encode()) if trouble is None else (503, TEXT, f"{trouble}\n".encode())
 
     return {"/healthz": healthz, "/readyz": readyz, "/metrics": lambda: (200, CONTENT_TYPE, render())}
 
 
-def _fine(standby: str | None) -> str:
-    return "ok\n" if standby is None else f"ok, standby: {standby}\n"
+def _fine(health: Health) -> str:
+    standby, backlog = health.standby, health.backlog
+    return ("ok\n" if standby is None else f"ok, standby: {standby}\n") + ("" if backlog is None else f"{backlog}\n")
 
 
 class _Server(ThreadingHTTPServer):

@@ -37,8 +37,8 @@ class Progress:
         """Whether it is time for a line."""
         return self._every > 0 and self._clock() >= self._next
 
-    def line(self, measurements: Iterable[Measurement]) -> dict[str, Fact]:
-        """The facts of a line written now."""
+    def line(self, measurements: Iterable[Measurement], backlog: str | None = None) -> dict[str, Fact]:
+        """The facts of a line written now. backlog: what is worked off, in a sentence."""
         now = self._clock()
         facts: dict[str, Fact] = {"seconds": round(now - self._last)}
         self._last, self._next = now, now + self._every
@@ -57,4 +57,4 @@ class Progress:
             sums[one.name] = sums.get(one.name, 0.0) + value
         for name, value in sums.items():
             facts[name] = int(value) if float(value).is_integer() else float(f"{value:.4g}")
-        return {**facts, **parts}
+        return {**facts, **parts, **({} if backlog is None else {"backlog": backlog})}

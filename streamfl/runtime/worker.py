@@ -162,13 +162,14 @@ class Worker:
             self.health.note("restoring", None)
             self.health.note("partitions", None if self._tasks else NO_PARTITION)
             self.health.note("role", self.role.trouble)
+            self.health.backlog = self._backlog.told
             self.health.note("records", self._inputs.awaited)
 
     def _report(self) -> None:
         """What the log should say by now, whether anything happens or not."""
         self._journal.catch_up()
         if self._progress.due():
-            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.headlines()]))
+            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.headlines()], self.health.backlog))
 
     def close(self) -> None:
         """Leave the group; what was not committed is not seen."""

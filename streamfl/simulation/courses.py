@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.records.labels import Label
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
 

@@ -8,20 +8,20 @@ the option was not given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import Outgoing
-from streamfl.settings import GivenSettings, RoleSettings
-from streamfl.simulation.tables import DataSource
+from streamfl.runtime.bus import Bus, Outgoing
+
+if TYPE_CHECKING:
+    # For what options a command has, nothing of this is needed, and it takes long to load.
+    from streamfl.settings import GivenSettings, RoleSettings
+    from streamfl.simulation.tables import DataSource
 
 __all__ = [
     "SYSTEM_ARRAY",
@@ -34,7 +34,8 @@ __all__ = [
     "Rows",
     "Simulation",
     "Source",
-    "progress_bar",
+    "Standing",
+    "Standings",
     "write_arrays",
 ]
 
@@ -71,6 +72,7 @@ class Report:
     notes: sentences for people, beneath the table.
     predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
     draw: draws the run into a matplotlib Axes.
+    interrupted: how far the run had come when it was told to end, and this is of what was there; empty: it came to its end.
     """
 
     title: str
@@ -81,6 +83,15 @@ class Report:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     draw: Callable[[Any], None] | None = None
+    interrupted: str = ""
+
+    def heading(self) -> str:
+        """The title, and that the run did not come to its end."""
+        return f"{self.title}, interrupted at {self.interrupted}" if self.interrupted else self.title
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, and where the run did not come to its end, how far it came."""
+        return {**self.figures, **({"interrupted": self.interrupted} if self.interrupted else {})}
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,25 @@ class Inspection(Protocol):
         """client: only this one; ConfigurationError if the role does not know it."""
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How a role stands with its peers, in one respect.
+
+    respect: which. text: how. remedy: what to do; empty: nothing.
+    """
+
+    respect: str
+    text: str
+    remedy: str = ""
+
+
+class Standings(Protocol):
+    """How a role stands, for ``streamfl check``, ``inspect`` and ``top``."""
+
+    def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
+        """unread: records behind the last processed one, by input topic. role: that took its state back; None: topics alone."""
+
+
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
 """Of a role's settings: what a record says in plain values, for ``streamfl read``; PeerError where it says nothing."""
 
@@ -129,18 +159,6 @@ Demo = Callable[[Path, int], Report]
 
 Source = Callable[..., Rows]
 """The records that a role reads from its users: ``source(asked, *, own options)``."""
-
-
-@contextmanager
-def progress_bar(of: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, gone in the end. It gives a function that is told which share is done, 0 to 1.
-
-    of: what is being worked off.
-    """
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(of, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

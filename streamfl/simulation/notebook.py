@@ -13,8 +13,7 @@ import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.laboratory import Asked
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
@@ -215,6 +214,9 @@ def simulate(
     options = _own_options(function, options, kind)
     with threadpool_limits(1):
         report = function(Asked(settings, table, **common), **options)
+    if report.interrupted:
+        # A program that is told to end does not go on with half of a result.
+        raise KeyboardInterrupt
     return Result(
         report.title,
         report.columns,

@@ -16,8 +16,8 @@ from streamfl.records.formats import format_of
 from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.labels import LabelsSection
 from streamfl.records.paths import path_of
-from streamfl.records.samples import DataError, SamplesSection
-from streamfl.role import ConfigurationError
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.parties import SplitOption, split_columns

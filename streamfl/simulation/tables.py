@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from streamfl.console import say
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.wire import LONGEST_NAME
 
 __all__ = [

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.console import say
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.seeding import rng_for
 from streamfl.simulation.parties import TEST_FRACTION, split_columns
 from streamfl.simulation.tables import DataSource, input_names, numbers, read_data, unread_columns

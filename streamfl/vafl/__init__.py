@@ -13,7 +13,7 @@ SYSTEM = System(
     kinds=("vafl-party", "vafl-coordinator"),
     roles="streamfl.vafl.roles:ROLES",
     rank=1,
-    simulate="streamfl.vafl.lab.simulate:simulate",
+    simulate="streamfl.vafl.lab.commands:simulate",
     demo="streamfl.vafl.lab.demo:demo",
     sources={
         "vafl-party": "streamfl.simulation.sources:entity_samples",

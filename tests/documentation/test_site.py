@@ -77,7 +77,7 @@ def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) ->
 
 def test_the_readme_is_the_first_page_and_source_files_lie_where_pages_say(site: Path) -> None:
     """Protects the way in, and whoever reads the site without the repository: what pages name can be opened."""
-    assert "streamfl learns one model from many sites" in (site / "index.html").read_text(encoding="utf-8")
+    assert "Many sites learn one model together" in (site / "index.html").read_text(encoding="utf-8")
     for place in ("CONTRIBUTING.html", "DECISIONS.html", "examples/own_system/index.html", "examples/notebook/federation.ipynb"):
         assert (site / place).is_file(), place
 

@@ -80,7 +80,7 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
     )
     try:
         deadline = time.monotonic() + 60
-        while "state in means.running-mean.state │ pass" not in (checked := run("streamfl", "check", "client.toml")):
+        while "pass  state in means.running-mean.state" not in (checked := run("streamfl", "check", "client.toml")):
             assert time.monotonic() < deadline, checked
     finally:
         worker.send_signal(signal.SIGTERM)

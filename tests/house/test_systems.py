@@ -131,7 +131,7 @@ def test_what_a_manifest_names_is_there(system: System) -> None:
 def test_systems_have_the_same_furniture(system: System) -> None:
     """Protects a reader of one system who opens another: the same things stand in the same places."""
     package = PACKAGES[system.name]
-    lab = ("simulate", "demo", "scenario", "checks", "faults", "fuzz", "dashboard")
+    lab = ("commands", "simulate", "demo", "scenario", "checks", "faults", "fuzz", "dashboard")
     rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
     missing = [room for room in rooms if importlib.util.find_spec(f"{package}.{room}") is None]
     assert missing == []

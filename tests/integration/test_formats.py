@@ -45,6 +45,8 @@ features = ["temp", "load"]
 label = "label"
 {samples}
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 staleness = "async"
 {more}

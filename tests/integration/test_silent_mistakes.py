@@ -38,6 +38,8 @@ sample_id = "id"
 features = ["x0", "x1"]
 {labels}
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 staleness = "async"
 """

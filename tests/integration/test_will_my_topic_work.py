@@ -41,6 +41,8 @@ commit_interval_ms = 0
 [role]
 kind = "pofmkl-client"
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 """
 

@@ -12,8 +12,7 @@ import pytest
 
 import streamfl
 from streamfl.connection import Connection
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 
 

@@ -49,3 +49,19 @@ def test_a_fault_of_the_code_is_not_hidden() -> None:
     code, said = run(FAILING.format("raise RuntimeError('a mistake')"))
     assert code == 1
     assert "Traceback" in said
+
+
+def test_an_interruption_while_loading_leaves_no_traceback() -> None:
+    """Protects the first second: Ctrl-C before any command has begun ends with its number, in silence."""
+    program = """
+import sys
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "streamfl.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+from streamfl.entry import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -15,8 +15,8 @@ import pytest
 from streamfl.records.guessed import Guess, guess_fields
 from streamfl.records.guessed_format import guess_format
 from streamfl.records.inputs import Input, InputSection
-from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
+from streamfl.role import DataError
 
 ROWS = 40
 
@@ -36,6 +36,7 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "watts": (lambda n: 1_790_000_000 + 7 * n % ROWS, {}),
     "n": (lambda n: 5 * n, None),
     "nText": (lambda n: str(n), None),
+    "nFloat": (lambda n: float(n), None),
     "day": (lambda n: f"{1 + n % 5:02d}/03/2004", None),
     "textMillis": (lambda n: str(1_790_000_000_000 + n), {"as": "hour-of-day", "unit": "ms"}),
     "notApplicable": (

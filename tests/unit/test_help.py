@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
 from command_line import run_command
 
 from streamfl import __version__
+from streamfl.cli import COMMANDS as OWN
 from streamfl.cli import command_places
 from streamfl.system import load
 
@@ -70,3 +74,31 @@ def test_a_mistyped_command_is_answered_with_the_one_meant(
     assert code == 2
     assert "No such command 'inti'. Did you mean 'init'?" in told
     assert "Did you mean" not in run_command(monkeypatch, capsys, "zzz")[2]
+
+
+def test_help_waits_for_no_laboratory() -> None:
+    """Protects the first second: what is asked for help loads no learner's libraries, and no laboratory of any system.
+
+    The four that everybody types first do not even load what reads settings.
+    """
+    first = [["--version"], ["--help"], ["simulate", "--help"], ["compare", "--help"]]
+    every = [*first, *([name, "--help"] for name in OWN if [name, "--help"] not in first)]
+    program = f"""
+import contextlib, io, json, sys
+from streamfl.cli import main
+for arguments in {every}:
+    sys.argv = ["streamfl", *arguments]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main()
+    print(json.dumps([arguments, sorted(sys.modules)]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [arguments for arguments, _ in said] == every
+    for arguments, loaded in said:
+        libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress"}
+        libraries.update(["pydantic_settings"] if arguments in first else [])
+        assert libraries.intersection(loaded) == set(), arguments
+        # What is behind .lab is the system's own; commands and sources say which options there are.
+        parts = {name.partition(".lab.")[2] for name in loaded if name.startswith("streamfl.")}
+        assert parts <= {"", "commands", "replay"}, arguments

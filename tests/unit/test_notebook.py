@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 import streamfl
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.simulation.notebook import FrameTable
 from streamfl.system import installed_systems
 

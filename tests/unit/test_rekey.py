@@ -46,6 +46,8 @@ label = "load"
 topic = "readings"
 {more}
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 """
 ASSEMBLE = """

@@ -18,6 +18,7 @@ from scraped import scraped
 from streamfl.cli import preflight
 from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
+from streamfl.records.input_watch import InputWatch
 from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind, known_kinds
@@ -44,6 +45,8 @@ features = ["x0", "x1"]
 label = "y"
 label_range = [0.0, 10.0]
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 staleness = "async"
 """
@@ -188,7 +191,7 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
     plant.settle()
     said = [record.getMessage() for record in caplog.records if "the state is taken over" in record.getMessage()]
     assert len(said) == 2
-    assert "'federation.clients'" in said[0]
+    assert said[0].endswith("(key=federation.clients, old=5, new=40)")
     plant.check()
     assert "taken over" not in plant.details["state in plant.pofmkl-client.state"]
     plant.stop()
@@ -518,6 +521,19 @@ def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None
     assert client.role.trouble is None
 
 
+def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
+    """Protects who begins with a history of labels: partitions are read one after the other, and what is unread may still meet."""
+    watch = InputWatch(None, "samples.label_range", (0.0, 1.0), True, 10)
+    for _ in range(30):
+        watch.sample(0, "a", None)
+        watch.label(1, "b", 0.5)
+    assert watch.trouble(lambda: False) is None
+    for _ in range(30):
+        watch.sample(1, "b", None)
+        watch.label(1, "b", 0.5)
+    assert "none of 60 labels met" in str(watch.trouble(lambda: False))
+
+
 def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
     """Protects from a check of what was written long ago, in one partition: the mistake is in the newest records of another."""
     plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "x0": 1, "x1": 2, "y": 5}).encode(), 0)] * 400)
@@ -568,6 +584,26 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
     plant.settings()
     plant.command("topics", config, "--create-inputs")
     assert plant.bus.describe(["others"])["others"].partitions == 4
+
+
+def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> None:
+    """Protects who joins predictions with their samples: under the same key they lie in the same partition, whatever the number."""
+    plant.change('name = "plant"', 'name = "other"')
+    plant.change('topic = "readings"', 'topic = "six"')
+    plant.settings()
+    plant.bus.create([TopicSpec("six", 6, False)])
+    config = plant.folder / "pofmkl-client.toml"
+    code, out, _ = plant.command("topics", config, "--create", "--format", "json")
+    assert code == 0
+    found = {topic["name"]: topic["partitions"] for topic in json.loads(out)["topics"]}
+    assert {found[f"other.{name}"] for name in ("predictions", "dead-letters", "pofmkl-client.state")} == {6}
+    assert found["other.updates"] == 1
+    # It is no rule: as they were made before, they are right too.
+    plant.change('name = "other"', 'name = "older"')
+    plant.settings()
+    plant.command("topics", config, "--create", "--partitions", 4)
+    assert plant.bus.describe(["older.predictions"])["older.predictions"].partitions == 4
+    assert plant.command("topics", config)[0] == 0
 
 
 def test_one_name_for_two_federations_is_told(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

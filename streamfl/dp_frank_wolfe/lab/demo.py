@@ -24,12 +24,12 @@ from streamfl.dp_frank_wolfe.config import (
 from streamfl.dp_frank_wolfe.lab import direct, estimators
 from streamfl.dp_frank_wolfe.lab.federation import name_of
 from streamfl.dp_frank_wolfe.lab.heard import HeardFit
-from streamfl.dp_frank_wolfe.lab.run import FitOutcome, frozen_windows, predictions, r_squared
-from streamfl.dp_frank_wolfe.lab.simulate import fit_with_bar
+from streamfl.dp_frank_wolfe.lab.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.zcdp import epsilon_of
+from streamfl.progress import progress
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
@@ -76,7 +76,7 @@ def demo(out: Path, seed: int) -> Report:
     learnt, what is found, and what of the budget is spent.
     """
     table = _table(seed)
-    runs = {name: fit_with_bar(_settings(seed, name), table) for name in NAMES}
+    runs = {name: _run(name, table, seed) for name in NAMES}
     windows = frozen_windows(_settings(seed, "marginal"), table, HeardFit([name_of(entity) for entity in range(ROWS)]))
     found = {name: _measured(run.weights, table, run.uplink_numbers) for name, run in runs.items()}
     found["one table"] = _measured(_lasso(windows), table, ROWS * sum(COLUMNS.values()))
@@ -102,6 +102,11 @@ def demo(out: Path, seed: int) -> Report:
             **{name: summary[name] for name in summary if name not in ("traffic", "history")},
         },
     )
+
+
+def _run(name: str, table: VerticalTable, seed: int) -> FitOutcome:
+    with progress(f"iterations, {name}") as work:
+        return run_fits(_settings(seed, name), table, watch=work)
 
 
 def _settings(seed: int, estimator: Any) -> DPFrankWolfeSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,12 +63,10 @@ class Heard:
     """Notes every message between members.
 
     public: of the settings. whole: whether predictions in the space of sketches are kept, which a trace needs: they are large.
-    told: of each iteration that begins, how many there were.
+    iterations: how many have begun, of all fits.
     """
 
-    def __init__(
-        self, public: Public, whole: bool = False, told: Callable[[int], None] = lambda iterations: None
-    ) -> None:
+    def __init__(self, public: Public, whole: bool = False) -> None:
         settings = public.settings
         self._public = public
         own = codec(settings.message_bytes)
@@ -79,7 +76,7 @@ class Heard:
         self._decode = decoded_in_parts(lambda record: own.decode(record.value))
         # By topic and digest, the parts of a long message that have come.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
-        self._told = told
+        self.iterations = 0
         self.fits: dict[int, HeardFit] = {}
 
     @property
@@ -108,7 +105,7 @@ class Heard:
         elif message.kind == "ask":
             ask: Ask = read_content(content, Ask)
             fit.asks[place] = ask if self._keeps_others else Ask(ask.columns, ask.weights, b"")
-            self._told(sum(len({iteration for iteration, _ in one.asks}) for one in self.fits.values()))
+            self.iterations = sum(len({iteration for iteration, _ in one.asks}) for one in self.fits.values())
         elif message.kind == "answers":
             fit.answers[place] = read_content(content, Answers)
         elif message.kind == "chosen":

@@ -23,8 +23,7 @@ from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
 from streamfl.dp_frank_wolfe.lab.trace import traced
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalTable
 
@@ -105,18 +104,18 @@ def run_fits(
     network_delay: float = 0.0,
     trace: bool = False,
     overheard: Callable[[Outgoing], None] | None = None,
-    watch: Callable[[float], None] = lambda share: None,
+    watch: Callable[[float], bool] = lambda share: False,
 ) -> FitOutcome:
     """Let the federation fit the first rows of the table, ``window.rows`` to a window; r2 is of the rows behind them, if any.
 
-    network_delay: virtual seconds of a message. overheard: told each message between members. watch: told the share that is done.
+    network_delay: virtual seconds of a message. overheard: told each message between members. watch: told the share that is done;
+    if it says True the run ends with the fits that are over, and with KeyboardInterrupt where none is.
     ConfigurationError where there are too few rows, DataError if the fits came to nothing.
     """
     begun, public = time.perf_counter(), Public(settings)
     count, claimed = _rows_of(settings, table, windows), _claimed(public)
     inputs, labels = table.part(slice(count))
-    total = windows * settings.learning.iterations
-    heard = Heard(public, trace, lambda iterations: watch(iterations / total))
+    heard = Heard(public, trace)
 
     def hear(record: Outgoing) -> None:
         heard(record)
@@ -128,13 +127,18 @@ def run_fits(
     )
     with closing(federation):
         while federation.turn():
-            pass
+            if watch(heard.iterations / (windows * settings.learning.iterations)):
+                if not heard.over:
+                    raise KeyboardInterrupt
+                windows = heard.over
+                break
         seconds = time.perf_counter() - begun
         if federation.trouble is not None or heard.over < windows:
             raise DataError(federation.trouble or f"{heard.over} of {windows} fits came to an end")
         arrays: dict[str, NDArray[Any]] = {}
         rounds = 0
-        for number, fit in sorted(heard.fits.items()):
+        for number in range(1, windows + 1):
+            fit = heard.fits[number]
             frozen = frozen_windows(settings, table, fit)
             course = iterates(public, fit)
             rounds += len(course) - 1 if fit.asks else 1
@@ -149,12 +153,12 @@ def run_fits(
         return FitOutcome(
             settings=settings,
             windows=windows,
-            rows=count,
+            rows=windows * settings.window.rows,
             test_rows=test,
             r2=r_squared(predicted, table.labels[rows]),
             history=[_figures(public, frozen, x) for x in course],
             iterations=rounds,
-            uplink_numbers=sum(fit.uplink_numbers for fit in heard.fits.values()),
+            uplink_numbers=sum(heard.fits[number].uplink_numbers for number in range(1, windows + 1)),
             uplink_most=windows * _most_numbers(public),
             epsilon=claimed,
             epsilon_spent=_spent(public, federation.spent),

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import NetworkDelayOption, SplitOption, check_delay
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import check_delay
+from streamfl.simulation.vertical import checked_options, deal_table
 
-__all__ = ["fit_rows", "fit_with_bar", "simulate"]
+__all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
-
-WindowsOption = Annotated[
-    int | None, typer.Option(min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1.")
-]
-EpsilonOption = Annotated[
-    float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
-]
 
 
 class _Members(DPFrankWolfeSettings):
@@ -42,10 +33,10 @@ class _Members(DPFrankWolfeSettings):
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    windows: WindowsOption = None,
-    epsilon: EpsilonOption = None,
-    network_delay: NetworkDelayOption = None,
+    split: str | None,
+    windows: int | None,
+    epsilon: float | None,
+    network_delay: float | None,
 ) -> Report:
     """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
     settings = _read(asked, epsilon)
@@ -61,28 +52,17 @@ def simulate(
             "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
             "experiments, whose noise comes from federation.seed"
         )
-    outcome = fit_with_bar(settings, dealt.table, windows or 1, network_delay or 0.0, asked.trace)
+    with progress("iterations", stops=True) as work:
+        outcome = run_fits(
+            settings, dealt.table, windows or 1, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
+        )
     return Report(
         f"Sparse model of {asked.data}",
         fit_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        interrupted=work.interrupted,
     )
-
-
-def fit_with_bar(
-    settings: DPFrankWolfeSettings,
-    table: VerticalTable,
-    windows: int = 1,
-    network_delay: float = 0.0,
-    trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
-) -> FitOutcome:
-    """Run the federation, with a bar on stderr."""
-    with progress_bar("iterations") as watch:
-        return run_fits(
-            settings, table, windows, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
-        )
 
 
 def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:

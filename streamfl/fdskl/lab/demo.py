@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from streamfl.fdskl.circle import from_circle, number_type
 from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings, KernelLearningSection, StandardisationSection
-from streamfl.fdskl.lab.run import KernelOutcome
-from streamfl.fdskl.lab.simulate import run_with_bar
+from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.messages import PARTIAL_SUM, PHASES, ROUND, Round
 from streamfl.fdskl.newton import solve_block
+from streamfl.progress import progress
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
@@ -121,9 +121,18 @@ def _run(
         standardisation=StandardisationSection(columns=False, transform="none"),
     )
     columns = [[f"{name}-{number}" for number in range(own.shape[1])] for name, own in zip(names, table.inputs, strict=True)]
-    return run_with_bar(
-        settings, table, columns, None, LABEL_DELAY, NETWORK_DELAY, trace=overheard is not None, overheard=overheard
-    )
+    with progress(" and ".join(names)) as work:
+        return run_kernel(
+            settings,
+            table,
+            columns,
+            epochs=None,
+            label_delay=LABEL_DELAY,
+            network_delay=NETWORK_DELAY,
+            trace=overheard is not None,
+            overheard=overheard,
+            watch=work,
+        )
 
 
 def _table(seed: int) -> VerticalTable:

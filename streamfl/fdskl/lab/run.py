@@ -17,7 +17,7 @@ from streamfl.fdskl.lab.trace import trace_of
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.topology import hops
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.samples import DataError
+from streamfl.role import DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 
@@ -102,7 +102,7 @@ def run_kernel(
     network_delay: float = 0.0,
     trace: bool = False,
     overheard: Callable[[Outgoing], None] | None = None,
-    watch: Callable[[float], None] = lambda share: None,
+    watch: Callable[[float], bool] = lambda share: False,
 ) -> KernelOutcome:
     """Let the federation learn from the table's first entities.
 
@@ -112,7 +112,7 @@ def run_kernel(
     table's order, an entity's label coming after ``label_delay`` more entities.
     network_delay: virtual seconds of a message.
     overheard: told each message between parties.
-    watch: told the share that is done.
+    watch: told the share that is done; if it says True the run ends with what is there.
     DataError if the federation diverged.
     """
     count = table.learnt
@@ -135,10 +135,12 @@ def run_kernel(
         else:
             shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
             steps = _in_epochs(federation, shown, count, size)
+        interrupted = False
         for share in steps:
             if share * LOOKS >= len(history):
                 history.append(look())
-            watch(share)
+            if interrupted := watch(share):
+                break
         final = look()
         if not math.isfinite(final.loss):
             raise DataError(
@@ -160,7 +162,7 @@ def run_kernel(
             final=final,
             absent={name: look(name) for name in names} if len(names) > 1 else {},
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
-            regret=_regret(federation, inputs, labels, loss) if epochs is None else None,
+            regret=_regret(federation, inputs, labels, loss) if epochs is None and not interrupted else None,
             history=history,
             iterations=figure("iterations"),
             features=model.kept,

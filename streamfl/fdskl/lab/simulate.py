@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
-import typer
 from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
-from streamfl.runtime.bus import Outgoing
+from streamfl.progress import progress
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import (
-    EpochsOption,
-    LabelDelayOption,
-    NetworkDelayOption,
-    OnlineOption,
-    SplitOption,
-    TestFractionOption,
-    check_delay,
-)
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import (
-    VerticalTable,
     checked_options,
     deal_table,
     in_label_units,
@@ -33,11 +23,7 @@ from streamfl.simulation.vertical import (
     measured_rows,
 )
 
-__all__ = ["kernel_rows", "run_with_bar", "simulate"]
-
-ActiveOption = Annotated[
-    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
-]
+__all__ = ["kernel_rows", "simulate"]
 
 
 class _Members(FdsklSettings):
@@ -50,13 +36,13 @@ class _Members(FdsklSettings):
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    active: ActiveOption = None,
-    network_delay: NetworkDelayOption = None,
-    epochs: EpochsOption = None,
-    online: OnlineOption = False,
-    label_delay: LabelDelayOption = None,
-    test_fraction: TestFractionOption = None,
+    split: str | None,
+    active: str | None,
+    network_delay: float | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
 ) -> Report:
     """Run all parties on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, active, asked.seed)
@@ -70,9 +56,17 @@ def simulate(
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
     passes = None if online else epochs or 1
-    outcome = run_with_bar(
-        settings, dealt.table, dealt.columns, passes, label_delay or 0, network_delay or 0.0, asked.trace
-    )
+    with progress("labels", stops=True) as work:
+        outcome = run_kernel(
+            settings,
+            dealt.table,
+            dealt.columns,
+            epochs=passes,
+            label_delay=label_delay or 0,
+            network_delay=network_delay or 0.0,
+            trace=asked.trace,
+            watch=work,
+        )
     _tell(outcome)
     low, high = dealt.label_range
     summary = in_label_units(outcome.summary(), high - low)
@@ -84,32 +78,13 @@ def simulate(
         "dropped_rows": dealt.dropped,
     }
     arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
-    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome, summary), figures, arrays=arrays)
-
-
-def run_with_bar(
-    settings: FdsklSettings,
-    table: VerticalTable,
-    columns: Sequence[Sequence[str]],
-    epochs: int | None,
-    label_delay: int = 0,
-    network_delay: float = 0.0,
-    trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
-) -> KernelOutcome:
-    """Run the federation, with a bar on stderr."""
-    with progress_bar("labels") as watch:
-        return run_kernel(
-            settings,
-            table,
-            columns,
-            epochs=epochs,
-            label_delay=label_delay,
-            network_delay=network_delay,
-            trace=trace,
-            overheard=overheard,
-            watch=watch,
-        )
+    return Report(
+        f"Kernel federation on {asked.data}",
+        kernel_rows(outcome, summary),
+        figures,
+        arrays=arrays,
+        interrupted=work.interrupted,
+    )
 
 
 def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -111,6 +111,17 @@ ALERTS = (
         "Start the pofmkl-server, or look at what its log says of these clients' updates. It is over with the next version.",
     ),
     Alert(
+        "StreamflPredictedWithoutModel",
+        f"{increased('version_zero_predictions_total', 60)} > 0.5 * {increased('predictions_total', 60)}",
+        15,
+        "warning",
+        "{{ $labels.group }} predicts without a model.",
+        "More than half of the last hour's predictions were made with version 0 of the model: no server has published one. Each "
+        "client is about as good as one without a federation.",
+        "Start the pofmkl-server. If it runs: look whether federation.name and bus.url are the same at both, and at what its "
+        "log says of these clients' updates.",
+    ),
+    Alert(
         "StreamflSuspectModel",
         f"{increased('model_repairs_total', 60)} > 0 or {increased('unsigned_parameters_total', 60)} > 0"
         f" or {increased('superseded_updates_total', 60)} > 0",

@@ -77,6 +77,43 @@ WORK = (
     ),
 )
 
+BACKLOG = (
+    Panel(
+        "Behind",
+        "Partitions of each worker with a backlog, which is learnt in step with the model; and labels that clients learnt while "
+        "they were behind, a second.",
+        "short",
+        (by_worker(series("behind_partitions", CLIENT), "partitions"), by_worker(rate("catch_up_labels_total", CLIENT), "labels")),
+        remedy="If partitions stay behind and no labels are learnt: no new version of the model comes. Look at the server. If "
+        "labels are learnt slowly: raise learning.catch_up_samples.",
+    ),
+    Panel(
+        "Alone",
+        "1 for each worker whose clients learn alone, because no server answered for learning.catch_up_patience_seconds.",
+        "short",
+        (by_worker(series("alone", CLIENT)),),
+        remedy="If it is 1: start the pofmkl-server, or look at what its log says of these clients' updates. It ends with the next "
+        "version.",
+    ),
+    Panel(
+        "Predictions without a model",
+        "The share of the latest predictions that were made with version 0 of the model, and of all that these clients ever had.",
+        "percentunit",
+        (
+            Query(
+                f"sum({rate('version_zero_predictions_total', CLIENT)}) / (sum({rate('predictions_total', CLIENT)}) > 0)",
+                "latest",
+            ),
+            Query(
+                f"sum({series('lifetime_version_zero_predictions', CLIENT)}) / (sum({series('lifetime_predictions', CLIENT)}) > 0)",
+                "ever",
+            ),
+        ),
+        maximum=1,
+        remedy="If the latest stay above 0: no server has published a model. If only the first were without one, nothing is wrong.",
+    ),
+)
+
 ERRORS = (
     Panel(
         "RMSE by worker, in the label's unit",
@@ -217,6 +254,6 @@ CLIENTS = Dashboard(
     uid="streamfl-federation-clients",
     title="streamfl: federation, client workers",
     system="pofmkl",
-    rows=(TILES, WORK, ERRORS, CLASSES, UPLOADED, LATE_LABELS, worker_panels()),
+    rows=(TILES, WORK, BACKLOG, ERRORS, CLASSES, UPLOADED, LATE_LABELS, worker_panels()),
     description="The workers of POF-MKL's clients: whom they have, what waits, what is left out.",
 )

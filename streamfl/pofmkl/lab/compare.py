@@ -5,56 +5,59 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
 
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.console import INTERRUPTED, OutputFormat, print_json, print_table
 from streamfl.pofmkl.lab.comparison import Contender, Problem, method_names
 from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.comparison_picture import picture, sent_in_words
 from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import error_columns
-from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams
+from streamfl.pofmkl.lab.streams import read_streams
+from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.simulation.pictures import check_can_draw
 
 __all__ = ["chosen_methods", "columns", "compare", "sorted_summaries", "summary_rows"]
 
 
 def compare(
-    config: ConfigArgument,
-    data: DataOption,
-    label: LabelOption = "y",
-    clients: ClientsOption = None,
-    rounds: RoundsOption = None,
-    seed: SeedOption = None,
-    client_column: ClientColumnOption = None,
-    methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all but those of --all.")] = None,
-    all_methods: Annotated[
-        bool, typer.Option("--all", help="With the methods that the paper of this learner compares it with.")
-    ] = False,
-    delay_labels: Annotated[int, typer.Option(min=0, help="Samples of a client by which each label comes late.")] = 0,
-    chart: Annotated[Path | None, typer.Option(help="A .png or .svg for error over time and against bytes.")] = None,
-    format: FormatOption = OutputFormat.TABLE,
+    config: Path,
+    data: str,
+    label: str,
+    clients: int | None,
+    rounds: int | None,
+    seed: int | None,
+    client_column: str | None,
+    methods: Sequence[str] | None,
+    all_methods: bool,
+    delay_labels: int,
+    chart: Path | None,
+    format: OutputFormat,
 ) -> None:
-    """Run several methods on the same streams and show each one's error and bytes, best first.
-
-    default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
-    without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
-    """
+    """Run the methods and print what came of them; the arguments are the command's options."""
     if chart is not None:
         check_can_draw()
-    settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
-    named = None if methods is None else [name.strip() for name in methods.split(",")]
-    chosen = chosen_methods(named, all_methods, delay_labels)
+    with progress(f"reading {data}"):
+        settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
+    chosen = chosen_methods(methods, all_methods, delay_labels)
     contenders: list[Contender] = []
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
-    with Console(stderr=True).status("") as status:
-        contenders += run_methods(problem, chosen, lambda name: status.update(f"{name}, {chosen.index(name) + 1} of {len(chosen)}"))
-    if chart is not None:
+    interrupted = ""
+    with progress("compare") as work:
+
+        def begin(name: str) -> None:
+            work.of = name
+            work(len(contenders), len(chosen))
+
+        try:
+            for contender in run_methods(problem, chosen, begin):
+                contenders.append(contender)
+        except KeyboardInterrupt:
+            interrupted = f"{len(contenders)} of {len(chosen)} methods"
+    if chart is not None and not interrupted:
         try:
             heading = f"{Path(data).name}: {settings.federation.clients} clients"
             picture(contenders, chart, heading, streams.unit, streams.record_bytes)
@@ -70,11 +73,15 @@ def compare(
                 "record_bytes": streams.record_bytes,
                 **streams.left_out,
                 "methods": summaries,
+                **({"interrupted": interrupted} if interrupted else {}),
             }
         )
-        return
-    late = f", labels {delay_labels} samples late" if delay_labels else ""
-    print_table(f"Methods on {data}{late}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
+    else:
+        late = f", labels {delay_labels} samples late" if delay_labels else ""
+        so_far = f", interrupted at {interrupted}" if interrupted else ""
+        print_table(f"Methods on {data}{late}{so_far}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from streamfl.simulation.pictures import label_axes, logarithmic, new_pyplot
 __all__ = ["draw_errors", "picture", "sent_in_words"]
 
 # A bar is at most so many times as long as the middle one: what is far worse would make all others look alike.
-LONGEST_BAR = 2.0
+LONGEST_BAR = 3.0
 
 
 def picture(contenders: Sequence[Contender], path: Path, title: str, unit: str, record_bytes: int) -> None:
@@ -36,6 +36,7 @@ def picture(contenders: Sequence[Contender], path: Path, title: str, unit: str, 
         at_the_end.barh(place, min(error, longest), color=_colour(number), height=0.7)
         sent = sent_in_words(contender.uplink_bytes_per_sample)
         text = f"{in_words(error)}; sends {sent}" + (" bytes" if sent[0].isdigit() else "")
+        text += "; the bar is cut" if error > longest else ""
         at_the_end.text(min(error, longest), place, f" {text}", va="center", fontsize=8)
     at_the_end.set_yticks(range(len(best_last)), [f"{one.name}: {one.about}" for _, one in best_last], fontsize=8)
     at_the_end.set_xlim(0.0, 1.7 * min(longest, float(errors.max())))

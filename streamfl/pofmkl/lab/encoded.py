@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.lab.sites import Sites
 from streamfl.records.imputation import RunningMeans
-from streamfl.records.samples import DataError, SampleReader, SamplesSection
-from streamfl.role import PeerError, Record
+from streamfl.records.samples import SampleReader, SamplesSection
+from streamfl.role import DataError, PeerError, Record
 from streamfl.simulation.tables import DataSource, DataTable, input_fields, placed
 
 __all__ = ["EncodedInputs", "encoded_inputs"]

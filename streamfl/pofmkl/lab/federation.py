@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -22,17 +23,19 @@ from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.lab.sites import Inputs, present, samples_of
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.records.samples import DataError, SamplesSection
-from streamfl.role import ConfigurationError
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.log import only_errors
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "drawn_frequencies", "simulate"]
+__all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
 
+ALONE = "each client on its own"
 _MOST_STEPS = 10_000
 # On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
 _DIVERGED = 1e6
@@ -46,7 +49,7 @@ class Outcome:
     one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
     client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
     order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
-    name, (T,) each: how it stood after every round.
+    name, (T,) each: how it stood after every round. interrupted: where it ended early, before clients on their own were learnt too.
     """
 
     settings: PofmklSettings
@@ -65,6 +68,7 @@ class Outcome:
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
     challengers: dict[str, Errors] = field(default_factory=dict)
     course: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    interrupted: str = ""
 
     @property
     def squared_errors(self) -> NDArray[np.float64]:
@@ -150,6 +154,7 @@ class Outcome:
         return arrays | self.frequencies | {"parameters": self.parameters} | told | self.course
 
 
+@only_errors()
 def simulate(
     settings: PofmklSettings,
     inputs: Inputs,
@@ -158,15 +163,16 @@ def simulate(
     names: Sequence[str] | None = None,
     trace: bool = False,
     local_only: bool = True,
-    progress: Callable[[int], None] = lambda samples: None,
+    watch: Callable[[str, int], bool] = lambda of, samples: False,
 ) -> Outcome:
     """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
     samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte
-    budget the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the
-    federation diverges or refuses a sample, ConfigurationError if its settings let it stand still.
+    the clients' (client-0, client-1, … if left out). ``watch`` is told what is done and the number of predictions made so far; if
+    it says True, the run ends, and its outcome is of the rounds so far. Under a byte budget the time that the token buckets see is
+    one second a round, and more where a round waits for them. DataError if the federation diverges or refuses a sample,
+    ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
     scales = settings.samples or SamplesSection(topic="samples")
@@ -201,7 +207,7 @@ def simulate(
     predictions = np.full((rounds, clients), np.nan)
     course: dict[str, list[float]] = {}
     done, downlink_bytes, allowed_bytes = 0, 0, 0.0
-    taking_part = list(range(clients))
+    taking_part, interrupted = list(range(clients)), ""
     for number, there in enumerate(present(labels)):
         began, heard = clock.now, observer.model_bytes
         before, taking_part = taking_part, np.flatnonzero(there).tolist()
@@ -253,12 +259,19 @@ def simulate(
                 stood |= {f"challengers/{name}": mse for name, mse in client.challengers.mean_squared_errors().items()}
             for name, value in stood.items():
                 course.setdefault(name, []).append(value)
-        progress(done)
+        if watch("federation", done):
+            interrupted = f"{done:,} of {samples_of(labels).sum():,} samples"
+            predictions, labels = predictions[: number + 1], labels[: number + 1]
+            break
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     local = np.full_like(scaled_labels, np.nan)
-    if local_only:
-        with np.errstate(over="ignore", invalid="ignore"):
-            local = np.square(local_predictions(settings, inputs / section.input_norm, scaled_labels) - scaled_labels)
+    if local_only and not interrupted:
+        try:
+            alone = local_predictions(settings, inputs / section.input_norm, scaled_labels, partial(_go_on, watch))
+            with np.errstate(over="ignore", invalid="ignore"):
+                local = np.square(alone - scaled_labels)
+        except _Interrupted:
+            interrupted = ALONE
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -276,10 +289,20 @@ def simulate(
         steps=steps,
         challengers=errors_of_challengers(client.challengers),
         course={name: np.array(values) for name, values in course.items()},
+        interrupted=interrupted,
     )
     client_worker.close()
     server_worker.close()
     return outcome
+
+
+class _Interrupted(Exception):
+    """Clients on their own are not learnt to the end."""
+
+
+def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
+    if watch(ALONE, samples):
+        raise _Interrupted
 
 
 def _side_by_side(clients: Sequence[Sequence[StepTrace]], attribute: str) -> NDArray[Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from streamfl.pofmkl.lab.commands import compare as command
 from streamfl.pofmkl.lab.compare import chosen_methods, columns, sorted_summaries, summary_rows
-from streamfl.pofmkl.lab.compare import compare as command
 from streamfl.pofmkl.lab.comparison import Problem
 from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.comparison_picture import draw_errors

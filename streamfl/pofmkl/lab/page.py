@@ -15,8 +15,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import bytes_as_text, regret_over_time
 from streamfl.pofmkl.lab.sites import present, samples_of
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import Replayed
 from streamfl.simulation.sources import LabelColumnOption, LateByOption, OwnerColumnOption, SampleRows
 from streamfl.simulation.tables import read_data
+
+if TYPE_CHECKING:
+    # Who only asks for --help does not wait for the learner's libraries.
+    from streamfl.pofmkl.config import PofmklSettings
 
 __all__ = ["samples"]
 
@@ -17,7 +20,7 @@ def samples(
     asked: Replayed, label: LabelColumnOption = None, client_column: OwnerColumnOption = None, label_delay: LateByOption = None
 ) -> SampleRows:
     """The rows as the settings say that samples look, keyed by the client; with [labels] their labels under the same key."""
-    settings = cast(PofmklSettings, asked.settings)
+    settings = cast("PofmklSettings", asked.settings)
     if settings.samples is None:
         raise ConfigurationError(f"{asked.config}: the section [samples] is missing: it names the topic and the fields")
     if settings.labels is None and label_delay is not None:

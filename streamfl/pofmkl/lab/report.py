@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import Loss, loss_named
 from streamfl.learning.challengers import challenger_about
 from streamfl.pofmkl.lab.errors import in_words, rmse_over_time
-from streamfl.pofmkl.lab.federation import Outcome
+from streamfl.pofmkl.lab.federation import ALONE, Outcome
 from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
 
@@ -48,7 +48,7 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
     a_sample = summary["uplink_bytes_per_sample"]
     rows = [
         ("federation", in_words(summary["rmse"]), in_words(summary["mae"]), f"{a_sample:,.0f}"),
-        ("each client on its own", in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"),
+        _alone(outcome, summary),
         ("each client's running mean", in_words(summary["rmse_running_mean"]), in_words(summary["mae_running_mean"]), "nothing"),
     ]
     if summary["rmse_best_kernel"] is not None:
@@ -61,7 +61,14 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
         {**summary, "record_bytes": record_bytes},
         ("learner", *error_columns(unit, record_bytes)),
         notes=_notes(summary, unit, record_bytes),
+        interrupted=outcome.interrupted,
     )
+
+
+def _alone(outcome: Outcome, summary: Mapping[str, Any]) -> Sequence[str]:
+    if outcome.interrupted:
+        return ALONE, "not run", "not run", ""
+    return ALONE, in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"
 
 
 def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence[str]:

@@ -6,18 +6,17 @@ from dataclasses import replace
 from functools import partial
 
 from streamfl.pofmkl.lab.report import draw_errors, report
-from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams, run_with_progress
+from streamfl.pofmkl.lab.streams import read_streams, run_with_progress
 from streamfl.simulation.laboratory import Asked, Report
 
 __all__ = ["simulate"]
 
 
-def simulate(
-    asked: Asked, clients: ClientsOption = None, rounds: RoundsOption = None, client_column: ClientColumnOption = None
-) -> Report:
+def simulate(asked: Asked, clients: int | None, rounds: int | None, client_column: str | None) -> Report:
     """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.lab.streams.deal`."""
     settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
     outcome = run_with_progress(settings, streams, asked.trace)
+    streams = streams.first(len(outcome.labels))
     low, high = streams.label_range
     found = report(outcome, f"Federation on {asked.data}", streams.unit, streams.record_bytes)
     return replace(

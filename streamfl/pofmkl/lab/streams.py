@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.console import say
 from streamfl.pofmkl import SYSTEM
@@ -23,20 +20,13 @@ from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.pofmkl.lab.record_size import record_bytes
 from streamfl.pofmkl.lab.sites import Inputs, Sites
-from streamfl.records.samples import DataError, SamplesSection
-from streamfl.role import ConfigurationError
+from streamfl.progress import progress
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind, load_settings
 from streamfl.simulation.tables import DataSource, DataTable, client_names, input_names, numbers, read_data, unread_columns
 
-__all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
-
-ClientsOption = Annotated[
-    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
-]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client at most; left out: all there are.")]
-ClientColumnOption = Annotated[
-    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
-]
+__all__ = ["Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
 NORMS_AT_ONCE = 65_536
 
@@ -69,6 +59,10 @@ class Streams:
     refused: Counter[str] = field(default_factory=Counter)
     unit: str = "units of the label"
     record_bytes: int = 0
+
+    def first(self, rounds: int) -> Streams:
+        """The first rounds of them."""
+        return replace(self, labels=self.labels[:rounds], rows=self.rows[:rounds])
 
     def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """Something of each sample, (T, K), in the order of the data's rows."""
@@ -308,15 +302,13 @@ def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
 
 
 def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -> Outcome:
-    """Run the federation, with a bar on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("samples", total=int((streams.rows >= 0).sum()))
-        return run_federation(
-            settings,
-            streams.inputs,
-            streams.labels,
-            names=streams.names,
-            trace=trace,
-            progress=lambda samples: bar.update(task, completed=samples),
-        )
+    """Run the federation; at Ctrl-C it ends with what is there."""
+    total = int((streams.rows >= 0).sum())
+    with progress("federation", stops=True) as work:
+
+        def watch(of: str, samples: int) -> bool:
+            if of != work.of and not work.interrupted:
+                work.begin(of)
+            return work(samples, total)
+
+        return run_federation(settings, streams.inputs, streams.labels, names=streams.names, trace=trace, watch=watch)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from streamfl.parts import decoded_in_parts
+from streamfl.progress import progress
 from streamfl.quasi_newton.config import (
     GUEST,
     CurvatureLearningSection,
@@ -30,7 +31,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report, progress_bar
+from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
@@ -84,9 +85,9 @@ def demo(out: Path, seed: int) -> Report:
     """
     settings, table = _settings(seed), _table(seed)
     heard = _Overheard(settings)
-    with progress_bar("iterations") as watch:
+    with progress("iterations", stops=True) as work:
         together = run_curvature(
-            settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=watch
+            settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=work
         )
     scores = _scores(together)
     signs = 2 * table.labels[table.learnt :] - 1
@@ -100,6 +101,7 @@ def demo(out: Path, seed: int) -> Report:
         columns=("who learns", "AUC", "KS", "accuracy"),
         rows=[(title, *(f"{found[name][one]:.3f}" for one in ("auc", "ks", "accuracy"))) for name, title in TITLES.items()],
         figures={"runs": found, **{name: summary[name] for name in summary if name not in ("traffic", "guest_alone")}},
+        interrupted=work.interrupted,
     )
 
 

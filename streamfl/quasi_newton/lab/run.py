@@ -20,8 +20,7 @@ from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.lab.federation import BETWEEN, CurvatureFederation
 from streamfl.quasi_newton.lab.trace import Recorder, Rows, prepared
 from streamfl.quasi_newton.scorecard import fit_calibration
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalTable
 
@@ -120,14 +119,14 @@ def run_curvature(
     network_delay: float = 0.0,
     trace: bool = False,
     overheard: Callable[[Outgoing], None] | None = None,
-    watch: Callable[[float], None] = lambda share: None,
+    watch: Callable[[float], bool] = lambda share: False,
 ) -> CurvatureOutcome:
     """Let the federation learn from the table's first entities, until two epochs' losses agree.
 
     columns: by party, the names of its columns.
     network_delay: virtual seconds of a message.
     overheard: told each message between members.
-    watch: told the share that is done.
+    watch: told the share that is done; if it says True the run ends with the epoch.
     DataError if the training came to nothing; ConfigurationError where encryption needs the extra.
     """
     begun, count = time.perf_counter(), table.learnt
@@ -151,11 +150,13 @@ def run_curvature(
     with closing(federation):
         while federation.turn():
             batches = federation.parties[guest].progress.batches
-            watch(recorder.iterations / (settings.learning.epochs * batches) if batches else 0.0)
+            interrupted = watch(recorder.iterations / (settings.learning.epochs * batches) if batches else 0.0)
+            if interrupted and recorder.between_epochs(batches):
+                break
         seconds, by_step = time.perf_counter() - begun, federation.seconds.by_step()
         if federation.failure is not None:
             raise DataError(federation.failure)
-        assert federation.over, "nothing moves any more"
+        assert federation.over or recorder.between_epochs(batches), "nothing moves any more"
         order = [int(name) for name in federation.parties[guest].learnt]
         held_out = sum(federation.parties[guest].is_held_out(str(entity)) for entity in range(count))
         parties = zip(federation.parties.items(), table.inputs, strict=True)

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import model_validator
 
 from streamfl.console import say
+from streamfl.progress import progress
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
+from streamfl.quasi_newton.lab.commands import Precision
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import check_delay
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
 
 __all__ = ["curvature_rows", "simulate"]
 
 MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
-
-
-class Precision(StrEnum):
-    """How numbers are hidden."""
-
-    PAILLIER = "paillier"
-    PLAIN = "plain"
-
-
-PrecisionOption = Annotated[
-    Precision | None,
-    typer.Option(help="plain: the same numbers without encryption, which is fast; left out: encryption.precision."),
-]
-MostEpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes at most; left out: learning.epochs.")]
 
 
 class _Members(QuasiNewtonSettings):
@@ -55,11 +41,11 @@ class _Members(QuasiNewtonSettings):
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    precision: PrecisionOption = None,
-    network_delay: NetworkDelayOption = None,
-    epochs: MostEpochsOption = None,
-    test_fraction: TestFractionOption = None,
+    split: str | None,
+    precision: Precision | None,
+    network_delay: float | None,
+    epochs: int | None,
+    test_fraction: float | None,
 ) -> Report:
     """Run guest, hosts and coordinator on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, precision, epochs, asked.seed)
@@ -70,9 +56,9 @@ def simulate(
     dealt = labels_as_classes(dealt, asked.data, asked.label)
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
-    with progress_bar("iterations") as watch:
+    with progress("iterations", stops=True) as work:
         outcome = run_curvature(
-            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=watch
+            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
         )
     _tell(outcome)
     return Report(
@@ -80,6 +66,7 @@ def simulate(
         curvature_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        interrupted=work.interrupted,
     )
 
 

@@ -56,6 +56,11 @@ class Recorder:
     def epochs(self) -> int:
         return len(self.epoch_ends)
 
+    def between_epochs(self, batches: int) -> bool:
+        """Whether every party has ended an epoch of so many batches, and the next has not begun."""
+        ended = {len(own) for own in self.models.values()}
+        return self.epochs > 0 and ended == {self.epochs} and self.iterations == self.epochs * batches
+
     @property
     def losses(self) -> list[float]:
         """Of each epoch, the mean of its batches' losses before their steps."""
@@ -154,13 +159,13 @@ def prepared(party: PartyTask, raw: Floats) -> Rows:
 
     raw: (entities, columns), in the order of the entities' names, which are numbers.
     """
-    model = party.trained
-    assert model is not None
+    preparation, kind = party.rows.preparation, party.settings.kinds.inputs
+    assert preparation is not None
     # The public bound and the rounding to it are part of what is learnt from.
-    inputs = rounded(model.inputs, model.preparation.apply(raw))[1]
+    inputs = rounded(kind, preparation.apply(raw))[1]
     learnt, far = party.rows.learnt()
     order = [int(name) for name in party.learnt]
-    assert np.array_equal(inputs[order][~far], rounded(model.inputs, learnt)[1][~far]), "the party has other rows"
+    assert np.array_equal(inputs[order][~far], rounded(kind, learnt)[1][~far]), "the party has other rows"
     muted = np.zeros(len(inputs), np.bool_)
     muted[order] = far
-    return Rows(inputs, muted, model.preparation.results - inputs.shape[1])
+    return Rows(inputs, muted, preparation.results - inputs.shape[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from streamfl.progress import progress
 from streamfl.records.entities import EntityLabelsSection
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
@@ -17,8 +18,7 @@ from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
-from streamfl.vafl.lab.run import VerticalOutcome
-from streamfl.vafl.lab.simulate import run_with_bar
+from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 
 __all__ = ["demo"]
 
@@ -84,7 +84,8 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
         learning=learning,
     )
     delays = [Delay(DELAYS.get(name, 1.0)) for name in names]
-    return run_with_bar(settings, table, delays, None, LABEL_DELAY)
+    with progress(" and ".join(names)) as work:
+        return run_vertical(settings, table, delays=delays, epochs=None, label_delay=LABEL_DELAY, watch=work)
 
 
 def _table(seed: int) -> VerticalTable:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
@@ -104,14 +103,15 @@ def run_vertical(
     epochs: int | None = 1,
     label_delay: int = 0,
     trace: bool = False,
-    watch: Callable[[float], None] = lambda share: None,
+    watch: Callable[[float], bool] = lambda share: False,
 ) -> VerticalOutcome:
     """Let the federation learn from the table's first entities.
 
     epochs: so many passes, each in an order of its own that is the same for all parties, all labels there from the beginning. None:
     one pass in the table's order, an entity's label coming once the party that is farthest has shown ``label_delay`` more.
     In epochs a party without learning.in_flight shows learning.batch_size entities at a time; in one pass so many reach it from one
-    upload to the next. network_delay, coordinator_delay: as of a federation. watch: told the share that is done.
+    upload to the next. network_delay, coordinator_delay: as of a federation. watch: told the share that is done;
+    if it says True the run ends with what is there.
     ConfigurationError if there are more passes than memory is for. DataError if the federation diverged.
     """
     count = table.learnt
@@ -142,10 +142,11 @@ def run_vertical(
         orders = epoch_orders(settings.federation.seed, count, epochs)
         history = [federation.evaluate(test_inputs, test_labels)]
         known = 0 if epochs is None else count
+        interrupted = False
         federation.write_labels(range(known))
 
         def look() -> bool:
-            nonlocal known
+            nonlocal known, interrupted
             workers = [party.worker for party in federation.parties]
             shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in workers]
             share = sum(shown) / (len(shown) * orders.size)
@@ -155,24 +156,25 @@ def run_vertical(
                 known = due
             if share * LOOKS >= len(history):
                 history.append(federation.evaluate(test_inputs, test_labels))
-            watch(share)
+            interrupted = watch(share)
             # The labels of the last entities follow none that are shown after them.
-            return known < count and max(shown) == orders.size
+            return interrupted or (known < count and max(shown) == orders.size)
 
         def go_on() -> bool:
             look()
-            return False
+            return interrupted
 
         federation.replay([orders.ravel().tolist()] * len(federation.parties))
         federation.run(watch=look)
         # The last labels come no faster than those before.
         step = arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
-        while known < count:
+        while known < count and not interrupted:
             begin, known = known, min(count, known + step)
             federation.write_labels(range(begin, known))
             federation.run(pace, watch=go_on)
-        federation.run(watch=go_on)
+        if not interrupted:
+            federation.run(watch=go_on)
         final = federation.evaluate(test_inputs, test_labels)
         if not math.isfinite(final.loss):
             raise DataError("the federation diverged: its loss is no finite number; choose a smaller learning.learning_rate")

@@ -3,57 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from streamfl.console import say
-from streamfl.records.samples import DataError
+from streamfl.progress import progress
+from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report, progress_bar
-from streamfl.simulation.parties import (
-    Delay,
-    DelayDistribution,
-    DelayDistributionOption,
-    DelaysOption,
-    EpochsOption,
-    LabelDelayOption,
-    NetworkDelayOption,
-    OnlineOption,
-    SplitOption,
-    TestFractionOption,
-    check_delay,
-    delays_of,
-)
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
 
-__all__ = ["run_with_bar", "simulate", "vertical_rows"]
-
-CoordinatorDelayOption = Annotated[
-    float | None, typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0.")
-]
+__all__ = ["simulate", "vertical_rows"]
 
 
 def simulate(
     asked: Asked,
-    split: SplitOption = None,
-    delays: DelaysOption = None,
-    delay_distribution: DelayDistributionOption = None,
-    network_delay: NetworkDelayOption = None,
-    coordinator_delay: CoordinatorDelayOption = None,
-    epochs: EpochsOption = None,
-    online: OnlineOption = False,
-    label_delay: LabelDelayOption = None,
-    test_fraction: TestFractionOption = None,
+    split: str | None,
+    delays: str | None,
+    delay_distribution: DelayDistribution | None,
+    network_delay: float | None,
+    coordinator_delay: float | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
 ) -> Report:
     """Run coordinator and parties on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, asked.seed)
@@ -66,16 +49,18 @@ def simulate(
     if dropped:
         say(f"{dropped} rows have no number in some column and are left out")
     passes = None if online else epochs or 1
-    outcome = run_with_bar(
-        settings,
-        table,
-        own_delays,
-        passes,
-        label_delay or 0,
-        asked.trace,
-        network_delay or 0.0,
-        coordinator_delay or 0.0,
-    )
+    with progress("entities", stops=True) as work:
+        outcome = run_vertical(
+            settings,
+            table,
+            delays=own_delays,
+            network_delay=network_delay or 0.0,
+            coordinator_delay=coordinator_delay or 0.0,
+            epochs=passes,
+            label_delay=label_delay or 0,
+            trace=asked.trace,
+            watch=work,
+        )
     if keys := _keys_to_raise(outcome):
         say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
     low, high = scales.label_range
@@ -89,32 +74,13 @@ def simulate(
         "dropped_rows": dropped,
     }
     arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
-    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome, summary), figures, arrays=arrays)
-
-
-def run_with_bar(
-    settings: VaflSettings,
-    table: VerticalTable,
-    delays: Sequence[Delay],
-    epochs: int | None,
-    label_delay: int,
-    trace: bool = False,
-    network_delay: float = 0.0,
-    coordinator_delay: float = 0.0,
-) -> VerticalOutcome:
-    """Run the federation, with a bar on stderr."""
-    with progress_bar("entities") as watch:
-        return run_vertical(
-            settings,
-            table,
-            delays=delays,
-            network_delay=network_delay,
-            coordinator_delay=coordinator_delay,
-            epochs=epochs,
-            label_delay=label_delay,
-            trace=trace,
-            watch=watch,
-        )
+    return Report(
+        f"Vertical federation on {asked.data}",
+        vertical_rows(outcome, summary),
+        figures,
+        arrays=arrays,
+        interrupted=work.interrupted,
+    )
 
 
 def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:

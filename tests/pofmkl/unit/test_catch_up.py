@@ -125,6 +125,20 @@ def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
     assert predicted(made.receive(readings("b", 1, begin=2), 1.0)) == [2]
 
 
+def test_a_backlog_is_told_once_its_clients_are_known() -> None:
+    """Protects a demo and a first start from a warning: the first samples of many clients are not the backlog of one."""
+    made = role()
+    made.unread({0: 40})
+    made.receive([], 1.0)
+    assert list(made.notices()) == []
+    made.unread({0: 0})
+    made.receive([one for name in map(str, range(40)) for one in readings(name, 1)], 1.0)
+    assert list(made.notices()) == []
+    made.unread({0: 1_000})
+    made.receive(readings("0", 1), 2.0)
+    assert [one.reason for one in made.notices()] == ["behind"]
+
+
 def test_a_client_goes_on_when_every_shard_that_heard_it_has_advanced() -> None:
     """Protects accuracy where the model is in shards: any shard's version used to renew what a client may learn."""
     made = role(shards=2, kernels=4)

@@ -16,8 +16,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab import federation
 from streamfl.pofmkl.lab.federation import simulate
 from streamfl.pofmkl.lab.streams import deal
-from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.tables import client_names
 
@@ -266,3 +265,13 @@ def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatc
         )
     assert ("uplink.budget_bytes_per_second = 5" in str(raised.value)) == (budget is not None)
     assert ("budget" in str(raised.value)) == (budget is not None)
+
+
+def test_what_workers_of_a_simulation_log_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects a newcomer's first minute: a round that is closed without a client whose rows are over is nothing to look into."""
+    generator = np.random.default_rng(1)
+    labels = generator.uniform(size=(12, 3))
+    labels[6:, 2] = np.nan
+    outcome = simulate(settings(learning={"staleness": "lockstep"}), generator.normal(size=(12, 3, 1)), labels)
+    assert len(outcome.predictions) == 12
+    assert caplog.messages == []

@@ -40,6 +40,8 @@ connect_timeout_seconds = 0.5
 [role]
 kind = "pofmkl-{role}"
 [learning]
+# What is tried here needs no server, so that no backlog may wait for one.
+catch_up_samples = 0
 features_per_kernel = 4
 preset = "{preset}"
 staleness = "async"

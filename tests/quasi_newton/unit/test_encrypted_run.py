@@ -16,7 +16,7 @@ from streamfl.quasi_newton.fixed_point import FixedPoint, kinds
 from streamfl.quasi_newton.keys import PrivateKey
 from streamfl.quasi_newton.lab.direct import Party, partition, train
 from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns
+from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, loss_product
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
 from streamfl.quasi_newton.randomness import Place
@@ -79,18 +79,18 @@ class Encrypted:
         self.iteration += 1
         outputs = [party.outputs(rows) for party in self.own]
         hidden = self.hidden_sum([taylor.residuals(outputs[0], self.labels[rows]), *outputs[1:]], "outputs")
-        found, label_residual = [], 0.0
+        found, label_residual = [], np.zeros(1, dtype=object)
         for number, party in enumerate(self.own):
             columns = party.integers[rows]
             if number == 0:
                 columns = np.column_stack([columns, self.signs[rows]])
             sums = self.column_sums(number, hidden, columns, KINDS.gradients, "gradients")
             if number == 0:
-                label_residual = float(KINDS.gradients.decode(sums[-1:])[0]) / BATCH
-                sums = sums[:-1]
+                label_residual, sums = sums[-1:], sums[:-1]
             found.append(party.gradient(sums))
-        bare = self.read_sum([PRODUCTS.encode(np.array([product])) for _, product in found], "loss")
-        loss = taylor.loss_from_gradients(float(bare[0]), label_residual)
+        parts = [PRODUCTS.encode(np.array([product])) for _, product in found]
+        parts[0] = np.array([loss_product(found[0][1], label_residual, KINDS.gradients, BATCH)], dtype=object)
+        loss = taylor.loss_from_products(float(self.read_sum(parts, "loss")[0]))
         products = [party.products(gradient) for party, (gradient, _) in zip(self.own, found, strict=True)]
         coefficients = descent.step(self.read_sum(products, "products"))
         steps = [party.step(gradient, coefficients) for party, (gradient, _) in zip(self.own, found, strict=True)]

@@ -1,0 +1,32 @@
+"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import NetworkDelayOption, SplitOption
+
+__all__ = ["simulate"]
+
+WindowsOption = Annotated[
+    int | None, typer.Option(min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1.")
+]
+EpsilonOption = Annotated[
+    float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
+]
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    windows: WindowsOption = None,
+    epsilon: EpsilonOption = None,
+    network_delay: NetworkDelayOption = None,
+) -> Report:
+    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    from streamfl.dp_frank_wolfe.lab.simulate import simulate as run
+
+    return run(asked, split, windows, epsilon, network_delay)

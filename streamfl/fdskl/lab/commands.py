@@ -1,0 +1,39 @@
+"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import (
+    EpochsOption,
+    LabelDelayOption,
+    NetworkDelayOption,
+    OnlineOption,
+    SplitOption,
+    TestFractionOption,
+)
+
+__all__ = ["simulate"]
+
+ActiveOption = Annotated[
+    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
+]
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    active: ActiveOption = None,
+    network_delay: NetworkDelayOption = None,
+    epochs: EpochsOption = None,
+    online: OnlineOption = False,
+    label_delay: LabelDelayOption = None,
+    test_fraction: TestFractionOption = None,
+) -> Report:
+    """Run all parties on the memory bus, and say how well and at what cost they learnt."""
+    from streamfl.fdskl.lab.simulate import simulate as run
+
+    return run(asked, split, active, network_delay, epochs, online, label_delay, test_fraction)

@@ -1,0 +1,58 @@
+"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.options import DataOption, LabelOption, SeedOption
+
+__all__ = ["compare", "simulate"]
+
+ClientsOption = Annotated[
+    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
+]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client at most; left out: all there are.")]
+ClientColumnOption = Annotated[
+    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
+]
+
+
+def simulate(
+    asked: Asked, clients: ClientsOption = None, rounds: RoundsOption = None, client_column: ClientColumnOption = None
+) -> Report:
+    """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.lab.streams.deal`."""
+    from streamfl.pofmkl.lab.simulate import simulate as run
+
+    return run(asked, clients, rounds, client_column)
+
+
+def compare(
+    config: ConfigArgument,
+    data: DataOption,
+    label: LabelOption = "y",
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    client_column: ClientColumnOption = None,
+    methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all but those of --all.")] = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all", help="With the methods that the paper of this learner compares it with.")
+    ] = False,
+    delay_labels: Annotated[int, typer.Option(min=0, help="Samples of a client by which each label comes late.")] = 0,
+    chart: Annotated[Path | None, typer.Option(help="A .png or .svg for error over time and against bytes.")] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Run several methods on the same streams and show each one's error and bytes, best first.
+
+    default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
+    without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
+    """
+    from streamfl.pofmkl.lab.compare import compare as run
+
+    named = None if methods is None else [name.strip() for name in methods.split(",")]
+    run(config, data, label, clients, rounds, seed, client_column, named, all_methods, delay_labels, chart, format)

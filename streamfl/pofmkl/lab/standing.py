@@ -1,0 +1,152 @@
+"""How a client stands with its server: what lies unread, whether a version of the model comes, and what the byte budget pays."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import numpy as np
+
+from streamfl.identity import SEAL_BYTES
+from streamfl.pofmkl.bandwidth import UpdateCost
+from streamfl.pofmkl.catch_up import LABELS_A_GRANT
+from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.messages import KernelParameters, ServerSettings, SignedVersion, decode_model_record
+from streamfl.role import PeerError
+from streamfl.runtime.bus import Bus
+from streamfl.simulation.laboratory import Standing
+
+__all__ = ["client_standing", "updates_of"]
+
+# Behind the last version of a shard there may be the server's settings, and parameters of a version that is being written.
+LAST_RECORDS = 64
+# Of a client's name, where none is known yet.
+NAME = "client-00000"
+ASK_THE_SERVER = "start the pofmkl-server, or look at what its log says of these clients' updates"
+
+
+def client_standing(
+    settings: PofmklSettings, bus: Bus, unread: Mapping[str, int], role: PofmklClient | None
+) -> list[Standing]:
+    """What topics tell, and what the role remembers. role: that took its state back; None: the topics alone are asked."""
+    waiting = 0 if role is None else sum(role.waiting.values())
+    found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
+    if role is not None and (predictions := sum(one.samples for one in role.snapshot().values())):
+        early = sum(one.on_version_zero for one in role.snapshot().values())
+        share = f"{early:,} of {predictions:,} ({early / predictions:.0%})"
+        found.append(Standing("predictions on version 0", f"{share} were made before there was a model"))
+    return found
+
+
+def _clients(settings: PofmklSettings, role: PofmklClient | None) -> int:
+    """As many as are known, or are expected."""
+    return (0 if role is None else len(role.snapshot())) or settings.federation.clients
+
+
+def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, clients: int) -> Standing:
+    """unread: records behind those that were taken, by topic. waiting: samples, or labels, that were taken and not learnt."""
+    learning, budget = settings.learning, settings.uplink.budget_bytes_per_second
+    assert settings.samples is not None
+    labelled, kind = (settings.samples, "samples") if settings.labels is None else (settings.labels, "labels")
+    each = math.ceil((unread[labelled.topic] + waiting) / clients)
+    if not each and not any(unread.values()):
+        return Standing("backlog", "none: every record was processed")
+    where = " and ".join(f"{count:,} records of {topic}" for topic, count in unread.items())
+    told = f"{where} lie unread, and {waiting:,} {kind} that were read wait for a version of the model"
+    if learning.staleness != "async":
+        return Standing("backlog", told)
+    if not learning.catch_up_samples:
+        return Standing("backlog", f"{told}. They are learnt at once, with the model as it is: learning.catch_up_samples is 0")
+    told += (
+        f": {each:,} {kind} of each of {clients:,} clients on average. They are learnt in step with the model, at most "
+        f"{learning.catch_up_samples} of a client on each version"
+    )
+    if budget is None:
+        return Standing("backlog", told)
+    # The paper's steps are added up over the labels of a version; else each label has an update of its own.
+    wanted = updates_of(each, learning.catch_up_samples) if learning.preset == "paper" else each
+    # The smallest update has one kernel. A bucket holds a second of the budget, or one such update.
+    smallest = _smallest_update(settings)
+    at_once = max(1, math.floor(budget / smallest))
+    if at_once >= wanted:
+        return Standing("backlog", f"{told}. The byte budget pays all {wanted:,} updates of a client at once")
+    return Standing(
+        "backlog",
+        f"{told}. That takes {wanted:,} updates of a client. With uplink.budget_bytes_per_second = {budget:g} catch-up sends at "
+        f"most {at_once:,} of them at once, and one more every {_duration(smallest / budget)} ({smallest:,} bytes each); the rest "
+        "is learnt alone: a client without bytes does not wait",
+    )
+
+
+def updates_of(labels: int, most: int) -> int:
+    """The updates in which a client that begins sends so many labels, added up over each version: at most so many.
+
+    >>> updates_of(8, 16), updates_of(10, 16), updates_of(11, 16), updates_of(1000, 1)
+    (8, 9, 10, 1000)
+    """
+    updates = 0
+    for grant in range(1, most):
+        if labels <= grant * LABELS_A_GRANT:
+            return updates + math.ceil(labels / grant)
+        updates, labels = updates + LABELS_A_GRANT, labels - grant * LABELS_A_GRANT
+    return updates + math.ceil(labels / most)
+
+
+def _smallest_update(settings: PofmklSettings) -> int:
+    number = np.dtype(np.float64 if settings.learning.precision == "float64" else np.float32)
+    row_bytes = 2 * settings.learning.features_per_kernel * number.itemsize
+    sealed = 0 if settings.identity.key_file is None else SEAL_BYTES
+    return UpdateCost(NAME, row_bytes, settings.federation.shards, False, sealed).bytes_for(1)
+
+
+def _model(settings: PofmklSettings, bus: Bus, role: PofmklClient | None) -> list[Standing]:
+    """The version that the server published last, and since when a new one is owed."""
+    name, learning, now = settings.federation.name, settings.learning, time.time()
+    topic, updates = f"{name}.model", f"{name}.updates"
+    states = bus.describe([topic, updates])
+    if len(states) < 2 or any(state.error is not None for state in states.values()):
+        return []
+    versions, published = _versions(bus, topic, states[topic].partitions)
+    told = "the server has published no version yet"
+    if any(versions.values()):
+        told = f"version {', '.join(map(str, versions.values()))}, published {_duration(max(0.0, now - published))} ago"
+    found = Standing("model", told)
+    if learning.staleness != "async":
+        return [found]
+    if role is not None:
+        # As it was remembered: patience is counted by the worker's clock.
+        since = role.silence.alone_since
+        how = "" if since is None else f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC no new version has come"
+    else:
+        patience = learning.catch_up_patience_seconds
+        count = _unanswered(bus, updates, published, now - patience)
+        how = f"{count:,} updates have waited for a new version for {patience:g} s and longer" if count else ""
+    return [found, Standing("alone", f"clients learn alone: {how}", ASK_THE_SERVER)] if how else [found]
+
+
+def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], float]:
+    """The last version of each shard that has one, and when the newest of them was written."""
+    versions, published = {}, -math.inf
+    for record in bus.peek(topic, range(partitions), LAST_RECORDS):
+        try:
+            message = decode_model_record(record)
+        except PeerError:
+            continue
+        if not isinstance(message, KernelParameters | ServerSettings):
+            marker = message.marker if isinstance(message, SignedVersion) else message
+            versions[record.partition], published = marker.model_version, max(published, record.timestamp)
+    return dict(sorted(versions.items())), published
+
+
+def _unanswered(bus: Bus, topic: str, published: float, before: float) -> int:
+    """How many updates are older than ``before`` and younger than the newest version. Nothing is read: a client may only write."""
+    # Times have milliseconds. What came in the version's own is in it, or in the next.
+    answered = bus.offsets(topic, published + 0.001)
+    return sum(max(0, offset - answered[partition]) for partition, offset in bus.offsets(topic, before).items())
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,165 @@
+"""What a command shows on stderr while it takes long: nothing for 3 seconds, then a bar on a terminal, a line each 10 elsewhere.
+
+One display serves a command. A piece of work that begins within another is shown in its place until it is over.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from rich.console import Console
+
+from streamfl.console import say
+
+__all__ = ["Progress", "progress"]
+
+SILENT_SECONDS = 3.0
+LINE_SECONDS = 10.0
+BAR_SECONDS = 0.2
+
+
+class Progress:
+    """A piece of work. Whoever does it calls this to tell how much is done, and hears whether it is to end with what is there.
+
+    of: what is being worked off. interrupted: how far it had come at Ctrl-C; empty where nobody pressed it.
+    """
+
+    def __init__(self, of: str) -> None:
+        self.interrupted = ""
+        self.begin(of)
+
+    def begin(self, of: str) -> None:
+        """Now something else is being worked off."""
+        self.of = of
+        self.done = 0.0
+        self.total: float | None = None
+        self._begun = time.monotonic()
+
+    def __call__(self, done: float, total: float = 1.0) -> bool:
+        """done, total: in any unit; by default a share. True: it is to end."""
+        self.done, self.total = done, total
+        return bool(self.interrupted)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but not beyond Ctrl-C."""
+        until = time.monotonic() + seconds
+        while not self.interrupted and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, BAR_SECONDS))
+
+    def line(self) -> str:
+        """How it stands, in words."""
+        seconds = time.monotonic() - self._begun
+        share = self.done / self.total if self.total else 0.0
+        left = f", about {seconds / share - seconds:.0f} s left" if share else ""
+        return f"{self._stand()}, {seconds:.0f} s{left}"
+
+    def stop(self, _number: int, _frame: FrameType | None) -> None:
+        """A handler of SIGINT. The first is heard when the work has come so far that its figures fit together."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = self._stand()
+        self.of = f"{self.of}, stopping"
+
+    def _stand(self) -> str:
+        if not self.total:
+            return self.of
+        counted = f"{self.done:,.0f} of {self.total:,.0f}, " if self.total > 1.0 else ""
+        return f"{self.of}: {counted}{self.done / self.total:.0%}"
+
+
+class _Display:
+    """Shows the innermost piece of work from a thread of its own: a command may be waiting for a cluster that says nothing.
+
+    write: takes lines; None: stderr, and a bar if that is a terminal.
+    """
+
+    def __init__(self, write: Callable[[str], object] | None) -> None:
+        self.works: list[Progress] = []
+        self.write = write or say
+        self._bar = write is None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
+
+    def begin(self) -> None:
+        # Where the machine gives no thread, nothing is shown.
+        with suppress(RuntimeError):
+            self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _show(self) -> None:
+        if self._over.wait(SILENT_SECONDS):
+            return
+        console = Console(stderr=True)
+        if self._bar and console.is_terminal:
+            self._draw(console)
+            return
+        while True:
+            self.write(self.works[-1].line())
+            if self._over.wait(LINE_SECONDS):
+                return
+
+    def _draw(self, console: Console) -> None:
+        # Whoever is done within seconds does not load it.
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        text = TextColumn("{task.description}", markup=False)
+        columns = text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        # Results go to stdout, whatever is shown here.
+        with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
+            shown, task = (work := self.works[-1]), bars.add_task(work.of, total=None)
+            while True:
+                if (work := self.works[-1]) is not shown:
+                    bars.remove_task(task)
+                    shown, task = work, bars.add_task(work.of, total=None)
+                bars.update(task, description=work.of, completed=work.done, total=work.total)
+                if self._over.wait(BAR_SECONDS):
+                    return
+
+
+_display: _Display | None = None
+
+
+@contextmanager
+def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | None = None) -> Iterator[Progress]:
+    """Within it a command may take long. If Ctrl-C ends it, the last line says how far the work had come.
+
+    of: what is being worked off. stops: at the first Ctrl-C the work is told to end with what is there; a second ends the command.
+    write: takes the lines instead of stderr, such as a log that a worker writes.
+    """
+    global _display
+    work = Progress(of)
+    outermost = _display is None
+    display = _display = _display or _Display(write)
+    display.works.append(work)
+    # Python hears signals in one thread alone, and a shell's job in the background is not meant.
+    handler = signal.getsignal(signal.SIGINT)
+    stops = stops and threading.current_thread() is threading.main_thread() and handler is not signal.SIG_IGN
+    if stops:
+        signal.signal(signal.SIGINT, work.stop)
+    if outermost:
+        display.begin()
+    try:
+        yield work
+    except KeyboardInterrupt as error:
+        # The innermost says it.
+        if not getattr(error, "__notes__", ()):
+            error.add_note(work.line())
+            display.write(f"interrupted: {work.line()}")
+        raise
+    finally:
+        if outermost:
+            display.end()
+            _display = None
+        display.works.remove(work)
+        if stops:
+            signal.signal(signal.SIGINT, handler)
