@@ -89,9 +89,7 @@ def main() -> None:
     Console(width=200).print(table)
 
 
-def measured(
-    system: System, way: str, count: int, given: argparse.Namespace, program: Path, settings: dict[str, str]
-) -> Measured:
+def measured(system: System, way: str, count: int, given: argparse.Namespace, program: Path, settings: dict[str, str]) -> Measured:
     """Run the federation in this way."""
     whole = system.make(count + count // MORE, given.seed)
     rows = whole.iloc[:count].copy()

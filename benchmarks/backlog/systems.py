@@ -22,18 +22,6 @@ STAY_CENTRES, STAY_BOUNDS = (50, 5, 2, 15, 70, 100, 10, 0.5), (50, 5, 2, 15, 30,
 
 
 @dataclass(frozen=True)
-class Said:
-    """Of one entity or, of a federation that fits windows, of one version of the model.
-
-    value: the prediction. learnt: whether its model had learnt anything. whole: whether all parties had a part in it.
-    """
-
-    value: float
-    learnt: bool
-    whole: bool
-
-
-@dataclass(frozen=True)
 class System:
     """One system.
 
