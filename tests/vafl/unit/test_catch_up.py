@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Send, StateChange
+from streamfl.role import CatchesUp, Received, Record, Send, StateChange
 from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
@@ -100,6 +100,21 @@ def test_what_lies_unread_counts_and_is_not_fetched() -> None:
     assert party.role.most_records == 4
     assert party.sees(HISTORY[:4], unread=100) == ["e0", "e1"]
     assert (party.role.most_records, list(party.role.full)) == (4, [0])
+
+
+def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
+    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why predictions stand still."""
+    party = Behind()
+    assert isinstance(party.role, CatchesUp)
+    assert party.role.backlog is None
+    party.sees(HISTORY[:4], unread=100)
+    assert party.role.backlog == (
+        "a backlog is shown in step with the model: 100 records lie unread, and 2 samples in hand wait for gradients"
+    )
+    party.waits_until(30.0, unread=100)
+    assert party.role.backlog == (
+        "a backlog is shown without waiting for gradients, since none came: 100 records lie unread, 0 samples are in hand"
+    )
 
 
 def test_entities_without_a_label_are_not_waited_for_where_others_are_answered() -> None:
