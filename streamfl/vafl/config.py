@@ -94,6 +94,12 @@ class VerticalLearningSection(Section):
     in_flight: int | None = Field(default=None, ge=1)
     """Of a party: so many entities may be between their embedding and the step on their gradient; the next waits. At least
     batch_size. Left out: any number."""
+    catch_up_samples: int = Field(default=64, ge=0)
+    """Of a party without in_flight: while more samples than this lie unread, as where it begins with a history, so many may be
+    between their embedding and its gradient; at least batch_size. 0: all of a history is shown at once, with the model as it is."""
+    catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of a party: when no gradient comes for so long while it is behind, it goes on without waiting until one does, soon after its
+    embedding."""
     wait_for: int = Field(default=1, ge=1)
     """Of the coordinator: new embeddings of an entity before it is learnt from. As many as parties: synchronous."""
     quorum: int | None = Field(default=None, ge=1)

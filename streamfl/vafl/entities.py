@@ -164,7 +164,7 @@ class Entities:
         entities = self._entities.take(rows)
         present = self._embeddings["held"].take(rows, axis=0).sum(axis=1)
         shown = entities["shown"]
-        better = ~entities["labelled"] & self._alignment.revise & (present > shown)
+        better = (entities["rounds"] == 0) & self._alignment.revise & (present > shown)
         places = np.flatnonzero((present >= self._alignment.quorum) & ((shown == 0) | better))
         chosen, present, revisions = rows[places], present[places], entities["revision"][places]
         self._entities["shown"][chosen] = present

@@ -66,10 +66,11 @@ class VaflParty:
     requests: how often an entity is shown anew because the coordinator asks.
     ledger_limit: entities of a partition of which it is remembered what was released; of others nothing is sent.
     patience: seconds after which embeddings without any answer are trouble.
+    catch_up_samples, catch_up_patience: see :class:`~streamfl.vafl.catch_up.CatchUp`.
     carry: of a sample's record, the headers that its embedding gets.
     """
 
-    prompt = True
+    prompt = urgent = True
 
     def __init__(
         self,
@@ -90,6 +91,8 @@ class VaflParty:
         requests: int = 4,
         ledger_limit: int = 1_000_000,
         patience: float = math.inf,
+        catch_up_samples: int = 0,
+        catch_up_patience: float = math.inf,
         carry: Carry = carried_nothing,
     ) -> None:
         self.name = name
@@ -117,6 +120,8 @@ class VaflParty:
             mechanism=mechanism,
             without_noise=without_noise,
             ledger_limit=ledger_limit,
+            catch_up_samples=catch_up_samples,
+            catch_up_patience=catch_up_patience,
         )
         self._moments = Moments()
         self._tasks: dict[int, PartyPartition] = {}
@@ -126,12 +131,30 @@ class VaflParty:
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._silence.wake_at, *(task.shown.wake_at for task in self._tasks.values())]
+        times = [self._silence.wake_at, *(task.wake_at for task in self._tasks.values())]
         return min((at for at in times if at is not None), default=None)
 
     @property
     def full(self) -> Collection[int]:
-        return [partition for partition, task in self._tasks.items() if len(task.waiting) >= self.waiting_limit]
+        return [partition for partition, task in self._tasks.items() if len(task.waiting) >= self._room(task)]
+
+    @property
+    def most_records(self) -> int | None:
+        # Twice as many, so that gradients come along with samples.
+        return 2 * sum(task.catch_up.room or 0 for task in self._tasks.values()) or None
+
+    @property
+    def backlog(self) -> str | None:
+        told = (task.catch_up.told(len(task.waiting)) for task in self._tasks.values())
+        return next((one for one in told if one is not None), None)
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        for partition, count in records.items():
+            if partition in self._tasks:
+                self._tasks[partition].catch_up.unread(count)
+
+    def _room(self, task: PartyPartition) -> int:
+        return self.waiting_limit if task.catch_up.room is None else min(task.catch_up.room, self.waiting_limit)
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -162,11 +185,15 @@ class VaflParty:
         if self._moments.pass_to(now, tick=not batch):
             for task in self._tasks.values():
                 task.shown.set_back(now)
+                task.catch_up.set_back(now)
                 task.renew_epoch(now)
-        if not batch:
-            for task in self._tasks.values():
+        for received in batch:
+            self._tasks[received.record.partition].catch_up.rest += isinstance(received.message, Sample)
+        for task in self._tasks.values():
+            if not batch:
                 task.shown.expire(now)
-                self._queue_waiting(task, now)
+            task.catch_up.pass_time(len(task.waiting), now)
+            self._queue_waiting(task, now)
         samples = [one.message.features for one in batch if isinstance(one.message, Sample)]
         features = iter(encode_rows(np.array(samples, self.function.dtype)))
         gradients = [one.message.gradient for one in batch if isinstance(one.message, Reply)]
@@ -241,7 +268,8 @@ class VaflParty:
     def _take_sample(self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
         task.life.begin(now)
-        if task.waiting.samples or (self.steps.in_flight is not None and task.busy):
+        task.catch_up.rest -= 1
+        if task.waiting.samples or task.busy:
             task.waiting.append(entity, features, headers)
         else:
             self._queue(task, entity, features, headers, now)
@@ -265,6 +293,7 @@ class VaflParty:
             self._figures.ignored["superseded"] += 1
             return []
         self._silence.answered()
+        task.catch_up.heard(shown, now)
         sends: list[Send] = []
         if not reply.gradient:
             if self._queue_again(task, reply.entity, shown, now):
@@ -314,6 +343,7 @@ class VaflParty:
             return False
         sequence = task.life.next_sequence(bare=mechanism is None)
         task.shown.queue(entity, ShownEntity(now, sequence, features, requests), headers)
+        task.catch_up.showed(len(task.waiting), now)
         self._figures.counts["embeddings"] += 1
         return True
 

@@ -65,6 +65,11 @@ class PartyLife:
         return None if self._counters is None else self._counters.epoch
 
     @property
+    def sequence(self) -> int:
+        """The number of the latest embedding."""
+        return 0 if self._counters is None else self._counters.sequence
+
+    @property
     def steps(self) -> int:
         return 0 if self._counters is None else self._counters.steps
 

@@ -14,6 +14,8 @@ from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.role import Notice, PeerError
 from streamfl.sequences import is_to_come
+from streamfl.vafl.catch_up import KEY as CATCH_UP
+from streamfl.vafl.catch_up import CatchUp
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.party_life import KEY as LIFE
 from streamfl.vafl.party_life import PartyLife
@@ -42,6 +44,8 @@ class PartySettings:
     mechanism: Mechanism | None
     without_noise: bool
     ledger_limit: int
+    catch_up_samples: int
+    catch_up_patience: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class PartyPartition:
         self.life = PartyLife(self._parts, settings.fingerprint, settings.start)
         self.shown = ShownEntities(self._parts, settings.expiry, settings.limit, forgotten)
         self.waiting = WaitingSamples(self._parts, self.life)
+        steps = settings.steps
+        # With in_flight it never shows all at once, behind or not.
+        samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
+        self.catch_up = CatchUp(self._parts, self.life, self.shown, samples, settings.catch_up_patience)
         mechanism, name = settings.mechanism, settings.name
         self.ledger = Ledger(settings.ledger_limit, None if mechanism is None else mechanism.budget)
         noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
@@ -99,7 +107,15 @@ class PartyPartition:
     def busy(self) -> bool:
         """Whether as many entities are on their way as may be."""
         limit = self._settings.steps.in_flight
-        return limit is not None and len(self.shown) + self.model.gathered >= limit
+        if limit is None:
+            return self.catch_up.waits(len(self.waiting))
+        return len(self.shown) + self.model.gathered >= limit
+
+    @property
+    def wake_at(self) -> float | None:
+        """When an entity is forgotten, or waited for no longer."""
+        times = (self.shown.wake_at, self.catch_up.wake_at(len(self.waiting)))
+        return min((at for at in times if at is not None), default=None)
 
     def renew_epoch(self, now: float) -> None:
         """Give up an epoch that a clock far ahead named: the coordinator would refuse it until that time comes.
@@ -137,6 +153,8 @@ class PartyPartition:
             self._check_history()
             if not self.life.steps:
                 self.model.begin_with(self._first_parameters(self.life.start))
+        elif key == CATCH_UP:
+            self.catch_up.restore(value)
         elif kind == b"entity":
             self.shown.restore(name, value, self.model.check_features)
         elif kind == b"answered":

@@ -21,6 +21,8 @@ _PACE = {
     "learning.batch_size",
     "learning.regularisation",
     "learning.in_flight",
+    "learning.catch_up_samples",
+    "learning.catch_up_patience_seconds",
     "learning.wait_for",
     "learning.quorum",
     "learning.max_staleness",
@@ -40,6 +42,8 @@ _PACE = {
 }
 # The coordinator's keys: a party's file may have them, and they have no effect there.
 _NOT_A_PARTYS = {"learning.loss", "learning.classes"}
+# A release that knows layout 1 would take what a party that is behind waits for to be an array of its model.
+_PARTY_LAYOUT = 2
 
 
 def _free(content: Mapping[str, Any]) -> set[str]:
@@ -54,7 +58,7 @@ def party_made_with(settings: VaflSettings) -> MadeWith:
     if settings.samples is not None:
         content["samples.dimension"] = settings.samples.width
     content["learning.optimiser"] = settings.optimiser
-    return MadeWith.of({key: value for key, value in content.items() if key not in _NOT_A_PARTYS}, _free(content))
+    return MadeWith.of({key: value for key, value in content.items() if key not in _NOT_A_PARTYS}, _free(content), _PARTY_LAYOUT)
 
 
 def coordinator_made_with(settings: VaflSettings) -> MadeWith:

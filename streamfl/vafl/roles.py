@@ -112,6 +112,8 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         requests=settings.alignment.requests,
         ledger_limit=settings.privacy.ledger_limit,
         patience=alignment.patience_seconds,
+        catch_up_samples=learning.catch_up_samples,
+        catch_up_patience=learning.catch_up_patience_seconds,
         carry=settings.predictions.carried(by_party=True),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 from typing import Annotated, Any
 
 import msgspec
@@ -67,6 +68,11 @@ class ShownEntities:
 
     def get(self, entity: str) -> ShownEntity | None:
         return self._entities.get(entity)
+
+    def count_after(self, sequence: int, most: int) -> int:
+        """How many have a higher number, ``most`` at most."""
+        latest = islice(reversed(self._entities.values()), most)
+        return sum(1 for _ in takewhile(lambda shown: shown.sequence > sequence, latest))
 
     @property
     def wake_at(self) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
@@ -185,8 +186,14 @@ class KafkaMembership:
 
     def unread(self) -> dict[TopicPartition, int]:
         """Records behind the position of each partition whose end the last fetch told."""
-        ends = {place: self.consumer.highwater(KafkaPartition(*place)) for place in self.positions.now}
-        return {place: max(0, end - self.positions.now[place]) for place, end in ends.items() if end is not None}
+        found: dict[TopicPartition, int] = {}
+        for place, position in self.positions.now.items():
+            # Whoever stood still has lost partitions that it does not know of yet.
+            with suppress(kafka_errors.IllegalStateError):
+                end = self.consumer.highwater(KafkaPartition(*place))
+                if end is not None:
+                    found[place] = max(0, end - position)
+        return found
 
     def close(self) -> None:
         """Leave the group, in bounded time."""

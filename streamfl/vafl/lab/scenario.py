@@ -298,6 +298,9 @@ def scenario(seed: int) -> VaflScenario:
             late = (dataclasses.replace(one, at=one.at + waits[one.client]) for one in producers[-1])
             producers[-1] = tuple(sorted(late, key=lambda one: one.at))
         settings = settings.model_copy(update=update)
+    behind = rng_for(seed, "simulation", "vertical parties behind")
+    catching_up = {"catch_up_samples": int(behind.integers(0, 4)), "catch_up_patience_seconds": float(behind.uniform(0.5, 5.0))}
+    settings = settings.model_copy(update={"learning": settings.learning.model_copy(update=catching_up)})
     return VaflScenario(
         seed=seed,
         settings=settings,

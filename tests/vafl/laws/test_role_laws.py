@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Received, Record, Send
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
@@ -49,7 +50,9 @@ def party(kind: str) -> VaflParty:
         function=function,
         inputs=INPUTS,
         embedding_size=SIZE,
-        steps=PartySteps("adam" if kind == "private" else "adagrad", 0.1, 3, 4 if kind == "paced" else None, 1e-3),
+        steps=PartySteps(
+            "adam" if kind == "private" else "adagrad", 0.1, 1 if kind == "behind" else 3, 4 if kind == "paced" else None, 1e-3
+        ),
         seed=1,
         fingerprint=FINGERPRINT,
         expiry=2.5,
@@ -57,6 +60,8 @@ def party(kind: str) -> VaflParty:
         waiting_limit=4,
         mechanism=mechanism,
         ledger_limit=2 if kind == "private" else 10,
+        catch_up_samples=1 if kind == "behind" else 0,
+        catch_up_patience=1.5,
     )
 
 
@@ -156,28 +161,46 @@ BAD_REPLIES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "subject",
-    [
-        pytest.param(
-            Subject(
-                make=lambda kind=kind: party(kind),  # type: ignore[misc]
-                traffic=party_traffic(kind),
-                anybody=to_a_party,
-                decode=PARTY_DECODE,
-                bad=BAD_REPLIES,
-                repeatable=["gradients"],
-                # Replies are to the epochs of a clock that is right.
-                paced=["embeddings"],
-                same=same,
-            ),
-            id=kind,
-        )
-        for kind in ("online", "paced", "private")
-    ],
-)
+def party_subject(kind: str) -> Subject:
+    return Subject(
+        make=lambda: party(kind),
+        traffic=party_traffic(kind),
+        anybody=to_a_party,
+        decode=PARTY_DECODE,
+        bad=BAD_REPLIES,
+        repeatable=["gradients"],
+        # Replies are to the epochs of a clock that is right.
+        paced=["embeddings"],
+        same=same,
+    )
+
+
+@pytest.mark.parametrize("subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "paced", "private")])
 class TestParty(RoleLaws):
     pass
+
+
+def one_at_a_time(traffic: Traffic) -> Traffic:
+    """The same messages in batches of one sample at most, of which no party is behind."""
+    batches: list[tuple[float, list[Received]]] = []
+    for now, batch in traffic.batches:
+        batches.append((now, []))
+        for received in batch:
+            if received.channel == "samples" and any(one.channel == "samples" for one in batches[-1][1]):
+                batches.append((now, []))
+            batches[-1][1].append(received)
+    return Traffic(batches, traffic.partitions)
+
+
+@pytest.mark.parametrize("subject", [pytest.param(party_subject("behind"), id="behind")])
+class TestPartyThatIsBehind(RoleLaws):
+    """What is waited for, and since when nobody answers, would show here if a restart lost it."""
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
+        """A batch is what is in hand. Where that is not too much, how it was polled does not matter."""
+        law_batch_equals_singles(subject, one_at_a_time(data.draw(subject.traffic)))
 
 
 PARTIES = ("a", "b", "c")

@@ -257,7 +257,7 @@ class Reference:
 
     def _predict(self, name: str, entity: Entity) -> list[Said]:
         present, rules = len(entity.held), self.alignment
-        anew = entity.label is None and rules.revise and present > entity.predicted_of
+        anew = not entity.rounds and rules.revise and present > entity.predicted_of
         if present < rules.quorum or (entity.predicted_of and not anew):
             return []
         outputs = self.head.forward(self.parameters, self._inputs(entity, entity.held))[0]

@@ -111,7 +111,7 @@ def test_first_embeddings_are_turned_back_only_where_the_start_is_the_seeds(
     """
     found = {}
     for seeded in (True, False):
-        chosen = settings("vafl-party", hidden, size, learning={"seeded_start": seeded})
+        chosen = settings("vafl-party", hidden, size, learning={"seeded_start": seeded, "catch_up_samples": 0})
         embeddings = shows(built(chosen), four_features)
         known = embedding_function(chosen, 4).initial(chosen.federation.seed, "bank")
         apart = np.abs(inverted(embeddings, known, hidden) - four_features).max(axis=1)

@@ -1,0 +1,136 @@
+"""How a party that is behind shows its entities in step with its model.
+
+A party is *behind* while more than n of its samples lie unread, or in hand and not shown. It then shows n entities, and goes on as
+their gradients come: so a history is shown by a model that learns from it, and not all of it by one that has learnt nothing. A
+party that is not behind shows whatever comes at once.
+
+Where some gradients came and then none for a moment, the rest of these n is of entities whose label, or whose other parties, are
+not there: it is waited for no longer. Where none came at all for the patience, no coordinator answers or labels are late, and the
+party goes on without waiting until a gradient comes within the patience after its embedding.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.restored import Time
+from streamfl.vafl.party_life import PartyLife
+from streamfl.vafl.shown_entities import ShownEntities, ShownEntity
+from streamfl.wire import Count
+
+__all__ = ["KEY", "CatchUp"]
+
+KEY = b"catch-up"
+# More than gradients take from one to the next.
+PAUSE_SECONDS = 1.0
+BEHIND = "a backlog is shown in step with the model: {} records lie unread, and {} samples in hand wait for gradients"
+ALONE = "a backlog is shown without waiting for gradients, since none came: {} records lie unread, {} samples are in hand"
+
+
+class _Window(msgspec.Struct, array_like=True):
+    """The entities that are waited for; remembered under one key.
+
+    begin: embeddings with a higher number belong to it. since: when the last one was shown, or the last gradient came. answered:
+    whether any came. alone: nothing is waited for.
+    """
+
+    begin: Count = 0
+    since: Time = 0.0
+    answered: bool = False
+    alone: bool = False
+
+
+class CatchUp:
+    """Of one partition.
+
+    parts: where it is remembered.
+    life: counts embeddings.
+    shown: entities without a gradient.
+    samples: n; 0: it never waits.
+    patience: seconds.
+    """
+
+    def __init__(self, parts: ChangedParts, life: PartyLife, shown: ShownEntities, samples: int, patience: float) -> None:
+        self._parts = parts
+        self._life = life
+        self._shown = shown
+        self._samples = samples
+        self._patience = patience
+        self._window = _Window()
+        self._unread: int | None = None
+        # Samples of the batch that were not taken yet.
+        self.rest = 0
+
+    @property
+    def room(self) -> int | None:
+        """The most samples that are worth holding; None: any number."""
+        return self._samples if self._samples and self._unread != 0 and not self._window.alone else None
+
+    def unread(self, records: int) -> None:
+        """So many lie behind the next batch."""
+        self._unread = records
+
+    def told(self, waiting: int) -> str | None:
+        """What it is behind with, in a sentence, with so many samples in hand; None: it is not behind."""
+        if not self.is_behind(waiting):
+            return None
+        return (ALONE if self._window.alone else BEHIND).format(self._unread or 0, waiting)
+
+    def is_behind(self, waiting: int) -> bool:
+        """Whether it is, with so many samples in hand."""
+        return 0 < self._samples < (self._unread or 0) + self.rest + waiting
+
+    def waits(self, waiting: int) -> bool:
+        """Whether nothing more is shown now. waiting: samples in hand."""
+        return self.is_behind(waiting) and not self._window.alone and self._unanswered >= self._samples
+
+    def wake_at(self, waiting: int) -> float | None:
+        """When that ends by itself."""
+        return self._window.since + self._limit if self.waits(waiting) else None
+
+    def showed(self, waiting: int, now: float) -> None:
+        """An entity is shown."""
+        if self.is_behind(waiting) and not self._window.alone:
+            self._window.since = now
+            self._remember()
+
+    def heard(self, one: ShownEntity, now: float) -> None:
+        """A gradient came to an embedding."""
+        window = self._window
+        if window.alone and one.since + self._patience >= now:
+            # What was shown without waiting is not waited for.
+            window.alone, window.begin = False, self._life.sequence
+        elif window.alone or not self._samples or one.sequence <= window.begin:
+            return
+        window.since, window.answered = now, True
+        self._remember()
+
+    def pass_time(self, waiting: int, now: float) -> None:
+        """Nothing is waited for longer than it may be."""
+        at, window = self.wake_at(waiting), self._window
+        if at is None or at > now:
+            return
+        window.alone = not window.answered
+        window.begin, window.since, window.answered = self._life.sequence, now, False
+        self._remember()
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
+        if self._window.since > now:
+            self._window.since = now
+            self._remember()
+
+    def restore(self, value: bytes) -> None:
+        self._window = msgspec.msgpack.decode(value, type=_Window)
+
+    @property
+    def _unanswered(self) -> int:
+        return self._shown.count_after(self._window.begin, self._samples)
+
+    @property
+    def _limit(self) -> float:
+        return min(PAUSE_SECONDS, self._patience) if self._window.answered else self._patience
+
+    def _remember(self) -> None:
+        self._parts.remember(KEY, self._window)

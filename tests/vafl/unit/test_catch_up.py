@@ -1,0 +1,150 @@
+"""How a party that is behind shows its entities in step with its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streamfl.records.samples import Sample
+from streamfl.role import CatchesUp, Received, Record, Send, StateChange
+from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
+from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.party import PartySteps, VaflParty
+from streamfl.wire import VERSION, encode_array
+
+HISTORY = [f"e{number}" for number in range(10)]
+
+
+class Behind:
+    """A party that takes a step on each gradient and shows two entities at a time while more are unread or in hand."""
+
+    def __init__(self) -> None:
+        self.role = self.begun()
+        self.sequences: dict[str, int] = {}
+        self.epoch = 0
+        self.remembered: dict[tuple[int, bytes], bytes | None] = {}
+
+    def begun(self) -> VaflParty:
+        network = DenseNetwork([1, 1], bias=False, dtype=np.float64)
+        role = VaflParty(
+            name="bank",
+            function=network,
+            inputs=1,
+            embedding_size=1,
+            steps=PartySteps("sgd", 1.0, 1),
+            seed=0,
+            catch_up_samples=2,
+            catch_up_patience=30.0,
+        )
+        role.open(0)
+        return role
+
+    def restart(self) -> None:
+        """Another process goes on with what was remembered."""
+        for change in self.role.changed_state():
+            self.remembered[change.partition, change.key] = change.value
+        self.role = self.begun()
+        for (partition, key), value in self.remembered.items():
+            self.role.restore(StateChange("state", partition, key, value))
+
+    def sees(self, entities: Sequence[str], unread: int = 0, now: float = 0.0) -> list[str]:
+        """The entities that it shows when these come in one batch."""
+        return self._take([received("samples", Sample(one, one, (1.0,), None), one) for one in entities], unread, now)
+
+    def answered(self, entity: str, unread: int = 0, now: float = 0.0) -> list[str]:
+        """The entities that it shows when this gradient comes."""
+        reply = Reply(VERSION, 0, entity, self.epoch, self.sequences[entity], encode_array(np.array([-1.0])))
+        return self._take([received("gradients", REPLY.decode(REPLY.encode(reply)), entity)], unread, now)
+
+    def waits_until(self, now: float, unread: int = 0) -> list[str]:
+        """The entities that it shows when nothing but time has come."""
+        return self._take([], unread, now)
+
+    def _take(self, batch: list[Received], unread: int, now: float) -> list[str]:
+        self.role.unread({0: unread})
+        shown = []
+        for send in self.role.receive(batch, now):
+            assert isinstance(send, Send)
+            message = EMBEDDING.decode(send.value or b"")
+            self.sequences[message.entity], self.epoch = message.sequence, message.epoch
+            shown.append(message.entity)
+        return shown
+
+
+def received(channel: str, message: object, key: str) -> Received:
+    return Received(channel, message, Record(channel, 0, 0, key.encode(), b""))
+
+
+def test_a_history_is_shown_as_gradients_come() -> None:
+    """Protects the first hour: a model that has learnt nothing would show a whole history before it learnt from any of it."""
+    party = Behind()
+    assert party.sees(HISTORY) == ["e0", "e1"]
+    assert party.answered("e0") == ["e2"]
+    assert party.answered("e1") == ["e3"]
+    # What is left is no more than may be on its way, and is shown at once.
+    rest = [one for entity in HISTORY[2:8] for one in party.answered(entity)]
+    assert rest == HISTORY[4:]
+
+
+def test_what_comes_live_is_shown_at_once() -> None:
+    """Protects predictions from a wait: nobody is behind who has no more unread than it may show."""
+    party = Behind()
+    assert [party.sees([entity]) for entity in HISTORY] == [[entity] for entity in HISTORY]
+    assert party.role.most_records is None
+
+
+def test_what_lies_unread_counts_and_is_not_fetched() -> None:
+    """Protects the memory and the changelog: of a long history no more is taken than is shown soon."""
+    party = Behind()
+    assert party.role.most_records == 4
+    assert party.sees(HISTORY[:4], unread=100) == ["e0", "e1"]
+    assert (party.role.most_records, list(party.role.full)) == (4, [0])
+
+
+def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
+    """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why predictions stand still."""
+    party = Behind()
+    assert isinstance(party.role, CatchesUp)
+    assert party.role.backlog is None
+    party.sees(HISTORY[:4], unread=100)
+    assert party.role.backlog == (
+        "a backlog is shown in step with the model: 100 records lie unread, and 2 samples in hand wait for gradients"
+    )
+    party.waits_until(30.0, unread=100)
+    assert party.role.backlog == (
+        "a backlog is shown without waiting for gradients, since none came: 100 records lie unread, 0 samples are in hand"
+    )
+
+
+def test_entities_without_a_label_are_not_waited_for_where_others_are_answered() -> None:
+    """Protects a history that lacks some labels: it would wait for the whole patience for each."""
+    party = Behind()
+    party.sees(HISTORY)
+    assert party.answered("e0", now=5.0) == ["e2"]
+    assert party.waits_until(5.9) == []
+    assert party.waits_until(6.0) == ["e3", "e4"]
+
+
+def test_where_no_gradient_comes_it_goes_on_alone_until_one_does() -> None:
+    """Protects predictions where labels are late or no coordinator answers: patience is spent once, also over a restart."""
+    party = Behind()
+    party.sees(HISTORY[:6], unread=4)
+    party.restart()
+    assert party.waits_until(29.0, unread=4) == []
+    assert party.waits_until(30.0, unread=4) == HISTORY[2:6]
+    party.restart()
+    assert party.sees(HISTORY[6:], unread=4, now=31.0) == HISTORY[6:]
+    # Labels of long ago tell nothing of those that come now.
+    party.answered("e0", unread=100, now=40.0)
+    assert party.sees(["x0", "x1", "x2"], unread=100, now=60.0) == ["x0", "x1", "x2"]
+    party.answered("x0", unread=100, now=61.0)
+    assert party.sees(["y0", "y1", "y2"], unread=100, now=61.0) == ["y0", "y1"]
+
+
+def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
+    """Protects the patience: counted from a time to come it would not end."""
+    party = Behind()
+    party.sees(HISTORY, now=1000.0)
+    party.waits_until(10.0)
+    assert party.waits_until(40.0) == HISTORY[2:]
