@@ -19,7 +19,7 @@ from benchmarks.history.tables import TABLES, Shape
 __all__ = ["measure"]
 
 PROGRAM = Path(sys.executable).with_name("streamfl")
-DATA = size(("trump", "friedman", "planes"), ("diabetes",))
+DATA = size(("trump", "friedman", "meters"), ("diabetes",))
 BUSES = size(("sqlite", "kafka"), ("sqlite",))
 SEEDS = size(5, 1)
 # By the number of clients: as many samples of each as it takes some seconds to catch up with, and how many a second are wanted.

@@ -34,6 +34,10 @@ class _Square:
 
     name = "square"
 
+    def __reduce__(self) -> str:
+        # A copy is the loss itself: learners ask which one it is.
+        return "SQUARE"
+
     def value(self, prediction: Any, label: Any) -> NDArray[np.float64]:
         return np.asarray(np.square(np.subtract(prediction, label, dtype=np.float64)), dtype=np.float64)
 
@@ -45,6 +49,9 @@ class _Logistic:
     """log(1 + exp(f)) - y f: minus the log-likelihood of label y in {0, 1} (nats) when f is the log-odds of label 1."""
 
     name = "logistic"
+
+    def __reduce__(self) -> str:
+        return "LOGISTIC"
 
     def value(self, prediction: Any, label: Any) -> NDArray[np.float64]:
         log_odds = np.asarray(prediction, dtype=np.float64)

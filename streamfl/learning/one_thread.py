@@ -20,22 +20,27 @@ class _OneThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._within = 0
-        self._libraries: ThreadpoolController | None = None
-        self._limit: Any = None
+        self._libraries: list[Any] | None = None
+        self._limited: list[tuple[Any, int]] = []
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._within:
-                # Looking for the libraries takes longer than a step of learning.
-                self._libraries = self._libraries or ThreadpoolController()
-                self._limit = self._libraries.limit(limits=1, user_api="blas")
+                # Looking for the libraries takes longer than a step of learning, and setting five times as long as asking.
+                if self._libraries is None:
+                    self._libraries = [one for one in ThreadpoolController().lib_controllers if one.user_api == "blas"]
+                asked = [(one, one.get_num_threads()) for one in self._libraries]
+                self._limited = [(one, threads) for one, threads in asked if threads != 1]
+                for one, _ in self._limited:
+                    one.set_num_threads(1)
             self._within += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._lock:
             self._within -= 1
             if not self._within:
-                self._limit.restore_original_limits()
+                for one, threads in self._limited:
+                    one.set_num_threads(threads)
 
 
 one_thread = _OneThread()

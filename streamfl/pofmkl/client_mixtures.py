@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.kernels.log_weights import normalised
+from streamfl.kernels.online_scaling import clipped
 from streamfl.pofmkl.client_journal import Forecast
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
@@ -89,8 +90,9 @@ class ClientMixtures:
             change, _, _ = corrected(
                 _deviations(experts, pivot, scale.deviation), numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows]
             )
-            made["ridge"] = np.clip(pivot + scale.deviation * change, scale.low, scale.high)
-        return np.mean([made[name] for name in self._mixtures], axis=0), pivot
+            made["ridge"] = clipped(pivot + scale.deviation * change, scale.low, scale.high)
+        total = np.add.reduce([made[name] for name in self._mixtures], axis=0)
+        return total / len(self._mixtures), pivot
 
     def learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
         """Judge experts by a forecast that knew one label at least, and fit the ridge. deviation (rows,): of the labels."""
@@ -105,7 +107,7 @@ class ClientMixtures:
         if "ridge" in self._mixtures:
             numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows] = ridge_step(
                 _deviations(forecast.experts, forecast.pivot, deviation),
-                np.clip((labels - forecast.pivot) / deviation, -LARGEST_TARGET, LARGEST_TARGET),
+                clipped((labels - forecast.pivot) / deviation, -LARGEST_TARGET, LARGEST_TARGET),
                 numbers["ridge_weights"][rows],
                 numbers["ridge_covariance"][rows],
                 RIDGE,
@@ -126,7 +128,8 @@ class ClientMixtures:
         """Add up what predictions and kernels lost, where ``labelled`` (rows,): regret and error are computed from it."""
         errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
         own = np.where(labelled, self.losses(forecast.predictions, labels), 0.0)
-        self._numbers["sums"][rows, 1:] += np.stack([labelled, errors, own], axis=1)
+        for place, lost in enumerate((labelled, errors, own), 1):
+            self._numbers["sums"][rows, place] += lost
         losses = self.losses(forecast.experts[:, : self._kernels], labels[:, None])
         self._numbers["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
 
@@ -172,4 +175,4 @@ class ClientMixtures:
 
 
 def _deviations(experts: Floats, pivot: Floats, deviation: Floats) -> Floats:
-    return np.clip((experts - pivot[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
+    return clipped((experts - pivot[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)

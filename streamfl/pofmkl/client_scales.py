@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels.online_scaling import moments_with, predictive_deviation
+from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 
@@ -65,7 +65,7 @@ class Scale:
 
     def target(self, labels: Floats) -> Floats:
         """y_n = clip((y - m) / s, +-3): (samples,)."""
-        return np.clip((labels - self.mean) / self.deviation, -LARGEST_TARGET, LARGEST_TARGET)
+        return clipped((labels - self.mean) / self.deviation, -LARGEST_TARGET, LARGEST_TARGET)
 
 
 class ClientScales:
@@ -121,31 +121,43 @@ class ClientScales:
 
     def see(self, rows: NDArray[np.intp], inputs: Floats) -> None:
         """A sample of each of these clients, without its label."""
-        moments = self._moments
-        counts = moments["samples"][rows] + 1
+        self._moments[rows] = self.seen(rows, inputs)
+
+    def seen(self, rows: NDArray[np.intp], inputs: Floats) -> NDArray[Any]:
+        """What ``see`` makes of these clients, rows of ``layout``; nothing of it stays."""
+        moments = self._moments[rows]
+        counts = moments["samples"] + 1
         first = counts == 1
-        moments["origin"][rows[first]] = self._project(inputs[first])
-        means, squares = moments_with(counts, moments["input_mean"][rows], moments["input_squares"][rows], inputs)
-        moments["samples"][rows], moments["input_mean"][rows], moments["input_squares"][rows] = counts, means, squares
-        moments["entries"][rows] += 1
+        if first.any():
+            moments["origin"][first] = self._project(inputs[first])
+        means, squares = moments_with(counts, moments["input_mean"], moments["input_squares"], inputs)
+        moments["samples"], moments["input_mean"], moments["input_squares"] = counts, means, squares
+        moments["entries"] += 1
+        return moments
 
     def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
         """A label of each of these clients. late: its sample was seen in an entry of its own."""
-        moments = self._moments
+        moments = self._moments[rows]
         if late:
-            moments["entries"][rows] += 1
-        counts = moments["labels"][rows] + 1
-        means, squares = moments_with(counts, moments["label_mean"][rows], moments["label_squares"][rows], labels)
-        moments["labels"][rows], moments["label_mean"][rows], moments["label_squares"][rows] = counts, means, squares
-        moments["kept"][rows] += 1
+            moments["entries"] += 1
+        counts = moments["labels"] + 1
+        means, squares = moments_with(counts, moments["label_mean"], moments["label_squares"], labels)
+        moments["labels"], moments["label_mean"], moments["label_squares"] = counts, means, squares
+        moments["kept"] += 1
         first = counts == 1
-        moments["low"][rows] = np.where(first, labels, np.minimum(moments["low"][rows], labels))
-        moments["high"][rows] = np.where(first, labels, np.maximum(moments["high"][rows], labels))
-        moments["lags"][rows] = np.stack([labels, moments["lags"][rows, 0]], axis=1)
+        moments["low"] = np.where(first, labels, np.minimum(moments["low"], labels))
+        moments["high"] = np.where(first, labels, np.maximum(moments["high"], labels))
+        lags = moments["lags"]
+        lags[:, 1] = lags[:, 0]
+        lags[:, 0] = labels
+        self._moments[rows] = moments
 
     def scale(self, rows: NDArray[np.intp], inputs: Floats, lags: Floats | None = None) -> Scale:
         """The scale of a sample of each of these clients. lags: the labels before it; None: the client's latest."""
-        moments = self._moments[rows]
+        return self.scale_by(self._moments[rows], inputs, lags)
+
+    def scale_by(self, moments: NDArray[Any], inputs: Floats, lags: Floats | None = None) -> Scale:
+        """The same by what was ``seen`` of these clients."""
         if lags is None:
             lags = moments["lags"]
         known, mean = moments["labels"], moments["label_mean"]
@@ -157,8 +169,8 @@ class ClientScales:
             # The largest of n values is expected to be exceeded by the range / (n - 1).
             margin = (moments["high"] - moments["low"]) / np.maximum(known - 1, 1)
             low, high = moments["low"] - margin, moments["high"] + margin
-        scaled_lags = np.clip((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
-        scaled_lags[np.isnan(scaled_lags)] = 0.0
+        scaled_lags = clipped((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
+        np.copyto(scaled_lags, 0.0, where=np.isnan(scaled_lags))
         variances = moments["input_squares"] / np.maximum(moments["samples"], 1)[:, None]
         return Scale(
             known=known,
@@ -190,10 +202,6 @@ class ClientScales:
     def content(self, row: int) -> bytes:
         """The client's moments as they are remembered."""
         return bytes(self._moments[row].tobytes())
-
-    def record(self, row: int) -> NDArray[Any]:
-        """A copy of the client's moments, which ``restore`` takes back."""
-        return self._moments[row : row + 1].copy()
 
     def restore(self, row: int, moments: Any) -> None:
         """Take back what ``content`` gave, decoded by ``layout``."""

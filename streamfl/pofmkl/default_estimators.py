@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,9 @@ from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
 from streamfl.pofmkl.lone_client import LoneClient
+from streamfl.pofmkl.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
 from streamfl.pofmkl.views import VIEWS, ViewedFeatures
 from streamfl.role import ConfigurationError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Classifier", "Regressor"]
 
@@ -35,6 +33,8 @@ DETECTORS = ("adwin", "none")
 KEPT = 256
 # Of a label, and of one in units of how far the first two are apart: squares in float32 end at 3e38.
 LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
+# A learner of each class holds 5 MB. So many classes are more likely a number that Regressor is for, or an identifier.
+MOST_CLASSES = 100
 
 Floats = NDArray[np.float64]
 _Sample = dict[Hashable, float]
@@ -107,39 +107,54 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self.precision = precision
         self.seed = seed
         self._columns = _Columns()
-        self._client: LoneClient | None = None
-        self._latest: deque[tuple[_Sample, float]] = deque(maxlen=KEPT)
+        # One learns the label, or whether it is of one class.
+        self._clients: list[LoneClient] = []
+        self._latest: deque[tuple[_Sample, Any]] = deque(maxlen=KEPT)
         self._label_name: Hashable = None
 
     @property
     def kernel_weights(self) -> Floats:
-        """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any sample."""
-        return np.zeros(0) if self._client is None else normalised(self._client.log_weights)
+        """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any sample.
 
-    def learn_many(self, X: pd.DataFrame, y: pd.Series[Any]) -> None:
-        """Learn from the rows in order, as ``learn_one`` does; ValueError at a broken row, with those before it learnt."""
-        if len(X) != len(y):
-            raise ValueError(f"{len(X)} rows of features come with {len(y)} labels")
-        self._label_name = y.name
-        for x, label in zip(_rows(X), y.tolist(), strict=True):
-            self._learn(_sample(x), self._number(label))
+        Of the first class, where each class is learnt against the rest.
+        """
+        return normalised(self._clients[0].log_weights) if self._clients else np.zeros(0)
 
-    def _number(self, y: Any) -> float:
+    def learn_many(self, X: Any, y: Any) -> None:
+        """Learn from the rows in order, as ``learn_one`` does; ValueError at a broken row, with those before it learnt.
+
+        X is a DataFrame of pandas or polars, or a NumPy array, whose columns are called 0, 1, 2 …; y a series, an array or a list.
+        """
+        rows, labels = rows_of(X), numbers_or_labels(y)
+        if len(X) != len(labels):
+            raise ValueError(f"{len(X)} rows of features come with {len(labels)} labels")
+        self._label_name = name_of(y)
+        for x, label in zip(rows, labels, strict=True):
+            self.learn_one(x, label)
+
+    def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         raise NotImplementedError
 
-    def _learn(self, x: _Sample, label: float) -> None:
+    def _targets(self, label: Any) -> list[float]:
+        """What each client learns of a label."""
+        raise NotImplementedError
+
+    def _learn(self, x: _Sample, label: Any) -> None:
         with one_thread:
             new = self._columns.new(x)
-            if new or self._client is None:
+            if new or not self._clients:
                 room = self._columns.room
                 self._columns.add(new, x)
-                if self._columns.room > room or self._client is None:
-                    self._client = self._begun()
+                if self._columns.room > room:
+                    self._clients = []
+            for place in range(len(self._clients), len(self._targets(label))):
+                self._clients.append(self._begun(place))
             self._columns.see(x)
             self._latest.append((x, label))
-            self._client.learn(self._columns.row(x), label)
+            for client, target in zip(self._clients, self._targets(label), strict=True):
+                client.learn(self._columns.row(x), target)
 
-    def _begun(self) -> LoneClient:
+    def _begun(self, place: int) -> LoneClient:
         """A client with room for the columns, that has learnt the latest samples."""
         if self.precision not in PRECISIONS:
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
@@ -152,15 +167,13 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         )
         client = LoneClient(features, self._loss, self.seed, self.river or (), self.detector)
         for x, label in self._latest:
-            client.learn(self._columns.row(x), label)
+            client.learn(self._columns.row(x), self._targets(label)[place])
         return client
 
-    def _predicted(self, x: _Sample) -> float | None:
-        """What the learner predicts, nothing of which stays; None before it has learnt anything."""
-        if self._client is None:
-            return None
+    def _predicted(self, x: _Sample) -> list[float]:
+        """What each client predicts, nothing of which stays; nothing before anything was learnt."""
         with one_thread:
-            return self._client.predict(self._columns.row(x))
+            return [client.predict(self._columns.row(x)) for client in self._clients]
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -221,22 +234,23 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn from one sample; ValueError, and nothing learnt, if one of them is no finite number, or the label missing."""
-        self._learn(_sample(x), self._number(y))
+        self._learn(_sample(x), self._scaled(y))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
         """The prediction for one sample, in the unit of the target; 0 before anything was learnt."""
         predicted = self._predicted(_sample(x))
-        if predicted is None or self._origin is None:
+        if not predicted or self._origin is None:
             return 0.0
-        return self._origin + predicted * (self._unit or 1.0)
+        return self._origin + predicted[0] * (self._unit or 1.0)
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series[Any]:
-        """The prediction for each row, with the frame's index."""
-        import pandas as pd
+    def predict_many(self, X: Any) -> Any:
+        """The prediction for each row: a series of pandas with the frame's index, a series of polars, or an array."""
+        return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name, np.float64)
 
-        return pd.Series([self.predict_one(x) for x in _rows(X)], index=X.index, name=self._label_name, dtype=np.float64)
+    def _targets(self, label: float) -> list[float]:
+        return [label]
 
-    def _number(self, y: Any) -> float:
+    def _scaled(self, y: Any) -> float:
         label = _number(y, "the label")
         if label is None:
             raise ValueError(f"the label is missing: it is {_shown(y)}, and a number is expected")
@@ -252,9 +266,12 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
 
 class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
-    """Classification of True and False with what streamfl runs by default, on one stream and without a federation.
+    """Classification with what streamfl runs by default, on one stream and without a federation.
 
-    As :class:`Regressor`, with ``learning.loss = "logistic"``: every expert gives a probability.
+    As :class:`Regressor`, with ``learning.loss = "logistic"``: every expert gives a probability. Labels are texts, whole numbers,
+    True and False, or whatever else is hashable. Two classes are one learner. Of more, each is learnt against the rest, by a
+    learner of its own: three classes take three times the time and the memory. A class that comes late begins with the latest
+    samples.
 
     Parameters
     ----------
@@ -284,46 +301,66 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
     _loss = LOGISTIC
 
+    def __init__(
+        self,
+        features_per_kernel: int = 100,
+        river: tuple[str, ...] | None = None,
+        detector: Literal["adwin", "none"] = "adwin",
+        precision: Literal["float32", "float64"] = "float32",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(features_per_kernel, river, detector, precision, seed)
+        self._classes: list[Hashable] = []
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample; ValueError, and nothing learnt, if a feature is text or infinite, or the label no truth value."""
-        self._learn(_sample(x), self._number(y))
+        """Learn from one sample; ValueError, and nothing learnt, if a feature is text or infinite, or the label no class."""
+        sample, label = _sample(x), self._class(y)
+        if not self._classes and isinstance(label, bool):
+            self._classes = [False, True]
+        elif label not in self._classes:
+            if len(self._classes) == MOST_CLASSES:
+                raise ValueError(f"the label is {_shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns numbers")
+            self._classes = [*self._classes, label]
+        self._learn(sample, label)
 
-    def predict_proba_one(self, x: Mapping[Hashable, Any]) -> dict[bool, float]:
-        """The probabilities of False and True for one sample; a half each before anything was learnt."""
-        predicted = self._predicted(_sample(x))
-        probability = 0.5 if predicted is None else predicted
-        return {False: 1.0 - probability, True: probability}
+    def predict_proba_one(self, x: Mapping[Hashable, Any]) -> dict[Hashable, float]:
+        """The probability of each class that was learnt, for one sample; empty before anything was learnt."""
+        sample = _sample(x)
+        if len(self._classes) == 1:
+            return {self._classes[0]: 1.0}
+        found = self._predicted(sample)
+        if len(self._classes) == 2:
+            either, first = (1.0 - found[0], found[0]), bool(self._classes[0])
+            return dict(zip(self._classes, (either[first], either[not first]), strict=True))
+        likely = [one if known else 1.0 - one for one, known in zip(found, self._classes, strict=True)]
+        return {known: one / sum(likely) for one, known in zip(likely, self._classes, strict=True)}
 
-    def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """The probabilities for each row: columns False and True, with the frame's index."""
-        import pandas as pd
+    def predict_proba_many(self, X: Any) -> Any:
+        """The probabilities for each row: a column for each class, in a frame with its index or in an array."""
+        return columns_like(X, [self.predict_proba_one(x) for x in rows_of(X)], self._classes)
 
-        found = [self.predict_proba_one(x) for x in _rows(X)]
-        return pd.DataFrame(found, index=X.index, columns=[False, True], dtype=np.float64)
+    def predict_many(self, X: Any) -> Any:
+        """The likeliest class of each row, the first of equally likely ones; a series of pandas or polars, or an array."""
+        return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name)
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series[Any]:
-        """The likelier label of each row, False where both are equally likely, with the frame's index."""
-        import pandas as pd
+    def _targets(self, label: Any) -> list[float]:
+        """For each class that is learnt, 1 if it is this one and 0 if not. For False and 0 the reverse, as in the service."""
+        learnt = self._classes if len(self._classes) > 2 else self._classes[:1]
+        return [float((label == one) == bool(one)) for one in learnt]
 
-        likely = [self.predict_proba_one(x)[True] > 0.5 for x in _rows(X)]
-        return pd.Series(likely, index=X.index, name=self._label_name, dtype=bool)
-
-    def _number(self, y: Any) -> float:
-        try:
-            # Any text is true in Python, "no" as well.
-            known = not isinstance(y, str) and y in (0, 1)
-        # Some signs for a gap, and arrays, cannot be compared.
-        except (TypeError, ValueError):
-            known = False
-        if not known:
-            raise ValueError(f"the label is {_shown(y)}: True or False is expected, or 1 or 0")
-        return float(y)
-
-
-def _rows(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
-    names = list(X.columns)
-    columns = [X[name].tolist() for name in names]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)) if names else ({} for _ in range(len(X)))
+    def _class(self, y: Any) -> Hashable:
+        label = y.item() if isinstance(y, np.generic) else y
+        gap = label is None or type(label).__name__ in ("NAType", "NaTType")
+        # A NaN and an infinity are no whole numbers either.
+        if gap or not isinstance(label, Hashable) or (isinstance(label, float) and not label.is_integer()):
+            raise ValueError(
+                f"the label is {_shown(y)}: a text, a whole number, or True or False is expected; Regressor learns numbers"
+            )
+        return label
 
 
 def _sample(x: Mapping[Hashable, Any]) -> _Sample:

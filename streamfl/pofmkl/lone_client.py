@@ -1,7 +1,7 @@
 """One client of the default preset with the server's step beside it: no federation, no journal, and no array longer than a sample.
 
 It does what :class:`~streamfl.pofmkl.default_learner.DefaultLearner` does for one labelled sample, by the same owners of state and
-in the same order, and then what the server does with the client's rows.
+in the same order, and then what the server does with the client's rows. Nobody asks it for regret, so nothing is added up for that.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
+from streamfl.kernels.online_scaling import clipped
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.client_journal import ChangedParts, Forecast
 from streamfl.pofmkl.client_mixtures import MIXTURES, ClientMixtures
@@ -30,7 +31,6 @@ LOG_ROWS = 512
 
 Floats = NDArray[np.float64]
 _ROW = np.zeros(1, np.intp)
-_LABELLED = np.ones(1, np.bool_)
 
 
 class _NothingRemembered(ChangedParts):
@@ -93,10 +93,8 @@ class LoneClient:
         """Learn a sample, inputs (1, d), and its label."""
         seen, self._looked_at = self._look_at(inputs), None
         scale, forecast, labels = seen.scale, seen.forecast, np.array([label])
-        self._scales.restore(0, seen.moments)
+        self._scales.restore(0, seen.moments[0])
         self._scales.learn(_ROW, labels)
-        self._mixtures.count_samples(_ROW)
-        self._mixtures.judge(_ROW, labels, _LABELLED, forecast)
         self._mixtures.learn(_ROW, forecast, scale.deviation, labels)
         errors = self._mixtures.errors(forecast.predictions, labels, scale.deviation)
         self._local.keep(_ROW, scale, labels, errors)
@@ -105,22 +103,21 @@ class LoneClient:
             self._learn_kernels(scale, seen.rows, scale.target(labels))
 
     def _look_at(self, inputs: Floats) -> _LookedAt:
-        if self._looked_at is not None and np.array_equal(self._looked_at.inputs, inputs):
+        content = inputs.tobytes()
+        if self._looked_at is not None and self._looked_at.content == content:
             return self._looked_at
-        scales = self._scales
-        before = scales.record(0)
-        scales.see(_ROW, inputs)
-        scale, moments = scales.scale(_ROW, inputs), scales.record(0)
-        scales.restore(0, before)
+        moments = self._scales.seen(_ROW, inputs)
+        scale = self._scales.scale_by(moments, inputs)
         rows = self._features.rows_of_all(scale.views)
         raw = np.einsum("kd,kd->k", rows, self._parameters)
-        experts = np.hstack([scale.mean[:, None] + scale.deviation[:, None] * raw, self._local.predict(_ROW, scale)])
-        experts[np.isnan(experts)] = 0.0
-        experts = np.clip(experts, scale.low[:, None], scale.high[:, None])
+        of_kernels = scale.mean[:, None] + scale.deviation[:, None] * raw
+        experts = np.concatenate([of_kernels, self._local.predict(_ROW, scale)], axis=1)
+        np.copyto(experts, 0.0, where=np.isnan(experts))
+        experts = clipped(experts, scale.low[:, None], scale.high[:, None])
         experts = experts.astype(self._features.dtype).astype(np.float64)
         predictions, pivot = self._mixtures.mix(_ROW, experts, scale)
         forecast = Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags, np.dtype([]))
-        self._looked_at = _LookedAt(inputs, moments, scale, rows, forecast)
+        self._looked_at = _LookedAt(content, moments, scale, rows, forecast)
         return self._looked_at
 
     def _learn_kernels(self, scale: Scale, rows: NDArray[Any], target: Floats) -> None:
@@ -133,8 +130,7 @@ class LoneClient:
             del self._log[: len(self._log) - self._step.rows_in_block]
 
     def _stepped(self, parameters: NDArray[Any], rows: NDArray[Any], target: Floats | NDArray[Any]) -> NDArray[Any]:
-        kernels = np.arange(self._features.kernels)
-        return self._step.apply(parameters, kernels, rows * target.astype(rows.dtype)).astype(rows.dtype)
+        return self._step.apply_to_all(parameters, rows * target.astype(rows.dtype)).astype(rows.dtype)
 
     def _react(self) -> None:
         """Forget what was before the client's errors rose."""
@@ -171,15 +167,16 @@ class LoneClient:
 
 
 class _LookedAt:
-    """A sample, inputs (1, d), and what was made of it.
+    """A sample and what was made of it.
 
+    content: its inputs.
     moments: of the client, once the sample is among what it has seen.
     scale: of the sample.
     rows (kernels, 2 D): its features.
     forecast: what was predicted.
     """
 
-    __slots__ = ("forecast", "inputs", "moments", "rows", "scale")
+    __slots__ = ("content", "forecast", "moments", "rows", "scale")
 
-    def __init__(self, inputs: Floats, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast) -> None:
-        self.inputs, self.moments, self.scale, self.rows, self.forecast = inputs, moments, scale, rows, forecast
+    def __init__(self, content: bytes, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast) -> None:
+        self.content, self.moments, self.scale, self.rows, self.forecast = content, moments, scale, rows, forecast

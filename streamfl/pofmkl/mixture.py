@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +31,7 @@ def log_posterior(losses: Floats, counts: Floats, log_prior: Floats, noisy: bool
     >>> log_posterior(np.array([[1.0, 2.0]]), np.array([4.0]), np.zeros(2), noisy=True)
     array([[ 0., -2.]])
     """
-    least = losses.min(axis=1, keepdims=True)
+    least = np.minimum.reduce(losses, axis=1, keepdims=True)
     excess = losses - least
     if noisy:
         excess /= 2.0 * np.maximum(least / np.maximum(counts, 1.0)[:, None], LEAST_NOISE)
@@ -46,8 +44,8 @@ def mixed(predictions: Floats, log_weights: Floats) -> Floats:
     >>> mixed(np.array([[1.0, 3.0]]), np.array([[0.0, -1000.0]]))
     array([1.])
     """
-    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    return np.asarray((weights * predictions).sum(axis=1) / weights.sum(axis=1))
+    weights = np.exp(log_weights - np.maximum.reduce(log_weights, axis=1, keepdims=True))
+    return np.asarray(np.add.reduce(weights * predictions, axis=1) / np.add.reduce(weights, axis=1))
 
 
 def corrected(deviations: Floats, weights: Floats, covariances: Floats) -> tuple[Floats, Floats, Floats]:
@@ -86,6 +84,6 @@ def ridge_step(
     gains = spread / (1.0 + total)[:, None]
     errors = targets - np.einsum("ke,ke->k", weights, deviations)
     covariances = (1.0 - leak) * (covariances - gains[:, :, None] * spread[:, None, :])
-    diagonal: Any = np.arange(covariances.shape[1])
-    covariances[:, diagonal, diagonal] += leak / ridge
+    diagonal = np.einsum("kee->ke", covariances)
+    diagonal += leak / ridge
     return weights + gains * errors[:, None], covariances

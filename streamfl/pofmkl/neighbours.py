@@ -11,6 +11,10 @@ __all__ = ["NEIGHBOURS", "Projection", "neighbour_predictions"]
 
 NEIGHBOURS = 3
 LAG_WEIGHT = np.float32(0.25)
+# Below, the inverse would be no number in single precision.
+LEAST_VARIANCE = np.finfo(np.float32).tiny
+# Of a sample among those kept, and of a metric.
+PLACES, METRICS = np.arange(256, dtype=np.uint32), np.arange(2)[:, None]
 # Distances in so many random directions are within a fifth of the true ones, and a client's state stays below 64 KB.
 WIDEST = 56
 
@@ -52,13 +56,12 @@ def neighbour_predictions(
     p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest; scaled are the columns by their
     deviations, and the two labels before each sample, already standardised, count by half. Of equally near ones, the first kept.
 
-    Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, n, 2); labels (rows, n), n at most 256;
+    Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, 2, n); labels (rows, n), n at most 256;
     filled (rows,): how many of the n are in use, one at least; variances (rows, p). Returns (rows, 2).
     """
     rows, size = labels.shape
-    # Below, the inverse would be no number in single precision.
-    varying = variances > np.finfo(np.float32).tiny
-    by_deviation = np.where(varying, 1.0 / np.where(varying, variances, 1.0), 0.0).astype(np.float32)
+    by_deviation = np.zeros_like(variances)
+    np.divide(1.0, variances, out=by_deviation, where=variances > LEAST_VARIANCE)
     # By metric, then by sample.
     distances = np.empty((rows, 2, size), np.float32)
     differences = kept - queries[:, None, :]
@@ -67,21 +70,24 @@ def neighbour_predictions(
     with np.errstate(invalid="ignore"):
         np.matmul(differences, np.ones(queries.shape[1], np.float32), out=distances[:, 0])
         np.matmul(differences, by_deviation[:, :, None], out=distances[:, 1, :, None])
-    before = kept_lags - lags[:, None, :]
+    before = kept_lags - lags[:, :, None]
     np.square(before, out=before)
-    distances[:, 1] += LAG_WEIGHT * (before[..., 0] + before[..., 1])
-    if filled.min() < size:
-        unused = np.arange(size) >= filled[:, None]
+    distances[:, 1] += LAG_WEIGHT * (before[:, 0] + before[:, 1])
+    fewest = int(np.minimum.reduce(filled))
+    if fewest < size:
+        unused = PLACES[:size] >= filled[:, None]
         np.copyto(distances, np.inf, where=unused[:, None, :])
     count = min(NEIGHBOURS, size)
     # Positive floats are ordered as their bits are. The last 8 of these carry the place: partitioning numbers beats finding places.
-    marked = distances.view(np.uint32) & np.uint32(0xFFFFFF00) | np.arange(size, dtype=np.uint32)
+    marked = distances.view(np.uint32) & np.uint32(0xFFFFFF00) | PLACES[:size]
     marked.partition(count - 1, axis=2)
     nearest = (marked[..., :count] & np.uint32(0xFF)).astype(np.intp)
-    near = np.sqrt(np.take_along_axis(distances, nearest, axis=2).astype(np.float64))
+    of_row = np.arange(rows)[:, None, None]
+    near = np.sqrt(distances[of_row, METRICS, nearest].astype(np.float64))
     used = np.isfinite(near)
-    near[~used] = 0.0
-    means = near.sum(axis=2, keepdims=True) / used.sum(axis=2, keepdims=True)
+    if not used.all():
+        near[~used] = 0.0
+        count = np.add.reduce(used, axis=2, keepdims=True, dtype=np.intp)
+    means = np.add.reduce(near, axis=2, keepdims=True) / count
     shares = used / (near / np.where(means > 0, means, 1.0) + 0.1)
-    chosen = labels[np.arange(rows)[:, None, None], nearest]
-    return np.asarray((shares * chosen).sum(axis=2) / shares.sum(axis=2))
+    return np.asarray(np.add.reduce(shares * labels[of_row, nearest], axis=2) / np.add.reduce(shares, axis=2))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import FeatureMap, frequencies, grid
+from streamfl.kernels.online_scaling import clipped
 from streamfl.seeding import philox_key
 
 __all__ = ["VIEWS", "ViewedFeatures", "centred", "standardised"]
@@ -33,8 +34,9 @@ def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
     """
     varying = variances > 0
     deviations = np.sqrt(np.where(varying, variances, 1.0))
-    scaled = np.clip((inputs - means) / deviations, -LARGEST_DEVIATION, LARGEST_DEVIATION)
-    return np.asarray(np.where(varying, scaled, 0.0) / np.sqrt(np.maximum(varying.sum(axis=1, keepdims=True), 1)))
+    scaled = clipped((inputs - means) / deviations, -LARGEST_DEVIATION, LARGEST_DEVIATION)
+    count = np.add.reduce(varying, axis=1, dtype=np.intp, keepdims=True)
+    return np.asarray(np.where(varying, scaled, 0.0) / np.sqrt(np.maximum(count, 1)))
 
 
 def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
@@ -44,9 +46,10 @@ def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
 
     Returns the same shape; 0 where nothing varied.
     """
-    total = variances.sum(axis=1, keepdims=True)
-    scaled = np.where(total > 0, (inputs - means) / np.sqrt(np.where(total > 0, total, 1.0)), 0.0)
-    norms = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
+    total = np.add.reduce(variances, axis=1, keepdims=True)
+    varying = total > 0
+    scaled = np.where(varying, (inputs - means) / np.sqrt(np.where(varying, total, 1.0)), 0.0)
+    norms = np.sqrt(np.add.reduce(np.square(scaled), axis=1, keepdims=True))
     return np.asarray(scaled * np.minimum(1.0, LARGEST_DEVIATION / np.maximum(norms, LARGEST_DEVIATION)))
 
 
@@ -101,16 +104,16 @@ class ViewedFeatures:
         samples, means, variances: (samples, d).
         lags: standardised labels, newest first, (samples, 2).
         """
-        by_columns = standardised(samples, means, variances)
-        by_total = centred(samples, means, variances)
-        halved = LAG_SCALE * lags
+        by_columns = standardised(samples, means, variances).astype(self.dtype)
+        by_total = centred(samples, means, variances).astype(self.dtype)
+        halved = (LAG_SCALE * lags).astype(self.dtype)
         made = {
             "standardised": by_columns,
             "centred": by_total,
-            "standardised-lags": np.hstack([by_columns, halved]),
-            "centred-lags": np.hstack([by_total, halved]),
+            "standardised-lags": np.concatenate([by_columns, halved], axis=1),
+            "centred-lags": np.concatenate([by_total, halved], axis=1),
         }
-        return [made[view].astype(self.dtype) for view in self.views]
+        return [made[view] for view in self.views]
 
     def predict(self, inputs: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
         """theta_i . z_i of every kernel: (samples, kernels).

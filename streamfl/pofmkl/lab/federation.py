@@ -49,7 +49,7 @@ class Outcome:
     one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
     client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
     order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
-    name, (T,) each: how it stood after every round. interrupted: where it ended early, before clients on their own were learnt too.
+    name, (T,) each: how it stood after every round. interrupted: where it ended early.
     """
 
     settings: PofmklSettings
@@ -169,10 +169,9 @@ def simulate(
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
     samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, client-1, … if left out). ``watch`` is told what is done and the number of predictions made so far; if
-    it says True, the run ends, and its outcome is of the rounds so far. Under a byte budget the time that the token buckets see is
-    one second a round, and more where a round waits for them. DataError if the federation diverges or refuses a sample,
-    ConfigurationError if its settings let it stand still.
+    the clients' (client-0, … if left out). ``watch`` is told what is done and how many predictions; if it says True, the run ends,
+    and its outcome is of the rounds so far. Under a byte budget the token buckets see one second a round, and more where a round
+    waits for them. DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot but stand still.
     """
     rounds, clients, dimension = inputs.shape
     scales = settings.samples or SamplesSection(topic="samples")

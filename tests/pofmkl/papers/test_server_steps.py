@@ -57,6 +57,17 @@ def one_by_one(kernels: NDArray[np.intp], units: NDArray[np.float64], labels: ND
     return theta
 
 
+def test_a_row_of_each_kernel_is_learnt_alike_with_and_without_a_memory() -> None:
+    """Protects the estimators, which take the short way: the same parameters to the last bit, beyond the end of a block."""
+    step, short = least_squares(), least_squares(remembered=False)
+    theta = of_short = np.zeros((KERNELS, LENGTH))
+    for row in range(BLOCK + 3):
+        _, units, labels = samples(KERNELS, seed=row)
+        theta = step.apply(theta, np.arange(KERNELS), units * labels[:, None])
+        of_short = short.apply_to_all(of_short, units * labels[:, None])
+        np.testing.assert_array_equal(of_short, theta)
+
+
 def snapshots(step: RecursiveLeastSquares, length: int, dtype: Any) -> dict[int, NDArray[Any]]:
     """P of each kernel as it was last remembered."""
     found = {}

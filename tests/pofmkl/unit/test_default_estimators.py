@@ -61,10 +61,10 @@ def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, 
     expected = low + (high - low) * served
     model, found = estimator(), []
     for x, y in rows:
-        found.append(model.predict_proba_one(x)[True] if loss == "logistic" else model.predict_one(x))
+        found.append(model.predict_proba_one(x).get(True) if loss == "logistic" else model.predict_one(x))
         model.learn_one(x, y)
     # Before any label the service has the lower end of samples.label_range, which the estimator does not know.
-    np.testing.assert_allclose(found[1:], expected[1:], atol=1e-5 * (high - low))
+    np.testing.assert_allclose(np.array(found[1:], float), expected[1:], atol=1e-5 * (high - low))
     assert sum(model.kernel_weights) == pytest.approx(1.0)
 
 
@@ -127,11 +127,14 @@ def test_looking_at_a_sample_leaves_no_trace() -> None:
     assert [model.predict_one(x) for x, _ in rows] == [untouched.predict_one(x) for x, _ in rows]
 
 
-@pytest.mark.parametrize("samples", [3, 100, LOG_ROWS + 30])
-def test_a_copy_is_small_and_goes_on_as_the_original(samples: int) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "samples"), [(Regressor, 3), (Regressor, 100), (Regressor, LOG_ROWS + 30), (Classifier, 100)]
+)
+def test_a_copy_is_small_and_goes_on_as_the_original(estimator: Any, samples: int) -> None:
     """Protects models that are stored: a copy holds samples for matrices, and predicts what the original does, to the last bit."""
-    rows = list(datasets.TrumpApproval().take(samples + 70))
-    model = Regressor(river=("linear",))
+    data = datasets.TrumpApproval() if estimator is Regressor else datasets.Phishing()
+    rows = list(data.take(samples + 70))
+    model = estimator(river=("linear",))
     for x, y in rows[:samples]:
         model.learn_one(x, y)
     stored = pickle.dumps(model)
@@ -139,6 +142,8 @@ def test_a_copy_is_small_and_goes_on_as_the_original(samples: int) -> None:
     again = pickle.loads(stored)  # noqa: S301
     for x, y in rows[samples:]:
         assert again.predict_one(x) == model.predict_one(x)
+        if estimator is Classifier:
+            assert again.predict_proba_one(x) == model.predict_proba_one(x)
         for one in (model, again):
             one.learn_one(x, y)
 
@@ -183,8 +188,9 @@ def test_a_broken_sample_is_refused_by_name_and_leaves_no_trace(estimator: Any, 
     before = pickle.dumps(model)
     with pytest.raises(ValueError, match="'new'"):
         model.learn_one({"a": 1.0, "new": poison}, True)
-    with pytest.raises(ValueError, match="label"):
-        model.learn_one({"a": 1.0, "new": 1.0}, poison)
+    if estimator is Regressor or poison is math.inf:
+        with pytest.raises(ValueError, match="label"):
+            model.learn_one({"a": 1.0, "new": 1.0}, poison)
     with pytest.raises(ValueError, match="label"):
         model.learn_one({"a": 1.0, "new": 1.0}, None)
     assert pickle.dumps(model) == before
@@ -224,18 +230,23 @@ def test_a_first_sample_may_have_no_feature(estimator: Any, x: dict[str, Any], m
     assert many.predict_one({"a": 1.0}) == one.predict_one({"a": 1.0})
 
 
-@pytest.mark.parametrize("y", [None, math.nan, math.inf, -math.inf, pd.NA, pd.NaT, 2e18, 10**400, [1.0], 1j, "1"])
-def test_a_label_that_cannot_be_learnt_is_told(y: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+NO_LABELS = [None, math.nan, math.inf, -math.inf, pd.NA, pd.NaT, [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y"),
+    [(Regressor, y) for y in (*NO_LABELS, 2e18, 10**400, 1j, "1")] + [(Classifier, y) for y in (*NO_LABELS, 0.5)],
+)
+def test_a_label_that_cannot_be_learnt_is_told(estimator: Any, y: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects all later predictions from one label, and whoever looks for it: the error says what it is, and nothing is learnt."""
     monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
-    for estimator in ESTIMATORS:
-        model = estimator(features_per_kernel=10)
-        model.learn_one({"a": 1.0}, 1)
-        with pytest.raises(ValueError, match="the label is"):
-            model.learn_one({"a": 2.0}, y)
-        with pytest.raises(ValueError, match="the label is"):
-            model.learn_many(pd.DataFrame({"a": [2.0]}), pd.Series([y], dtype=object))
-        assert model.predict_one({"a": 1.0}) == 1
+    model = estimator(features_per_kernel=10)
+    model.learn_one({"a": 1.0}, 1)
+    with pytest.raises(ValueError, match="the label is"):
+        model.learn_one({"a": 2.0}, y)
+    with pytest.raises(ValueError, match="the label is"):
+        model.learn_many(pd.DataFrame({"a": [2.0]}), pd.Series([y], dtype=object))
+    assert model.predict_one({"a": 1.0}) == 1
 
 
 def test_labels_too_far_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def test_neighbours_are_those_of_scikit_learn(dimension: int) -> None:
     rows, size = 4, 30
     filled = np.array([1, 2, 12, 30])
     queries, lags = rng.standard_normal((rows, dimension)), rng.standard_normal((rows, 2))
-    kept, kept_lags = rng.standard_normal((rows, size, dimension)), rng.standard_normal((rows, size, 2))
+    kept, kept_lags = rng.standard_normal((rows, size, dimension)), rng.standard_normal((rows, 2, size))
     labels, variances = rng.standard_normal((rows, size)), rng.uniform(0.1, 9, (rows, dimension))
     if dimension > 1:
         variances[:, 0] = 0.0
@@ -100,7 +100,7 @@ def test_neighbours_are_those_of_scikit_learn(dimension: int) -> None:
         scale = np.where(variances[row] > 0, 1 / np.sqrt(np.where(variances[row] > 0, variances[row], 1)), 0)
         plain = kept[row, :count], queries[row]
         scaled = (
-            np.hstack([kept[row, :count] * scale, kept_lags[row, :count] / 2]),
+            np.hstack([kept[row, :count] * scale, kept_lags[row, :, :count].T / 2]),
             np.hstack([queries[row] * scale, lags[row] / 2]),
         )
         for metric, (held, query) in enumerate((plain, scaled)):
@@ -115,7 +115,7 @@ def test_a_sample_that_came_before_is_answered_by_the_labels_it_had() -> None:
     kept = np.zeros((1, 4, 2), np.float32)
     labels = np.array([[1.0, 1.0, 1.0, 1.0]], np.float32)
     found = neighbour_predictions(
-        kept[:, 0], np.zeros((1, 2), np.float32), kept, np.zeros((1, 4, 2), np.float32), labels, np.array([4]), kept[:, 0]
+        kept[:, 0], np.zeros((1, 2), np.float32), kept, np.zeros((1, 2, 4), np.float32), labels, np.array([4]), kept[:, 0]
     )
     assert found.tolist() == [[1.0, 1.0]]
 
