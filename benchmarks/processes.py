@@ -43,9 +43,7 @@ class Processes:
 
     def command(self, *arguments: str) -> str:
         """What a command of streamfl prints; RuntimeError with what it said if it fails."""
-        done = subprocess.run(
-            [self._program, *arguments], cwd=self.folder, capture_output=True, text=True, env=self._environment
-        )
+        done = subprocess.run([self._program, *arguments], cwd=self.folder, capture_output=True, text=True, env=self._environment)
         if done.returncode:
             raise RuntimeError(f"streamfl {' '.join(arguments)} ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
