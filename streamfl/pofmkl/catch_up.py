@@ -1,8 +1,8 @@
 """How a client that is behind learns in step with the model, and how long it waits for a server that is silent.
 
 A client is *behind* while more than n of its labels lie unlearnt in hand, or more than n for each client of its partition lie
-unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model has
-advanced. A client that is not behind never waits. Nobody waits for another client.
+unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model holds
+them. A client that is not behind never waits. Nobody waits for another client.
 
 A model that has seen little changes much with each version. So a client begins with one label a version, and gets one more after
 every 8 labels, up to n. A client that is behind and gets new records all the same is granted as many more as came meanwhile, so
@@ -13,6 +13,7 @@ When no server answers for the patience nobody waits any longer (:mod:`streamfl.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ __all__ = ["CatchUp"]
 LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
 # A model that has seen little changes fast: a client begins with one label a version, and gets one more after so many.
 LABELS_A_GRANT = 8
+# The server publishes at once what it has read. What is in no version so long after the last one was refused, or comes later.
+PAUSE_SECONDS = 0.25
 BEHIND = (
     "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
     "client on each version"
@@ -54,6 +57,19 @@ class _Partition:
     told: bool = False
 
 
+@dataclass(slots=True)
+class _Shard:
+    """A shard of the model, as far as updates from here are in it.
+
+    version: the newest; since: when it came; infinite while there is an update that it came before.
+    full: the version that holds all of them, if the server refuses none and nobody else sends any: a version counts updates.
+    """
+
+    version: int = 0
+    since: float = math.inf
+    full: int = 0
+
+
 class CatchUp:
     """Says who is behind, what a client may learn before the model has advanced, and how much is read ahead.
 
@@ -71,6 +87,7 @@ class CatchUp:
         self._notices: list[Notice] = []
         # As they were last, and as they were when a label was learnt last.
         self._versions: tuple[int, ...] = ()
+        self._shards: list[_Shard] = []
         self._learnt_on: tuple[int, ...] | None = None
         # Clients that were granted labels in this step.
         self._granted = 0
@@ -128,11 +145,36 @@ class CatchUp:
             return self._learnt_on == versions
         return min(versions) < YOUNG_LABELS * self._seats.limit
 
-    def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int]) -> None:
-        """These are the versions of the model. waiting: labels in hand, by partition."""
+    def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float) -> bool:
+        """These are the versions of the model. Returns whether updates are waited for no longer, since time has passed.
+
+        waiting: labels in hand, by partition.
+        """
+        self._shards = self._shards or [_Shard() for _ in versions]
         if versions != self._versions:
             self._versions = versions
             self._enough = [self._partitions[number] for number in self.full(waiting)]
+        over = False
+        for shard, version in zip(self._shards, versions, strict=True):
+            if version != shard.version:
+                # A lower one is of a server that began anew.
+                shard.full = shard.full if version > shard.version else version
+                shard.version, shard.since = version, now
+            elif shard.version < shard.full and now >= shard.since + PAUSE_SECONDS:
+                shard.full, over = version, True
+        return over
+
+    @property
+    def wake_at(self) -> float | None:
+        """When updates that are in no version are waited for no longer."""
+        times = (shard.since + PAUSE_SECONDS for shard in self._shards if shard.version < shard.full and shard.since < math.inf)
+        return min(times, default=None)
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
+        for shard in self._shards:
+            if shard.since < math.inf:
+                shard.since = min(shard.since, now)
 
     def end_step(self, learnt: int) -> None:
         """So many labels were learnt in this step."""
@@ -162,26 +204,26 @@ class CatchUp:
         client.share = in_hand / max(1, in_hand, waiting[number])
         behind = waited or in_hand > self._grant(client.record) or self._is_behind(number)
         # Whoever was behind is not before the model holds its last updates.
-        behind = behind or (client.record.behind and not _is_answered(client, self._versions))
+        behind = behind or (client.record.behind and not self._is_answered(client))
         client.limited = client.record.behind = self.samples > 0 and behind and not self._silence.is_alone(number)
 
     def _grant(self, record: ClientRecord) -> int:
         """The labels that a client may learn on one version."""
         return min(self.samples, 1 + max(0, record.uploads_drawn - 1) // LABELS_A_GRANT)
 
-    def may_learn(self, client: Client, versions: tuple[int, ...]) -> bool:
+    def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label."""
         record = client.record
-        return not client.limited or record.labels_learnt < record.granted or _is_answered(client, versions)
+        return not client.limited or record.labels_learnt < record.granted or self._is_answered(client)
 
-    def count(self, client: Client, versions: tuple[int, ...]) -> None:
-        """The client learns a label on these versions."""
+    def count(self, client: Client) -> None:
+        """The client learns a label."""
         if not self.samples:
             return
         record = client.record
         partition = self._partitions[client.key[0]]
-        if _is_answered(client, versions):
-            record.learnt_on, record.labels_learnt, record.awaited = versions, 0, ()
+        if self._is_answered(client):
+            record.learnt_on, record.labels_learnt, record.awaited = self._versions, 0, ()
             record.granted = self._grant(record)
             self._granted += 1
             if client.limited:
@@ -195,12 +237,31 @@ class CatchUp:
 
     def sent(self, client: Client, shard: int) -> None:
         """An update of the client goes to a shard."""
-        if self.samples and shard not in client.record.awaited:
+        if not self.samples:
+            return
+        if shard not in client.record.awaited:
             client.record.awaited = (*client.record.awaited, shard)
+        known = self._shards[shard]
+        known.since = math.inf
+        known.full = client.in_version[shard] = max(known.full, known.version) + 1
 
     def is_used_up(self, client: Client) -> bool:
         """Whether the client may learn no more labels before the model advances."""
         return client.limited and client.record.labels_learnt >= client.record.granted
+
+    def _is_answered(self, client: Client) -> bool:
+        """Whether every shard that the client's last updates went to holds them; also if nothing of it is under way.
+
+        After a restart it is not known which version does: then a shard that has advanced counts.
+        """
+        learnt_on, awaited = client.record.learnt_on, client.record.awaited
+        if client.uploading:
+            return False
+        return learnt_on is None or all(
+            self._versions[shard] != learnt_on[shard]
+            and min(client.in_version.get(shard, 0), self._shards[shard].full) <= self._versions[shard]
+            for shard in awaited
+        )
 
     # ---- what is told
 
@@ -229,11 +290,3 @@ class CatchUp:
         yield Measurement("catch_up_labels", "counter", text, self._learnt_behind)
         text = "Labels learnt beyond learning.catch_up_samples on one version, because as many came meanwhile"
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)
-
-
-def _is_answered(client: Client, versions: tuple[int, ...]) -> bool:
-    """Whether every shard that the client's last updates went to has advanced since; also if nothing of it is under way."""
-    learnt_on, awaited = client.record.learnt_on, client.record.awaited
-    if client.uploading:
-        return False
-    return learnt_on is None or all(versions[shard] != learnt_on[shard] for shard in awaited)

@@ -154,7 +154,8 @@ class PofmklClient:
 
     @property
     def wake_at(self) -> float | None:
-        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at)
+        catch_up = self.catch_up.wake_at if self._labels.room.total else None
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at, catch_up)
         return min([when for when in due if when is not None], default=None)
 
     @property
@@ -237,13 +238,13 @@ class PofmklClient:
         self._unread = {}
         self._hear(batch, now, replies)
         room = self._labels.room
-        self.catch_up.begin_step(self.model.versions, room.counts)
+        waited_enough = self.catch_up.begin_step(self.model.versions, room.counts, now)
         self._seats.end_own_steps(self.silence.hear(self.model.versions))
         if self.model.versions != before:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)
             room.look_again(self._seats)
-        if not batch and self.silence.look(now):
+        if waited_enough or (not batch and self.silence.look(now)):
             room.look_again(self._seats)
         self._seats.begin_own_steps(self.silence.is_unanswered)
         learnt = self._outcomes.labels
@@ -296,6 +297,7 @@ class PofmklClient:
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
         self.silence.set_back(now)
+        self.catch_up.set_back(now)
         self._uploads.set_back(now)
         self._seats.set_back(now)
         self._labels.set_back(now)

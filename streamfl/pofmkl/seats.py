@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -35,6 +35,7 @@ class Client:
     cost: of its uploads.
     uploading: an upload of it is gathered, or was begun in this step.
     limited, share, arrived: as :class:`~streamfl.pofmkl.catch_up.CatchUp` notes them.
+    in_version: by shard, the version that holds the client's last update, as far as it can be counted.
     """
 
     record: ClientRecord
@@ -47,6 +48,7 @@ class Client:
     limited: bool = False
     share: float = 0.0
     arrived: int = 0
+    in_version: dict[int, int] = field(default_factory=dict)
 
 
 class Seats:

@@ -100,8 +100,7 @@ class Uploads:
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
-        versions = self._model.versions
-        return self._pace.may_learn(client.record, versions) and self._catch_up.may_learn(client, versions)
+        return self._pace.may_learn(client.record, self._model.versions) and self._catch_up.may_learn(client)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that the client's next label is for; None: the label has to wait."""
@@ -111,7 +110,7 @@ class Uploads:
         if upload is not None:
             upload.record.awaited = client.limited
             self._pace.count(client.record, self._model.versions)
-            self._catch_up.count(client, self._model.versions)
+            self._catch_up.count(client)
             client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
 

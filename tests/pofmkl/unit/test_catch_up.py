@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 
 from streamfl.kernels import SQUARE
-from streamfl.pofmkl.catch_up import LABELS_A_GRANT
+from streamfl.pofmkl.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
@@ -84,6 +84,11 @@ def figure(made: PofmklClient, name: str) -> float:
     return found[name].value
 
 
+def answer(made: PofmklClient) -> Received:
+    """The version that holds all updates."""
+    return model(int(figure(made, "updates")))
+
+
 def test_a_backlog_in_hand_is_learnt_in_step_and_in_order() -> None:
     """Protects whoever has history: without this all of it is predicted by the model as it is before the server answered once."""
     made = role()
@@ -99,7 +104,7 @@ def test_what_a_client_may_learn_on_a_version_grows_up_to_the_setting() -> None:
     """Protects speed: a model that has seen much changes little, so that a backlog of thousands need not go one by one."""
     made = role()
     sizes = [len(predicted(made.receive(readings("a", 60), 1.0)))]
-    sizes += [len(predicted(made.receive([model(version)], 1.0))) for version in range(1, 32)]
+    sizes += [len(predicted(made.receive([answer(made)], 1.0))) for _ in range(1, 32)]
     assert sizes[: 2 * LABELS_A_GRANT] == [1] * LABELS_A_GRANT + [2] * (LABELS_A_GRANT // 2) + [N] * (LABELS_A_GRANT // 2)
 
 
@@ -148,13 +153,35 @@ def test_a_client_goes_on_when_every_shard_that_heard_it_has_advanced() -> None:
     assert predicted(made.receive([model(1, shard=1)], 3.0)) == [1]
 
 
+def test_a_version_without_its_updates_is_no_answer() -> None:
+    """Protects history: whoever went on with a version of others' updates would be one version behind from then on."""
+    made = role()
+    made.receive([*readings("a", 1), *readings("b", 5)], 1.0)
+    assert predicted(made.receive([model(1)], 2.0)) == [], "a's is in it, and b's is not"
+    assert predicted(made.receive([model(2)], 2.1)) == [1]
+    assert predicted(made.receive([model(3)], 2.2)) == [2]
+    # A server that begins anew counts from the beginning.
+    assert predicted(made.receive([model(1)], 3.0)) == [3]
+
+
+def test_an_update_that_is_in_no_version_is_waited_for_no_longer_than_a_moment() -> None:
+    """Protects whoever learns beside a client whose updates the server refuses: they are counted here, and never there."""
+    made = role()
+    made.receive([*readings("a", 1), *readings("b", 5)], 1.0)
+    assert predicted(made.receive([model(1)], 2.0)) == []
+    assert made.wake_at == 2.0 + PAUSE_SECONDS
+    assert predicted(made.receive([], 2.1)) == []
+    assert predicted(made.receive([], 2.0 + PAUSE_SECONDS)) == [1]
+    assert predicted(made.receive([model(2)], 3.0)) == [2], "what is missing is not waited for again"
+
+
 def test_a_client_that_is_faster_than_the_model_keeps_up() -> None:
     """Protects a fast live stream: what it may learn grows with what comes, or its lag would grow without end."""
     made, in_hand = role(), []
     number = 0
     for version in range(1, 60):
         made.unread({0: 0})
-        made.receive([*readings("a", 20, begin=number), model(version)], float(version))
+        made.receive([*readings("a", 20, begin=number), *([answer(made)] if version > 1 else [])], float(version))
         number += 20
         in_hand.append(made.waiting.get("samples", 0))
     assert max(in_hand[10:]) <= 60, f"the backlog of a stream of 20 records a version: {in_hand}"
@@ -236,7 +263,7 @@ def test_no_more_is_read_than_there_is_work_for() -> None:
         most = made.most_records if not made.full else 0
         assert most is not None
         batch = [readings(f"c{(number + place) % 4}", 1, begin=number + place)[0] for place in range(most)]
-        made.receive([model(version), *batch], float(version))
+        made.receive([*([answer(made)] if version > 1 else []), *batch], float(version))
         number += most
         assert made.waiting.get("samples", 0) <= 128
     made.unread({0: 0})
@@ -253,7 +280,7 @@ def test_sorted_history_is_read_further_ahead() -> None:
         made.unread({0: len(topic) - taken})
         room = made.most_records or 4000
         most = 0 if made.full else min(room, len(topic) - taken)
-        replies = made.receive([model(version), *topic[taken : taken + most]], float(version))
+        replies = made.receive([*([answer(made)] if version > 1 else []), *topic[taken : taken + most]], float(version))
         taken += most
         clients |= {len(predicted(replies))}
     assert max(clients) > 10, "most of the clients learn at once in the end"

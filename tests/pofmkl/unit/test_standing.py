@@ -146,7 +146,7 @@ def test_who_goes_on_alone_is_counted_and_logged_once() -> None:
     assert told == ["alone"]
     assert figure(made, "patience_spent") == 1
     assert "clients learn alone" in str(made.backlog)
-    made.receive([model(1), *readings("a", range(10, 19))], 300.0)
+    made.receive([model(9), *readings("a", range(10, 19))], 300.0)
     made.receive([], 300.0 + PATIENCE)
     assert figure(made, "patience_spent") == 2
 
