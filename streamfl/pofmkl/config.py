@@ -83,7 +83,7 @@ class LearningSection(Section):
     `lockstep`: a round at a time, as in the paper; with `paper` this is the default. The server and the clients need the same."""
     max_staleness: int | None = Field(default=None, ge=1)
     """The samples that a client may take on one model version. `bounded` requires it; nothing else has it."""
-    catch_up_samples: int = Field(default=2, ge=0, le=1_000_000)
+    catch_up_samples: int = Field(default=4, ge=0, le=1_000_000)
     """With `async`: the most labels that a client learns on one version of the model while it is behind, because its topic has a
     history or it was away. It then waits for the model to advance. It begins with one label, and gets one more after every 8. 0: a
     backlog is learnt at once, with the model as it is. Live records never wait."""

@@ -352,7 +352,7 @@ def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
 
 
 # When a client's state began, its token bucket was filled last, and it was seen last.
-_CLIENT_TIMES = {"epoch": 0, "filled_at": 0.0, "seen_at": 0.0}
+_CLIENT_TIMES = {"epoch": 0, "filled_at": 0.0, "seen_at": 0.0, "on_version_zero": 0}
 # When the client's state began, which its runs say too, and when it was heard last.
 _SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "runs": []}
 
