@@ -91,7 +91,7 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int, missing: bool 
         now += draw(st.sampled_from([0.0, 0.25, 1.0, 3.0]))
         batch: list[Received] = []
         if draw(st.booleans()):
-            # It holds every update: what is counted of those that a version lacks is not remembered, and after a restart any will do.
+            # It holds every update: what is counted of those that it lacks is not remembered, and after a restart any will do.
             version += 100
             batch += model_version(version, shards, len(BANDWIDTHS) * views)
         for index in range(draw(st.integers(0, 8))):
