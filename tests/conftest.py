@@ -84,6 +84,12 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are as wide as their content, whatever runs the tests: pytest's workers are told a width."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs in the tests' process configures logging, to a stderr that is closed after the test."""
     handlers, level = list(logging.root.handlers), logging.root.level
