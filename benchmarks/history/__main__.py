@@ -12,13 +12,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.history.bus import BUSES, bus_at
-from benchmarks.history.cell import SERVERS, WAYS, Cell, Comparison, Measured, measure_cell, simulated
+from benchmarks.history.bus import BUSES
+from benchmarks.history.cell import CLIENTS_RATE, SERVERS, WAYS, Cell, Comparison, Measured, measure_cell, simulated
 from benchmarks.history.tables import FILES, TABLES, Shape
 
 __all__ = ["main"]
-
-CLIENTS_RATE = 5.0
 
 
 def main() -> None:
@@ -55,8 +53,7 @@ def main() -> None:
             for way in given.way or WAYS:
                 measured = []
                 for seed in seeds:
-                    with bus_at(bus) as url:
-                        measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), url, given.streamfl))
+                    measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), bus, given.streamfl))
                     _tell(f"{data} {bus} {way} seed {seed}", measured[-1])
                 figures = _row(Comparison(measured, promised), shape.clients * shape.samples)
                 table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *figures)

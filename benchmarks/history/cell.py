@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.history.bus import bus_at
 from benchmarks.history.deployment import LOOK_SECONDS, Deployment
 from benchmarks.history.tables import CLIENT, LABEL, write_table
 
-__all__ = ["SERVERS", "WAYS", "Cell", "Comparison", "Measured", "Promised", "measure_cell", "simulated"]
+__all__ = ["CLIENTS_RATE", "SERVERS", "WAYS", "Cell", "Comparison", "Measured", "Promised", "measure_cell", "simulated"]
 
 WAYS = ("history", "paced")
+# Records a second of each client that come live.
+CLIENTS_RATE = 5.0
 SERVERS = ("always", "never", "half")
 
 
@@ -110,9 +113,9 @@ class Comparison:
         return abs(self.mean("mse_half") - told) / max(0.05 * told, 0.01 * self.mean("variance"))
 
 
-def measure_cell(cell: Cell, url: str | None, program: Path) -> Measured:
-    """Run the deployment on the bus at ``url``, or on SQLite in a folder of its own where it is None."""
-    with tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
+def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
+    """Run the deployment on a bus of its own: all deployments have the same topics."""
+    with bus_at(bus) as url, tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
         folder = Path(name)
         table = folder / "readings.csv"
         labels = write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
