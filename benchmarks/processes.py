@@ -52,7 +52,7 @@ class Processes:
         """A command that goes on beside this process."""
         return subprocess.Popen([self._program, *arguments], cwd=self.folder, stderr=subprocess.DEVNULL, env=self._environment)
 
-    def start(self, role: str, environment: Mapping[str, str] | None = None) -> None:
+    def start(self, role: str) -> None:
         """Start one more worker with the file ``role``.toml."""
         started = self._processes.setdefault(role, [])
         log = self.folder / f"{role}-{len(started)}.log"
@@ -62,7 +62,7 @@ class Processes:
                 cwd=self.folder,
                 stdout=file,
                 stderr=file,
-                env={**self._environment, **(environment or {})},
+                env=self._environment,
             )
         started.append(_Process(process, log))
 

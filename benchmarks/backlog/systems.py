@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -70,16 +71,15 @@ def _stay(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(columns, columns=STAY).assign(days=10 + 10 * np.clip(labels / np.abs(labels).max(), -1, 1))
 
 
+# Three tutorials are of the same customers.
+_of_customers = partial(
+    System, topic="credit.predictions", make=_credit, label="defaulted", split=CREDIT_SPLIT, late="shop"
+)
 SYSTEMS = {
-    "vafl": System(
+    "vafl": _of_customers(
         page="vertical-tutorial.md",
         members=("coordinator", "bank", "shop"),
-        late="shop",
         writers=("coordinator", "bank", "shop"),
-        topic="credit.predictions",
-        make=_credit,
-        label="defaulted",
-        split=CREDIT_SPLIT,
         rows=2000,
         simulate=("--online", "--label-delay", "100"),
         learnt=("coordinator", "learnt_total"),
@@ -91,15 +91,10 @@ SYSTEMS = {
         labels_alone="coordinator",
         label_rows=100,
     ),
-    "fdskl": System(
+    "fdskl": _of_customers(
         page="fdskl-tutorial.md",
         members=("bank", "shop"),
-        late="shop",
         writers=("shop", "bank"),
-        topic="credit.predictions",
-        make=_credit,
-        label="defaulted",
-        split=CREDIT_SPLIT,
         rows=3000,
         simulate=("--online", "--label-delay", "100"),
         learnt=("bank", "labelled_entities"),
@@ -111,15 +106,10 @@ SYSTEMS = {
         ),
         label_rows=100,
     ),
-    "quasi-newton": System(
+    "quasi-newton": _of_customers(
         page="quasi-newton-tutorial.md",
         members=("bank", "shop", "auditor"),
-        late="shop",
         writers=("shop", "bank"),
-        topic="credit.predictions",
-        make=_credit,
-        label="defaulted",
-        split=CREDIT_SPLIT,
         rows=1500,
         simulate=(),
         learnt=("bank", "held_out_entities"),
