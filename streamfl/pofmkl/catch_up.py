@@ -61,11 +61,10 @@ class _Partition:
 class _Shard:
     """A shard of the model, as far as updates from here are in it.
 
-    version: the newest; since: when it came; infinite while there is an update that it came before.
+    since: when its newest version came; infinite while there is an update that it came before.
     full: the version that holds all of them, if the server refuses none and nobody else sends any: a version counts updates.
     """
 
-    version: int = 0
     since: float = math.inf
     full: int = 0
 
@@ -76,9 +75,10 @@ class CatchUp:
     samples: n, the labels of a client on one version while it is behind; 0: no client ever waits.
     silence: of the server; who is alone does not wait.
     seats: the clients.
+    shards: of the model.
     """
 
-    def __init__(self, samples: int, silence: ServerSilence, seats: Seats) -> None:
+    def __init__(self, samples: int, silence: ServerSilence, seats: Seats, shards: int) -> None:
         self.samples = samples
         self._silence = silence
         self.granted_more = self._learnt_behind = 0
@@ -87,7 +87,7 @@ class CatchUp:
         self._notices: list[Notice] = []
         # As they were last, and as they were when a label was learnt last.
         self._versions: tuple[int, ...] = ()
-        self._shards: list[_Shard] = []
+        self._shards = [_Shard() for _ in range(shards)]
         self._learnt_on: tuple[int, ...] | None = None
         # Clients that were granted labels in this step.
         self._granted = 0
@@ -150,25 +150,25 @@ class CatchUp:
 
         waiting: labels in hand, by partition.
         """
-        self._shards = self._shards or [_Shard() for _ in versions]
+        before = self._versions or (0,) * len(versions)
         if versions != self._versions:
             self._versions = versions
             self._enough = [self._partitions[number] for number in self.full(waiting)]
         over = False
-        for shard, version in zip(self._shards, versions, strict=True):
-            if version != shard.version:
+        for shard, earlier, version in zip(self._shards, before, versions, strict=True):
+            if version != earlier:
                 # A lower one is of a server that began anew.
-                shard.full = shard.full if version > shard.version else version
-                shard.version, shard.since = version, now
-            elif shard.version < shard.full and now >= shard.since + PAUSE_SECONDS:
+                shard.full = shard.full if version > earlier else version
+                shard.since = now
+            elif version < shard.full and now >= shard.since + PAUSE_SECONDS:
                 shard.full, over = version, True
         return over
 
     @property
     def wake_at(self) -> float | None:
         """When updates that are in no version are waited for no longer."""
-        times = (shard.since + PAUSE_SECONDS for shard in self._shards if shard.version < shard.full and shard.since < math.inf)
-        return min(times, default=None)
+        missing = (shard for shard, version in zip(self._shards, self._versions, strict=False) if version < shard.full)
+        return min((shard.since + PAUSE_SECONDS for shard in missing if shard.since < math.inf), default=None)
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
@@ -243,7 +243,7 @@ class CatchUp:
             client.record.awaited = (*client.record.awaited, shard)
         known = self._shards[shard]
         known.since = math.inf
-        known.full = client.in_version[shard] = max(known.full, known.version) + 1
+        known.full = client.in_version[shard] = max(known.full, self._versions[shard]) + 1
 
     def is_used_up(self, client: Client) -> bool:
         """Whether the client may learn no more labels before the model advances."""

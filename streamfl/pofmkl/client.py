@@ -134,7 +134,7 @@ class PofmklClient:
         self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
         self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
         self.silence = ServerSilence(catch_up_patience)
-        self.catch_up = CatchUp(catch_up_samples, self.silence, self._seats)
+        self.catch_up = CatchUp(catch_up_samples, self.silence, self._seats, shards)
         self._uploads = Uploads(
             learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
         )
