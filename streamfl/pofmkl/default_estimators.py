@@ -219,18 +219,9 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
     _loss = SQUARE
 
-    def __init__(
-        self,
-        features_per_kernel: int = 100,
-        river: tuple[str, ...] | None = None,
-        detector: Literal["adwin", "none"] = "adwin",
-        precision: Literal["float32", "float64"] = "float32",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(features_per_kernel, river, detector, precision, seed)
-        # Labels are told from the first one, in units of how far the first other one is from it: any range of labels will do.
-        self._origin: float | None = None
-        self._unit: float | None = None
+    # Labels are told from the first one, in units of how far the first other one is from it: any range of labels will do.
+    _origin: float | None = None
+    _unit: float | None = None
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn from one sample; ValueError, and nothing learnt, if one of them is no finite number, or the label missing."""
@@ -301,16 +292,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
     _loss = LOGISTIC
 
-    def __init__(
-        self,
-        features_per_kernel: int = 100,
-        river: tuple[str, ...] | None = None,
-        detector: Literal["adwin", "none"] = "adwin",
-        precision: Literal["float32", "float64"] = "float32",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(features_per_kernel, river, detector, precision, seed)
-        self._classes: list[Hashable] = []
+    _classes: tuple[Hashable, ...] = ()
 
     @property
     def _multiclass(self) -> bool:
@@ -320,11 +302,11 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         """Learn from one sample; ValueError, and nothing learnt, if a feature is text or infinite, or the label no class."""
         sample, label = _sample(x), self._class(y)
         if not self._classes and isinstance(label, bool):
-            self._classes = [False, True]
+            self._classes = (False, True)
         elif label not in self._classes:
             if len(self._classes) == MOST_CLASSES:
                 raise ValueError(f"the label is {_shown(y)}: more than {MOST_CLASSES} classes came; Regressor learns numbers")
-            self._classes = [*self._classes, label]
+            self._classes = (*self._classes, label)
         self._learn(sample, label)
 
     def predict_proba_one(self, x: Mapping[Hashable, Any]) -> dict[Hashable, float]:
