@@ -51,9 +51,6 @@ SYSTEMS = {
     'sketch = "identity"\n',
 }
 
-# No line is broken, wherever these tests run.
-WIDE = {**os.environ, "COLUMNS": "200"}
-
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
@@ -116,7 +113,7 @@ with shown.progress("reading [bold]one[/bold]") as work:
     print("result")
 """
     ours, theirs = pty.openpty()
-    environment = {**WIDE, "TERM": "xterm"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, env=environment
     ) as process:
@@ -163,11 +160,7 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
     config = client(tmp_path, f"kafka://{silent}")
     config.write_text(config.read_text().replace("= 2\n[role]", "= 600\n[role]"))
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", "check", str(config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=WIDE,
+        [sys.executable, "-m", "streamfl", "check", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         assert "asking kafka://" in process.stderr.readline()
@@ -184,7 +177,7 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
     data = table(tmp_path, 200_000)
     arguments = ["simulate", str(client(tmp_path, "memory://")), "--data", str(data), "--client-column", "site"]
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=WIDE
+        [sys.executable, "-m", "streamfl", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
