@@ -89,6 +89,11 @@ class CatchUp:
         """When that ends by itself."""
         return self._window.since + self._limit if self.waits(waiting) else None
 
+    def is_over(self, waiting: int, now: float) -> bool:
+        """Whether it has lasted as long as it may."""
+        at = self.wake_at(waiting)
+        return at is not None and at <= now
+
     def showed(self, waiting: int, now: float) -> None:
         """An entity is shown."""
         if self.is_behind(waiting) and not self._window.alone:
@@ -108,9 +113,9 @@ class CatchUp:
 
     def pass_time(self, waiting: int, now: float) -> None:
         """Nothing is waited for longer than it may be."""
-        at, window = self.wake_at(waiting), self._window
-        if at is None or at > now:
+        if not self.is_over(waiting, now):
             return
+        window = self._window
         window.alone = not window.answered
         window.begin, window.since, window.answered = self._life.sequence, now, False
         self._remember()

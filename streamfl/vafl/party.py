@@ -190,7 +190,8 @@ class VaflParty:
         for received in batch:
             self._tasks[received.record.partition].catch_up.rest += isinstance(received.message, Sample)
         for task in self._tasks.values():
-            if not batch:
+            # What is forgotten by now is not waited for either, whether a tick or a message comes first.
+            if not batch or task.catch_up.is_over(len(task.waiting), now):
                 task.shown.expire(now)
             task.catch_up.pass_time(len(task.waiting), now)
             self._queue_waiting(task, now)

@@ -19,7 +19,8 @@ HISTORY = [f"e{number}" for number in range(10)]
 class Behind:
     """A party that takes a step on each gradient and shows two entities at a time while more are unread or in hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiry: float = 86_400.0) -> None:
+        self.expiry = expiry
         self.role = self.begun()
         self.sequences: dict[str, int] = {}
         self.epoch = 0
@@ -36,6 +37,7 @@ class Behind:
             seed=0,
             catch_up_samples=2,
             catch_up_patience=30.0,
+            expiry=self.expiry,
         )
         role.open(0)
         return role
@@ -148,3 +150,13 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
     party.sees(HISTORY, now=1000.0)
     party.waits_until(10.0)
     assert party.waits_until(40.0) == HISTORY[2:]
+
+
+def test_what_is_forgotten_is_not_waited_for_whatever_comes_first() -> None:
+    """Protects the patience: it was spent on entities that were forgotten by then, if a message came before the tick."""
+    by_tick, by_message = Behind(expiry=25.0), Behind(expiry=25.0)
+    for party in (by_tick, by_message):
+        assert party.sees(HISTORY) == ["e0", "e1"]
+    assert by_tick.waits_until(40.0) == ["e2", "e3"]
+    assert by_message.answered("e0", now=40.0) == ["e2", "e3"]
+    assert by_message.waits_until(40.0) == []
