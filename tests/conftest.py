@@ -90,6 +90,12 @@ def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that a busy machine makes slow says what it always says."""
+    monkeypatch.setattr("streamfl.progress.SILENT_SECONDS", 1e6)
+
+
+@pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs in the tests' process configures logging, to a stderr that is closed after the test."""
     handlers, level = list(logging.root.handlers), logging.root.level
