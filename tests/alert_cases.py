@@ -97,6 +97,8 @@ CASES: dict[str, tuple[Told, ...]] = {
         # It falls. What another one has seen of a partition that has its worker is some seconds old.
         Told({'consumer_lag_records{partition="0"}': "9000-10x220", 'group_lag_records{partition="0"}': "2000+10x220"}),
     ),
+    "StreamflDeletedUnread": once('deleted_unread_records_total{topic="readings"}'),
+    "StreamflRecordsLost": once('lost_records_total{topic="readings"}'),
     "StreamflDeadLetters": (
         *once('dead_letters_total{reason="label"}'),
         # Refused before it was first asked.

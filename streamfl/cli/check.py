@@ -10,7 +10,7 @@ import typer
 
 from streamfl.cli.access import rights
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
-from streamfl.cli.check_state import Remembered, look_at_offsets, look_at_standing, look_at_state, look_at_tables
+from streamfl.cli.check_state import Remembered, look_at_deleted, look_at_offsets, look_at_standing, look_at_state, look_at_tables
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import (
     Configured,
@@ -90,6 +90,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             remembered = Remembered()
             findings += look_at_state(configured, bus, channels, remembered)
             findings += look_at_offsets(configured, bus, channels, remembered)
+            findings += look_at_deleted(bus, channels, remembered)
             findings += look_at_tables(bus, role, channels)
             findings += look_at_inputs(configured, bus, role, channels, remembered)
             findings += look_at_standing(configured, bus, channels, remembered)

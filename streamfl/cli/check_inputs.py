@@ -30,12 +30,13 @@ from streamfl.role import (
     Send,
     receive_at_once,
 )
-from streamfl.runtime.bus import Bus, Unreadable
+from streamfl.runtime.bus import Bus, TopicState, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 
 SAMPLE_RECORDS = 10
 EXAMPLES = 3
+DAY = 86_400.0
 LONGEST_EXAMPLE = 200
 
 
@@ -84,6 +85,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
         detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
         yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
+        yield from _times(source.topic, state, records)
         yield from _keys(configured, channel, records)
         if channel == "samples":
             yield from look_at_shape(configured, records)
@@ -130,6 +132,21 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
         place = f"{record.topic}-{record.partition}-{record.offset}"
         found.append(f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}")
     return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
+
+
+def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator[Finding]:
+    """Whether the topic's retention, which goes by the records' own time, keeps the records for other than it says."""
+    retention, now = float(state.options.get("retention.ms", -1)) / 1000, time.time()
+    if state.options.get("message.timestamp.type") != "CreateTime" or "delete" not in state.options.get("cleanup.policy", ""):
+        return
+    ahead = sum(record.timestamp > now + DAY for record in records)
+    old = sum(record.timestamp < now - retention for record in records) if retention >= 0 else 0
+    told = [f"{old} older than its retention of {retention / DAY:g} days may be deleted before they are read"] if old else []
+    told += [f"{ahead} with a time ahead keep their segments from being deleted"] if ahead else []
+    if told:
+        detail = f"of {counted(len(records), 'record')} {' and '.join(told)}: retention goes by the time that the writer gave"
+        remedy = "set message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are replayed"
+        yield Finding(f"retention of {topic} by time", True, detail, remedy, warns=True)
 
 
 def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,10 +13,11 @@ from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured, counted
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
+from streamfl.runtime.input_topics import is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["Remembered", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
+__all__ = ["Remembered", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
 
 # A worker reads all of it at its start; whoever only asks is not kept that long.
 READING_SECONDS = 30.0
@@ -26,19 +28,22 @@ EXAMPLES = 3
 class Remembered:
     """What is there for the role to take back, which a check does not do.
 
-    nothing: it would begin with no state at all, for certain. positions: up to where each partition of an input was taken.
+    nothing: it would begin with no state at all, for certain. positions: up to where each partition of an input was taken. facts:
+    what is remembered beside the positions.
     whole: all of it was read.
     """
 
     nothing: bool = True
     positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    facts: dict[tuple[str, int], int] = field(default_factory=dict)
     whole: bool = True
 
     def note_position(self, record: Record) -> None:
         """A worker's record of how far it has read; one that is damaged is the worker's to refuse."""
         if record.value is not None and len(record.value) == 8:
             topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
-            self.positions[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
+            held = self.facts if is_fact(topic) else self.positions
+            held[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
 
 
 def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
@@ -84,6 +89,25 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
         f"nothing, to go on from the state; to read again from there, begin anew: "
         f"{ways_to_begin_anew(channels.own_changelogs.values(), group)}",
     )
+
+
+def look_at_deleted(bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """Whether records were deleted before they were read: what the workers found out, and what they will."""
+    found: dict[str, list[str]] = {topic: [] for topic in _existing(bus, (one.topic for one in channels.inputs.values()))}
+    for (topic, partition), unread in sorted(unread_of(remembered.facts).items()):
+        found.get(topic, []).append(f"of partition {partition} {unread}")
+    for topic, told in found.items():
+        begins = bus.offsets(topic, -math.inf)
+        told += [
+            f"of partition {partition} {begins[partition] - position} records that a worker has yet to read are gone: offsets "
+            f"{position} to {begins[partition] - 1}"
+            for (name, partition), position in sorted(remembered.positions.items())
+            if name == topic and position < begins.get(partition, 0)
+        ]
+        if told:
+            more = f"; and {len(told) - EXAMPLES} more" if len(told) > EXAMPLES else ""
+            remedy = "let the topic keep its records for longer than workers may be away (retention.ms, retention.bytes)"
+            yield Finding(f"retention of {topic}", True, "; ".join(told[:EXAMPLES]) + more, remedy, warns=True)
 
 
 def _judged(
@@ -170,7 +194,8 @@ def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remem
     if not remembered.nothing and remembered.whole:
         # What cannot be taken back was told; the topics can be asked all the same.
         with suppress(ConfigurationError, BusUnavailable, Unreadable):
-            role, positions = taken_back(configured, bus)
+            role, tasks = taken_back(configured, bus)
+            positions = tasks.positions
     for one in how_it_stands(configured, bus, positions, role):
         yield Finding(one.respect, True, one.text, one.remedy, warns=bool(one.remedy))
 

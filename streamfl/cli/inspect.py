@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list, print_table
 from streamfl.role import ConfigurationError, Record, Role
 from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
 from streamfl.simulation.laboratory import Report, Standing
@@ -36,17 +38,17 @@ def inspect(
     configured = read_configuration(config)
     settings = configured.settings
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        role, positions = taken_back(configured, bus)
+        role, tasks = taken_back(configured, bus)
         report = _reported(configured, role, client)
-        places = _places(bus, configured, positions)
-        standings = how_it_stands(configured, bus, positions, role)
+        places = _places(bus, configured, tasks.positions, tasks.topics.unread)
+        standings = how_it_stands(configured, bus, tasks.positions, role)
         members = bus.members(settings.group)
     if format is OutputFormat.JSON:
         told = [asdict(one) for one in standings]
         print_json({"group": settings.group, "workers": members, "inputs": places, "standing": told, **report.figures})
         return
     print_table(report.title, report.columns, report.rows)
-    columns = ("topic", "partition", "read up to", "end", "behind")
+    columns = ("topic", "partition", "read up to", "end", "behind", "deleted unread")
     rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
     print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
     if standings:
@@ -56,12 +58,12 @@ def inspect(
 
 def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
     """What the role remembers, and up to where that reflects each input. client: only this one."""
-    role, positions = taken_back(configured, bus)
-    return _reported(configured, role, client), positions
+    role, tasks = taken_back(configured, bus)
+    return _reported(configured, role, client), tasks.positions
 
 
-def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Mapping[TopicPartition, int]]:
-    """The role with its state of every partition, and up to where that reflects each input."""
+def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Tasks]:
+    """The role with its state of every partition, and what is remembered of its inputs."""
     role = configured.kind.build(configured.settings)
     return role, _restore(configured, bus, role)
 
@@ -125,8 +127,8 @@ class _Onlooker:
         """There is nothing to leave."""
 
 
-def _restore(configured: Configured, bus: Bus, role: Role) -> Mapping[TopicPartition, int]:
-    """Give the role the state of every partition; up to where it reflects each input."""
+def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
+    """Give the role the state of every partition."""
     settings = configured.settings
     channels = build_channels(settings)
     inputs = tuple(source.topic for source in channels.inputs.values())
@@ -140,18 +142,33 @@ def _restore(configured: Configured, bus: Bus, role: Role) -> Mapping[TopicParti
     onlooker = _Onlooker(bus, settings.group)
     for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):
         tasks.open(onlooker, partition)
-    return tasks.positions
+    return tasks
 
 
-def _places(bus: Bus, configured: Configured, positions: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+def _places(
+    bus: Bus,
+    configured: Configured,
+    positions: Mapping[TopicPartition, int],
+    unread: Mapping[TopicPartition, Unread] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
     found = []
     for source in configured.kind.channels(configured.settings).inputs.values():
+        begins = bus.offsets(source.topic, float("-inf"))
         for partition, end in bus.offsets(source.topic, float("inf")).items():
-            position = positions.get((source.topic, partition))
-            # Where nothing was taken yet, the first record that is left is the next.
-            behind = end - (bus.offsets(source.topic, float("-inf"))[partition] if position is None else position)
+            place = source.topic, partition
+            position = positions.get(place)
+            # Where nothing was taken yet, or what follows is gone, the first record that is left is the next.
+            following = begins[partition] if position is None else max(position, begins[partition])
+            known = unread[place].offsets if place in unread else 0
             found.append(
-                {"topic": source.topic, "partition": partition, "read up to": position, "end": end, "behind": max(0, behind)}
+                {
+                    "topic": source.topic,
+                    "partition": partition,
+                    "read up to": position,
+                    "end": end,
+                    "behind": max(0, end - following),
+                    "deleted unread": known + (0 if position is None else following - position),
+                }
             )
     return found
 

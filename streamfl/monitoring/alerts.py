@@ -131,6 +131,26 @@ WORKER_ALERTS = (
         "streamfl dead-letters CONFIG shows them with the reason in words, and with --replay sends them back.",
     ),
     Alert(
+        "StreamflDeletedUnread",
+        f"{increased('deleted_unread_records_total', 15, 'topic')} > 0",
+        0,
+        "critical",
+        "Records of {{ $labels.topic }} were deleted before {{ $labels.group }} had read them.",
+        "They had no effect: samples were never predicted, messages of other members never counted. Reading went on behind them.",
+        "Let the topic keep its records for longer than workers may be away or behind: retention.ms and retention.bytes. The log "
+        "says which offsets are gone; streamfl inspect CONFIG says how many.",
+    ),
+    Alert(
+        "StreamflRecordsLost",
+        f"{increased('lost_records_total', 15, 'topic')} > 0",
+        0,
+        "critical",
+        "The cluster has lost records of {{ $labels.topic }} that {{ $labels.group }} had read.",
+        "A broker that was behind became the leader. What was learnt of these records stays. What stands in their place is read.",
+        "Set min.insync.replicas to 2 and leave unclean.leader.election.enable off. Whoever wrote the records may have to write "
+        "them again.",
+    ),
+    Alert(
         "StreamflMessagesRefused",
         f"{increased('refused_messages_total', 15, 'reason')} > 0",
         0,

@@ -25,6 +25,7 @@ __all__ = [
     "Bus",
     "BusUnavailable",
     "CommitRefused",
+    "Moved",
     "Outgoing",
     "Polled",
     "Session",
@@ -121,7 +122,8 @@ class Subscription:
     """What a worker joins: co-partitioned inputs in a group, tables read whole, and how commits are guaranteed.
 
     ``transactional_id`` begins with :func:`transactional_prefix` and may differ at every start. ``auto_offset_reset`` says where a
-    group without offsets begins.
+    group without offsets begins. Where records are gone before they were read, "error" raises ConfigurationError; otherwise reading
+    goes on at the first record that is left, and :class:`Moved` says so.
     """
 
     group: str
@@ -131,22 +133,59 @@ class Subscription:
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     transactional_id: str = ""
 
+    def allows(self, moved: Moved) -> Moved:
+        """The same; ConfigurationError if the group is not to go on behind records that are gone."""
+        if self.auto_offset_reset != "error":
+            return moved
+        raise ConfigurationError(
+            f"the record at offset {moved.position} of {moved.topic!r} partition {moved.partition}, which the group {self.group!r} "
+            f"was to read next, is gone, and bus.auto_offset_reset = 'error': set 'earliest' to go on at offset {moved.following}"
+        )
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What was to be read next of an input partition is gone, so that reading goes on elsewhere.
+
+    position: the offset that was to be read next. following: where reading goes on. If that is further on, the records between were
+    deleted before they were read: by retention, or by hand. If it is before, the cluster has lost records that had been read.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    following: int
+
 
 @dataclass
 class Polled:
-    """What a poll brought, to be handled in this order: revoked, assigned, tables, records.
+    """What a poll brought, to be handled in this order: revoked, assigned, tables, records, moved.
 
     revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them). tables: records of the tables, in
-    order within a partition. records: records of the inputs, in order within a partition.
+    order within a partition. records: records of the inputs, in order within a partition. moved: input partitions whose next
+    records were gone; those that follow come with a later poll.
     """
 
     revoked: list[int] = field(default_factory=list)
     assigned: list[int] = field(default_factory=list)
     tables: list[Record] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.revoked or self.assigned or self.tables or self.records)
+        return bool(self.revoked or self.assigned or self.tables or self.records or self.moved)
+
+    def then(self, later: Polled) -> Polled:
+        """This poll and a later one as one. What came of a partition that is gone by then is another worker's."""
+        assigned = [partition for partition in self.assigned if partition not in later.revoked]
+        records = [record for record in self.records if record.partition not in later.revoked]
+        return Polled(
+            self.revoked + later.revoked,
+            assigned + later.assigned,
+            self.tables + later.tables,
+            records + later.records,
+            self.moved + later.moved,
+        )
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamfl.role import Headers, PeerError, Record
-from streamfl.runtime.bus import Outgoing, Step
+from streamfl.runtime.bus import Moved, Outgoing, Step
 from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
 
 __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "Draft", "dead_letter"]
@@ -29,7 +29,7 @@ class Draft:
 
     step: what will be committed. records: of the inputs, for the first time. repeated: that came before and are passed over.
     dead_letters, table_rejections: what was refused, of inputs and of tables. passed_over: how many records were no messages, by
-    reason.
+    reason. moved: where what was to be read next was gone.
     """
 
     step: Step = field(default_factory=Step)
@@ -38,6 +38,7 @@ class Draft:
     dead_letters: list[Refused] = field(default_factory=list)
     table_rejections: list[Refused] = field(default_factory=list)
     passed_over: Counter[str] = field(default_factory=Counter)
+    moved: list[Moved] = field(default_factory=list)
 
     def refuse(self, record: Record, error: PeerError, dead_letter_topic: str) -> None:
         """A record of an input that is wrong: it becomes a dead letter."""

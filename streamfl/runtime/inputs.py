@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamfl.parts import Part
 from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
-from streamfl.runtime.bus import Bus, Session, TopicPartition
+from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
 from streamfl.runtime.draft import Draft
 from streamfl.runtime.tasks import Tasks
 
@@ -43,9 +44,10 @@ class Inputs:
         return iter(self._sources)
 
     def join(self) -> None:
-        """Look how many partitions there are where a record's partition has to be its name's own."""
-        keyed = [topic for topic, (_, source) in self._sources.items() if source.keyed_by is not None]
-        self._partition_counts = {name: state.partitions for name, state in self._bus.describe(keyed).items()}
+        """Look which topics there are, and how many partitions they have: a record's partition may have to be its name's own."""
+        states = self._bus.describe(self._sources)
+        self._partition_counts = {name: state.partitions for name, state in states.items()}
+        self._tasks.topics.are({name: state.identity for name, state in states.items()})
 
     def places(self, partitions: Iterable[int], full: bool = False) -> set[TopicPartition]:
         """The inputs of these partitions; full: but for those that make room in a full one."""
@@ -120,10 +122,25 @@ class Inputs:
             draft.records += 1
             positions[place] = draft.step.positions[place] = record.offset + 1
         if repeated:
+            self.join()
             lag = session.lag()
             for place in sorted(repeated - held):
-                self._tasks.check_end(*place, positions[place], read[place] + lag.get(place, positions[place]))
+                self._tasks.check_topic(*place, positions[place], read[place] + lag.get(place, positions[place]))
         return batch
+
+    def moved(self, moved: Iterable[Moved], draft: Draft) -> None:
+        """What was to be read next is gone. The step goes on behind it, and counts it."""
+        for one in moved:
+            if one.partition in self._tasks:
+                if one.following < one.position:
+                    # Where the topic is another one, or shorter than what was read of it, nobody knows what was lost.
+                    self.join()
+                    end = self._bus.offsets(one.topic, math.inf)[one.partition]
+                    self._tasks.check_topic(one.topic, one.partition, one.position, end)
+                self._tasks.go_on(one)
+                place = one.topic, one.partition
+                draft.step.positions[place] = self._tasks.positions[place]
+                draft.moved.append(one)
 
     def _check_place(self, record: Record, name: str) -> None:
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.role import Notice, PeerError, Record
+from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
 
 __all__ = ["Journal"]
@@ -29,6 +30,17 @@ REMEDIES = {
     "too_many_clients": "raise federation.clients at all members, or forget clients that are gone",
 }
 CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"
+# What is logged, under which reason, and what to do about it.
+UNREAD = (
+    "records were deleted before they were read: reading goes on behind them",
+    "deleted_unread",
+    "let the topic keep its records for longer than workers may be away (retention.ms, retention.bytes)",
+)
+LOST = (
+    "the cluster has lost records that had been read: what is written in their place is read, what was learnt of them stays",
+    "lost",
+    "look at the brokers: set min.insync.replicas to 2 and leave unclean.leader.election.enable off",
+)
 
 
 @dataclass(slots=True)
@@ -85,6 +97,13 @@ class Journal:
             "remedy": f"{remedy}; {READ_LETTERS}" if dead_letter and remedy is not CORRECT else remedy,
         }
         self._tell(record.topic, "a record was refused", facts)
+
+    def moved(self, moved: Moved) -> None:
+        """Log that records were deleted before they were read, or lost after they had been."""
+        first, after = sorted((moved.position, moved.following))
+        event, reason, remedy = UNREAD if first == moved.position else LOST
+        facts = {"reason": reason, "topic": moved.topic, "partition": moved.partition, "first": first, "last": after - 1}
+        self._tell(f"{moved.topic}-{moved.partition}", event, {**facts, "remedy": remedy})
 
     def notice(self, notice: Notice) -> None:
         """Log what a role has to tell its operator."""

@@ -120,5 +120,6 @@ def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
     system = next((one for one in installed_systems() if settings.role.kind in one.kinds), None)
     name, refusals = (kind.name, {}) if system is None else (system.name, system.refusals)
     labels = {"system": name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
-    return Metrics(labels=labels, reasons=(*REASONS, *refusals))
+    inputs = [source.topic for source in kind.channels(settings).inputs.values()]
+    return Metrics(labels=labels, reasons=(*REASONS, *refusals), inputs=inputs)
 

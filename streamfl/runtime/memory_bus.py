@@ -16,6 +16,7 @@ from streamfl.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,
+    Moved,
     Outgoing,
     Polled,
     Step,
@@ -260,7 +261,7 @@ class MemorySession:
             self._refused = True
             self._bus._changed.notify_all()
         if self._settled:
-            self._take_records(polled.records, max_records)
+            self._take_records(polled, max_records)
         else:
             self._rebalance(polled)
         return polled
@@ -302,17 +303,24 @@ class MemorySession:
                 f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed offset for "
                 f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
             )
-        begin = 0 if self._subscription.auto_offset_reset == "earliest" else self._bus._log(topic, partition).end
+        log = self._bus._log(topic, partition)
+        begin = log.begin if self._subscription.auto_offset_reset == "earliest" else log.end
         # After a refused step 'latest' asked a second time would pass over what was read and not committed.
         return self._origins.setdefault((topic, partition), begin)
 
-    def _take_records(self, taken: list[Record], max_records: int) -> None:
+    def _take_records(self, polled: Polled, max_records: int) -> None:
+        taken = polled.records
         places = [place for place in self._positions if place not in self._paused]
         # Another partition goes first each time, or a busy one would starve the rest.
         self._turn += 1
         start = self._turn % len(places) if places else 0
         for place in places[start:] + places[:start]:
-            records = self._bus._log(*place).since(self._positions[place], max_records - len(taken))
+            log, position = self._bus._log(*place), self._positions[place]
+            if position < log.begin:
+                polled.moved.append(self._subscription.allows(Moved(*place, position, log.begin)))
+                self._positions[place] = log.begin
+                continue
+            records = log.since(position, max_records - len(taken))
             if records:
                 self._positions[place] = records[-1].offset + 1
                 taken += records

@@ -16,6 +16,7 @@ class PartitionLog:
     RECENT = 5_000
 
     def __init__(self, topic: str, partition: int, compacted: bool) -> None:
+        self.begin = 0
         self.end = 0
         self._topic = topic
         self._partition = partition
@@ -40,6 +41,7 @@ class PartitionLog:
 
     def drop(self, offset: int) -> None:
         """Forget what stands before an offset."""
+        self.begin = max(self.begin, min(offset, self.end))
         del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
 
     def edges(self, count: int) -> list[Record]:

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamfl.role import Measurement, PassedOver
+from streamfl.runtime.bus import Moved
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
 
@@ -53,6 +54,7 @@ class Metrics:
 
     labels: of every series, by name: whose worker it is. Without them, sums over workers would mix federations.
     reasons: why records may be refused. Their counters are there from the start: one that is born at 22 never grew.
+    inputs: the topics that are read, whose counters are there from the start too.
     counted: what the worker itself counts, described.
 
     >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)], {"system": "means"})
@@ -65,6 +67,7 @@ class Metrics:
         measure: Callable[[], Iterable[Measurement]] = list,
         labels: Mapping[str, str] | None = None,
         reasons: Iterable[str] = (),
+        inputs: Iterable[str] = (),
     ) -> None:
         registry = CollectorRegistry()
         self.measure = measure
@@ -97,6 +100,13 @@ class Metrics:
         text = "Input records that are no messages and nobody's mistake, such as deletions, by reason."
         self.passed_over = counter("records_passed_over", text, ("reason",))
         self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
+        text = "Offsets of records that were deleted before they were read, by input topic; Kafka's control records count too."
+        self._unread = counter("deleted_unread_records", text, ("topic",))
+        text = "Offsets of records that were read and that the cluster has lost since, by input topic; others may be there now."
+        self._lost = counter("lost_records", text, ("topic",))
+        for topic in inputs:
+            self._unread.labels(topic)
+            self._lost.labels(topic)
         for refused in (self.dead_letters, self.table_rejections):
             for reason in reasons:
                 refused.labels(reason)
@@ -119,6 +129,11 @@ class Metrics:
         self.repeated.inc(repeated)
         for reason, count in passed_over.items():
             self.passed_over.labels(reason).inc(count)
+
+    def moved(self, moved: Moved) -> None:
+        """Count records that were gone when they were to be read, or that the cluster lost after they had been."""
+        distance = moved.following - moved.position
+        (self._unread if distance > 0 else self._lost).labels(moved.topic).inc(abs(distance))
 
     def committed(self, output_bytes: int, changelog_bytes: int) -> None:
         """Count a step that was committed, and what it published and remembered."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from streamfl.made_with import MADE_WITH_KEY, MadeWith
 from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
-from streamfl.runtime.bus import BusUnavailable, Outgoing, Session, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
+from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
 
@@ -25,7 +26,9 @@ log = logger(__name__)
 
 
 class Tasks:
-    """The role on each partition that a worker has. positions: the offsets after the last records that the state reflects.
+    """The role on each partition that a worker has.
+
+    positions: the offsets after the last records that the state reflects. topics: what is remembered of the inputs beside them.
 
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as unavailable. monotonic,
     sleep: by what waiting is measured. made_with: the settings that are remembered beside the state.
@@ -51,6 +54,7 @@ class Tasks:
         self._sleep = sleep
         self._partitions: set[int] = set()
         self.positions: dict[TopicPartition, int] = {}
+        self.topics = InputTopics()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -88,6 +92,7 @@ class Tasks:
                     "another bus.group."
                 )
             self._sleep(0.05)
+        self.topics.check(partition, remembered, self._remedy)
         self._tell_of_other_offsets(partition, committed, remembered)
         for topic, position in remembered.items():
             self.positions[topic, partition] = position
@@ -105,7 +110,18 @@ class Tasks:
             self._partitions.remove(partition)
             self._settings.close(partition)
             self._role.close(partition)
+        self.topics.close(partition)
         self.positions = {place: position for place, position in self.positions.items() if place[1] != partition}
+
+    def go_on(self, moved: Moved) -> None:
+        """Records that were to be read next are gone: what follows them is read."""
+        place = moved.topic, moved.partition
+        if moved.following > moved.position:
+            self.topics.lose(moved)
+            # Records that came after the gap may have moved it further.
+            self.positions[place] = max(self.positions.get(place, 0), moved.following)
+        else:
+            self.positions[place] = moved.following
 
     # ---- what is remembered
 
@@ -118,15 +134,15 @@ class Tasks:
         records = [*self._settings.to_write(touched)]
         for change in changes:
             records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
-        return records + self._remembered_positions(positions)
+        return records + self._remembered_positions(positions, touched)
 
-    def _remembered_positions(self, positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
+    def _remembered_positions(self, positions: Mapping[TopicPartition, int], touched: Collection[int]) -> list[Outgoing]:
         first = next(iter(self._channels.own_changelogs.values()), None)
         if first is None:
             return []
         return [
             with_checksum(first, partition, POSITION_KEY + topic.encode(), struct.pack("<q", position))
-            for (topic, partition), position in positions.items()
+            for (topic, partition), position in (*positions.items(), *self.topics.to_write(touched))
         ]
 
     def begun_anew(self, session: Session, partition: int, positions: Mapping[str, int]) -> list[Outgoing]:
@@ -146,17 +162,32 @@ class Tasks:
         # Last, as they hold for what comes after.
         records += [*self._settings.to_write([partition])]
         self._settings.close(partition)
-        return records + self._remembered_positions({(topic, partition): position for topic, position in positions.items()})
+        self.topics.begin_anew(partition)
+        places = {(topic, partition): position for topic, position in positions.items()}
+        records += self._remembered_positions(places, [partition])
+        self.topics.close(partition)
+        return records
+
+    def check_topic(self, topic: str, partition: int, position: int, end: int) -> None:
+        """ConfigurationError where an input is another topic than the one that was read, or ends before what was read of it."""
+        self.topics.check(partition, [topic], self._remedy)
+        self.check_end(topic, partition, position, end)
 
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         """ConfigurationError where an input ends before what was read of it."""
         if end < position:
             raise ConfigurationError(
                 f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
-                f"it was. If it was deleted and made again, and its records are to be read, delete "
-                f"{', '.join(self._channels.own_changelogs.values())} and the offsets of the consumer group "
-                f"{self._subscription.group!r}, and begin anew."
+                f"it was. {self._remedy}"
             )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "If it was deleted and made again, and its records are to be read, delete "
+            f"{', '.join(self._channels.own_changelogs.values())} and the offsets of the consumer group "
+            f"{self._subscription.group!r}, and begin anew."
+        )
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
         positions: dict[str, int] = {}
@@ -184,7 +215,11 @@ class Tasks:
                 if is_damaged(record):
                     raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
                 if key.startswith(POSITION_KEY):
-                    positions.update([self._remembered_position(topic, partition, key, record.value)])
+                    name, value = self._remembered_position(topic, partition, key, record.value)
+                    if is_fact(name):
+                        self.topics.restored(partition, name, value)
+                    else:
+                        positions[name] = value
                 else:
                     self._restore_one(StateChange(channel, partition, key, record.value), topic)
         return {topic: position for topic, position in positions.items() if topic in self._inputs}

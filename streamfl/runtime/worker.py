@@ -208,7 +208,7 @@ class Worker:
             gathered = session.poll(self._until_tick(timeout), self._backlog.most_records)
         # Not the role's time: that may stand still in here.
         deadline = self._monotonic() + self._commit_interval
-        while gathered and not (gathered.revoked or gathered.assigned):
+        while gathered and not (gathered.revoked or gathered.assigned or gathered.moved):
             room, prompt = self._backlog.most_records - len(gathered.records), self._backlog.prompt
             remaining = self._until_tick(deadline - self._monotonic())
             if room <= 0 or remaining <= 0:
@@ -220,9 +220,7 @@ class Worker:
                 break
             if prompt and not more:
                 break
-            # What was gathered of a partition that is gone now is another worker's to process.
-            kept = [record for record in gathered.records if record.partition not in more.revoked]
-            gathered = Polled(more.revoked, more.assigned, gathered.tables + more.tables, kept + more.records)
+            gathered = gathered.then(more)
         return gathered
 
     def _until_tick(self, timeout: float) -> float:
@@ -263,6 +261,7 @@ class Worker:
         """Give the role what was polled, and note in the draft what comes of it."""
         with self.lock:
             batch = self._inputs.decode_tables(polled.tables, draft) + self._inputs.decode(session, polled.records, draft)
+            self._inputs.moved(polled.moved, draft)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
             self._backlog.tell(session)
@@ -326,11 +325,7 @@ class Worker:
             raise _GivenUp
         session.pause(self._inputs.places({*self._tasks, *self._meanwhile.assigned}))
         with suppress(Unreadable):
-            polled, known = session.poll(0.0, 1), self._meanwhile
-            known.revoked += polled.revoked
-            # What came and went again meanwhile never was here.
-            known.assigned = [partition for partition in known.assigned if partition not in polled.revoked] + polled.assigned
-            known.tables += polled.tables
+            self._meanwhile = self._meanwhile.then(session.poll(0.0, 1))
         self.health.went_round()
         if self._meanwhile.revoked:
             raise _GivenUp
@@ -348,6 +343,9 @@ class Worker:
         for record, error in draft.dead_letters:
             self.metrics.dead_letters.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=True)
+        for moved in draft.moved:
+            self._journal.moved(moved)
+            self.metrics.moved(moved)
         self._count_tables(draft)
         if draft.step:
             self.health.committed()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamfl.role import Record
-from streamfl.runtime.bus import Outgoing, Step, TopicPartition
+from streamfl.runtime.bus import Outgoing, Polled, Step, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.wire import encoded_size
 
@@ -80,7 +80,8 @@ class NetworkBus(MemoryBus):
 
 
 class _NetworkSession(MemorySession):
-    def _take_records(self, taken: list[Record], max_records: int) -> None:
+    def _take_records(self, polled: Polled, max_records: int) -> None:
+        taken = polled.records
         bus = self._bus
         assert isinstance(bus, NetworkBus)
         places = [place for place in self._positions if place not in self._paused]

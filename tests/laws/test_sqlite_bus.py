@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from streamfl.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, connect
+from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Moved, Outgoing, Session, Step, Subscription, connect
 from streamfl.testing.bus_laws import BusLaws
 
 
@@ -338,6 +338,7 @@ def test_old_records_go_after_the_retention(bus: Bus, path: Path) -> None:
         values = [record.value for record in bus.read("samples")]
         assert values == [b"old"] * 500 + [b"new"] * 4
         assert session.lag()["samples", 0] == 504
+        assert session.poll(0, 1).moved == [Moved("samples", 0, 0, 3_000)]
         assert session.poll(0, 1).records[0].offset == 3_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import run_command
+from msgspec import structs
 from scraped import scraped
 
 from streamfl.cli import preflight
@@ -560,6 +562,47 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     assert "the group's offset does not count" in caplog.text
     assert "delete the topics plant.pofmkl-client.state" in caplog.text
     assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
+def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -> None:
+    """Protects whoever stopped the workers for too long: `check` says before the start what is gone, and it and `inspect` after."""
+    plant.run()
+    for number in range(12, 24):
+        plant.sample("a", number)
+    [where] = {record.partition for record in plant.bus.read("readings") if json.loads(record.value or b"")["id"] == "r23"}
+    log = plant.bus._topics["readings"].partitions[where]
+    position = log.end - 12
+    log.drop(log.end - 2)
+    plant.check()
+    told = f"of partition {where} 10 records that a worker has yet to read are gone: offsets {position} to {position + 9}"
+    assert told in plant.details["retention of readings"]
+    plant.start()
+    plant.stop()
+    assert "records were deleted before they were read" in caplog.text
+    plant.check()
+    told = f"of partition {where} 10 records were deleted before they were read, the last of them at offset {position + 9}"
+    assert told in plant.details["retention of readings"]
+    _, out, _ = plant.command("inspect", plant.folder / "pofmkl-client.toml", "--format", "json")
+    unread = {one["partition"]: one["deleted unread"] for one in json.loads(out)["inputs"]}
+    assert unread == {partition: 10 if partition == where else 0 for partition in range(3)}
+
+
+def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
+    """Protects replayed records of last year, which retention takes at once, and a disk from records of next year."""
+    options = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": str(7 * 86_400_000)}
+    plant.bus._topics["readings"]._spec = replace(plant.bus._topics["readings"]._spec, options=options)
+    days = (-400, -1, 0, 400)
+    for number in range(len(days)):
+        plant.sample("a", number)
+    [log] = [one for one in plant.bus._topics["readings"].partitions if one.end]
+    log._records = [structs.replace(one, timestamp=time.time() + day * 86_400) for one, day in zip(log._records, days, strict=True)]
+    plant.check()
+    told = plant.details["retention of readings by time"]
+    assert "1 older than its retention of 7 days" in told
+    assert "1 with a time ahead" in told
+    options["message.timestamp.type"] = "LogAppendTime"
+    plant.check()
+    assert "retention of readings by time" not in plant.details
 
 
 def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant) -> None:

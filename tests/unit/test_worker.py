@@ -12,7 +12,7 @@ import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.role import Channels, ConfigurationError, Input, PassedOver, Record, TopicSpec
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.draft import LARGEST_LETTER
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.tasks import POSITION_KEY
@@ -66,6 +66,9 @@ def test_a_step_commits_outputs_state_and_position(bus: MemoryBus) -> None:
     drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12)]
     state = {record.key: record.value for record in bus.read("state")}
+    topic = state.pop(POSITION_KEY + b"\0topic/numbers")
+    assert topic is not None
+    assert len(topic) == 8
     assert state == {b"pump": number(2, 12), POSITION_KEY + b"numbers": struct.pack("<q", 2)}
     session = bus.session(Subscription("counters", ("numbers",)))
     assert session.committed("numbers", 0) == 2
@@ -533,24 +536,61 @@ def test_records_below_the_position_are_skipped() -> None:
     assert "streamfl_repeated_records_total 1.0" in counting.metrics.render().decode()
 
 
+@pytest.mark.parametrize("records", [2, 5])
 @pytest.mark.parametrize("again", ["before the worker starts", "while it runs"])
-def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str) -> None:
+def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, records: int) -> None:
     """Protects against silent loss: the records of a topic that was made again lie below the position that is remembered."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     counting = worker(bus, CountingRole())
     drain(counting)
     del bus._topics["numbers"]
     bus.create([TopicSpec("numbers", 2, compacted=False)])
-    send(bus, number(4, 1), number(5, 1))
+    send(bus, *[number(4 + one, 1) for one in range(records)])
     if again == "while it runs":
         assert counting._session is not None
         counting._session.seek("numbers", 0, 0)
     else:
         counting.close()
         counting = worker(bus, CountingRole())
-    with pytest.raises(ConfigurationError, match="'numbers', partition 0, ends at 2, but was read up to 3"):
+    with pytest.raises(ConfigurationError, match="'numbers' was deleted and made again since its partition 0 was read last"):
         drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12), number(3, 13)]
+
+
+class TruncatedSession(MemorySession):
+    """A session whose cluster has cut a log back behind what was read of it."""
+
+    cut: Moved | None = None
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        cut, self.cut = self.cut, None
+        if cut is None:
+            return super().poll(timeout, max_records)
+        self._positions[cut.topic, cut.partition] = cut.following
+        return Polled(moved=[cut])
+
+
+class TruncatedBus(MemoryBus):
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return TruncatedSession
+
+
+def test_what_the_cluster_has_lost_is_counted_and_read_anew() -> None:
+    """Protects what is written in the place of records that a cluster lost: it was taken for what had been read already."""
+    bus = prepared(TruncatedBus())
+    send(bus, number(1, 5), number(2, 7), number(3, 1))
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    log = bus._topics["numbers"].partitions[0]
+    del log._records[1:]
+    log.end = 1
+    send(bus, number(4, 1), number(5, 1), number(6, 1))
+    assert isinstance(counting._session, TruncatedSession)
+    counting._session.cut = Moved("numbers", 0, 3, 1)
+    drain(counting)
+    assert totals(bus)[3:] == [number(4, 14), number(5, 15), number(6, 16)]
+    assert 'streamfl_lost_records_total{topic="numbers"} 2.0' in counting.metrics.render().decode()
 
 
 def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -12,7 +13,7 @@ from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.structs import MemberState
 
-from streamfl.runtime.bus import BusUnavailable, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, Subscription, TopicPartition
 from streamfl_connectors.kafka.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, mend_joins
 from streamfl_connectors.kafka.cluster import Cluster
@@ -50,20 +51,22 @@ class KafkaMembership:
         self._opening: set[int] = set()
         self._sought: set[int] = set()
         self._paused: set[TopicPartition] = set()
+        # Where the next record was gone, and its offset.
+        self._gone: dict[TopicPartition, int] = {}
         # The group's metadata as of the last poll that was stable.
         self.group: Any = None
         self._alone_since: float | None = None
         self._fetches = PendingFetches(cluster.connect_timeout)
         self._silence = Silence(logs)
         self._assignor = CoPartitionAssignor()
-        reset = subscription.auto_offset_reset
         self.consumer = cluster.make(
             KafkaConsumer,
             CONSUMER_DEFAULTS,
             group_id=subscription.group,
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="none" if reset == "error" else reset,
+            # For what is gone. Where a group begins without an offset is decided when its partitions begin.
+            auto_offset_reset="earliest",
             allow_auto_create_topics=False,
             partition_assignment_strategy=[self._assignor],
         )
@@ -100,6 +103,7 @@ class KafkaMembership:
         batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
         for batch in batches.values():
             polled.records += [record_of(found) for found in batch]
+        self._note_moves(batches, polled)
         if coordinator.rejoining:
             # Nothing is read meanwhile, and that is as it should be.
             self._silence = Silence(self._logs)
@@ -205,8 +209,21 @@ class KafkaMembership:
         self._assignor.ask_again = self.consumer._coordinator.request_rejoin
         for topic in self._subscription.inputs:
             self.consumer.partitions_for_topic(topic)
+        self._note_resets(self.consumer._subscription)
         listener = _Listener(self._on_revoked, self._on_lost, self._on_assigned)
         self.consumer.subscribe(list(self._subscription.inputs), listener=listener)
+
+    def _note_resets(self, subscription: Any) -> None:
+        """Note the positions from which the library goes back to the policy for offsets that are gone: it says so to nobody."""
+        request = subscription.request_offset_reset
+
+        def noted(partition: Any, strategy: Any = None) -> Any:
+            # With a strategy it is what somebody asked for.
+            if strategy is None and (position := subscription.assignment[partition].position) is not None:
+                self._gone[partition.topic, partition.partition] = position.offset
+            return request(partition) if strategy is None else request(partition, strategy)
+
+        subscription.request_offset_reset = noted
 
     # The listener runs on the client's I/O thread while poll() or commit() waits for it: it only takes notes.
 
@@ -226,18 +243,30 @@ class KafkaMembership:
 
     def _fetch(self, coordinator: Any, milliseconds: int, most: int) -> Mapping[Any, Any]:
         """The library's batches of records, by partition."""
-        try:
-            reads_on = self._reads_on and coordinator.rejoining
-            batches: Mapping[Any, Any] = self.consumer.poll(timeout_ms=0 if reads_on else milliseconds, max_records=most)
-            if not batches and self._reads_on and coordinator.rejoining:
-                # The library reads nothing while a join is under way; what this member keeps goes on.
-                batches, idle = self.consumer._fetcher.fetch_records(most, timeout_ms=milliseconds)
-                if idle:
-                    coordinator.poll(timeout_ms=milliseconds)
-            return batches
-        except kafka_errors.NoOffsetForPartitionError:
-            # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
-            return {}
+        reads_on = self._reads_on and coordinator.rejoining
+        batches: Mapping[Any, Any] = self.consumer.poll(timeout_ms=0 if reads_on else milliseconds, max_records=most)
+        if not batches and self._reads_on and coordinator.rejoining:
+            # The library reads nothing while a join is under way; what this member keeps goes on.
+            batches, idle = self.consumer._fetcher.fetch_records(most, timeout_ms=milliseconds)
+            if idle:
+                coordinator.poll(timeout_ms=milliseconds)
+        return batches
+
+    def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
+        """Where the next record is gone, have reading go on at the first that is left, or where the log was cut back to."""
+        found, self._gone = self._gone, {}
+        going = {place: position for place, position in found.items() if place in self.positions.now}
+        moves = [Moved(*place, going[place], first) for place, first in self._logs.first_since(going, -math.inf).items()]
+        for partition, batch in batches.items():
+            place = (partition.topic, partition.partition)
+            if place not in going and batch and batch[0].offset < self.positions.now.get(place, 0):
+                # By the epochs of its leaders (KIP-320) the library knows that what it had read from there on was lost.
+                moves.append(Moved(*place, self.positions.now[place], batch[0].offset))
+        for move in moves:
+            place, before = (move.topic, move.partition), min(move.position, move.following)
+            polled.records = [one for one in polled.records if (one.topic, one.partition) != place or one.offset < before]
+            self.consumer.seek(KafkaPartition(*place), move.following)
+            polled.moved.append(self._subscription.allows(move))
 
     def _report_changes(self, polled: Polled) -> None:
         """Tell the caller which partitions came and went, and forget what is known of those."""

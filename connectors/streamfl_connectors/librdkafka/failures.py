@@ -44,8 +44,6 @@ REFUSED = frozenset(
 
 # Every other code means that the cluster is unavailable: trying again may help.
 MISTAKES = {
-    KafkaError._AUTO_OFFSET_RESET: "the position is not in the topic any more and bus.auto_offset_reset = 'error': "
-    "choose 'earliest' or 'latest'",
     KafkaError._INVALID_ARG: "bus.options holds a value that librdkafka does not accept",
     KafkaError._UNKNOWN_PARTITION: "topic {topic} has no such partition",
     KafkaError._UNKNOWN_TOPIC: "topic {topic} does not exist",

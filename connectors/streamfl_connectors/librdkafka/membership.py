@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import Polled, Step, Subscription, Unreadable
+from streamfl.runtime.bus import Moved, Polled, Step, Subscription, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
@@ -26,6 +26,9 @@ from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.silence import Silence
 
 __all__ = ["LibrdkafkaMembership"]
+
+# The offset is not in the log, or the log was cut back behind it (KIP-320).
+GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
 
 # Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), if nobody commits them anew.
 REFRESH_SECONDS = 3600.0
@@ -64,7 +67,8 @@ class LibrdkafkaMembership:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
-                "auto.offset.reset": subscription.auto_offset_reset,
+                # What is gone is told of. Where a group begins without an offset is decided when its partitions begin.
+                "auto.offset.reset": "error",
                 **cluster.member_settings,
                 # The only sign of a position behind the markers that end transactions.
                 "enable.partition.eof": True,
@@ -221,6 +225,10 @@ class LibrdkafkaMembership:
             elif error.code() == KafkaError._PARTITION_EOF:
                 if place in flowing:
                     positions[place] = message.offset()
+            elif error.code() in GONE:
+                if place in flowing:
+                    self._go_on(place, message, polled)
+                    flowing.discard(place)
             elif error.code() in UNREADABLE:
                 if place in flowing:
                     # What was read before it comes first, and what comes after it is not wanted any more.
@@ -231,6 +239,17 @@ class LibrdkafkaMembership:
                 # After a fatal error the library brings nothing any more.
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
+
+    def _go_on(self, place: Place, message: Message, polled: Polled) -> None:
+        """The next record is gone: have the library begin anew at the first that is left, or where the log was cut back to."""
+        position, cut = self.positions.now[place], message.offset()
+        truncated = message.error().code() == KafkaError._LOG_TRUNCATION and cut is not None and 0 <= cut < position
+        following = cut if truncated else self._logs.beginnings([place])[place]
+        self.consumer.incremental_unassign([TopicPartition(*place)])
+        self._active.discard(place)
+        self._halted.discard(place)
+        self.positions.now[place] = following
+        polled.moved.append(self._subscription.allows(Moved(*place, position, following)))
 
     def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
         """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others need not wait."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.membership import Membership
 from streamfl.runtime.sqlite.store import Store
@@ -174,7 +174,7 @@ class SqliteSession:
             if self._refused or generation != self._member.generation:
                 self._rebalance(connection, generation, polled)
             else:
-                self._take_records(connection, polled.records, max_records)
+                self._take_records(connection, polled, max_records)
         self._table_positions |= positions
         return polled
 
@@ -212,11 +212,12 @@ class SqliteSession:
                 f"bus.auto_offset_reset = 'error': group {self._group!r} has no committed offset for partition {partition} of "
                 f"{topic!r}; set 'earliest' or 'latest' to say where to begin"
             )
-        _, end = self._store.bounds(connection, self._topics[topic], partition)
+        first, end = self._store.bounds(connection, self._topics[topic], partition)
         # After a refused step 'latest' asked a second time would pass over what was read and not committed.
-        return self._origins.setdefault((topic, partition), end if reset == "latest" else 0)
+        return self._origins.setdefault((topic, partition), end if reset == "latest" else first)
 
-    def _take_records(self, connection: sqlite3.Connection, taken: list[Record], max_records: int) -> None:
+    def _take_records(self, connection: sqlite3.Connection, polled: Polled, max_records: int) -> None:
+        taken = polled.records
         places = [place for place in self._positions if place not in self._paused]
         # Another partition goes first each time, or a busy one would starve the rest.
         self._turn += 1
@@ -224,6 +225,12 @@ class SqliteSession:
         for name, partition in places[start:] + places[:start]:
             offset = self._positions[name, partition]
             records = self._store.since(connection, self._topics[name], partition, offset, max_records - len(taken))
+            if not records or records[0].offset > offset:
+                first, _ = self._store.bounds(connection, self._topics[name], partition)
+                if first > offset:
+                    polled.moved.append(self._subscription.allows(Moved(name, partition, offset, first)))
+                    self._positions[name, partition] = first
+                    continue
             if records:
                 self._positions[name, partition] = records[-1].offset + 1
                 taken += records

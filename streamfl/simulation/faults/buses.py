@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import structs
 
 from streamfl.role import Record
-from streamfl.runtime.bus import Outgoing, Session, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import Outgoing, Polled, Session, Step, Subscription, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.session import SqliteSession
@@ -110,13 +110,13 @@ class MemoryMember(MemorySession):
             self._bus.note(f"expels a member of {self._subscription.group}")
             self._bus.expel(self)
 
-    def _take_records(self, taken: list[Record], max_records: int) -> None:
+    def _take_records(self, polled: Polled, max_records: int) -> None:
         # Records of one partition come in order, but a poll may bring any part of them.
         chances = self._bus.chances
         if chances.happens(chances.rates.withhold):
             max_records = int(chances.draws.integers(1, max_records + 1))
         paused, self._paused = self._paused, self._paused | self._bus.unreadable
-        super()._take_records(taken, max_records)
+        super()._take_records(polled, max_records)
         self._paused = paused
 
     def _take_tables(self) -> list[Record]:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.role import Record
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import Worker
@@ -54,7 +53,8 @@ class _Network(MemoryBus):
 
 
 class _NetworkSession(MemorySession):
-    def _take_records(self, taken: list[Record], max_records: int) -> None:
+    def _take_records(self, polled: Polled, max_records: int) -> None:
+        taken = polled.records
         assert isinstance(self._bus, _Network)
         for place, position in self._positions.items():
             room = min(max_records - len(taken), self._bus.arrived.get(place[0], self._bus._log(*place).end) - position)

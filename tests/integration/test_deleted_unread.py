@@ -1,0 +1,224 @@
+"""Records that are gone before they were read are counted and told of, on every bus: retention takes them in silence."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+from broker import Broker
+from counting import CHANNELS, TOPICS, CountingRole, number
+from kafka.admin import KafkaAdminClient
+from kafka.structs import TopicPartition as KafkaPartition
+
+from streamfl.role import Channels, ConfigurationError
+from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
+from streamfl.runtime.input_topics import Unread
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.testing.bus_laws.members import eventually
+
+
+class Place(NamedTuple):
+    """A bus, channels of its own on it, and how records of a partition are deleted before an offset."""
+
+    bus: Bus
+    channels: Channels
+    delete: Callable[[str, int, int], None]
+    group: str
+
+    def send(self, first: int, last: int) -> None:
+        topic = self.channels.inputs["numbers"].topic
+        self.bus.write([Outgoing(topic, b"pump", number(one, 1), 0) for one in range(first, last + 1)])
+
+    def delete_before(self, offset: int) -> None:
+        self.delete(self.channels.inputs["numbers"].topic, 0, offset)
+
+    def worker(self, reset: Literal["earliest", "latest", "error"] = "earliest") -> Worker:
+        topics = [source.topic for source in self.channels.inputs.values()]
+        tables = tuple(table.topic for table in self.channels.tables.values())
+        subscription = Subscription(self.group, tuple(topics), tables, auto_offset_reset=reset)
+        return Worker(CountingRole(), self.channels, self.bus, subscription, self.channels.outputs["totals"])
+
+    def totals(self) -> list[str]:
+        return [(record.value or b"").decode() for record in self.bus.read(self.channels.outputs["totals"])]
+
+
+@pytest.fixture(name="place", params=["memory", "sqlite", "kafka", "kafka+librdkafka"])
+def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "memory":
+        bus, delete = (memory := MemoryBus()), partial(drop, memory)
+    elif request.param == "sqlite":
+        path = tmp_path / "bus.db"
+        bus, delete = connect(f"sqlite://{path}"), partial(delete_rows, path)
+    else:
+        broker: Broker = request.getfixturevalue("broker")
+        bus, delete = connect(f"{request.param}://{broker.address}"), partial(delete_records, broker)
+    with closing(bus):
+        yield place_on(bus, delete)
+
+
+def place_on(bus: Bus, delete: Callable[[str, int, int], None]) -> Place:
+    """Topics of its own on a bus."""
+    suffix = uuid.uuid4().hex[:8]
+    names = {spec.name: f"{spec.name}-{suffix}" for spec in TOPICS}
+    channels = Channels(
+        inputs={name: replace(one, topic=names[one.topic]) for name, one in CHANNELS.inputs.items()},
+        tables={name: replace(one, topic=names[one.topic]) for name, one in CHANNELS.tables.items()},
+        outputs={name: names[topic] for name, topic in CHANNELS.outputs.items()},
+        changelogs={name: names[topic] for name, topic in CHANNELS.changelogs.items()},
+    )
+    bus.create([replace(spec, name=names[spec.name]) for spec in TOPICS])
+    return Place(bus, channels, delete, f"counters-{suffix}")
+
+
+def drop(bus: MemoryBus, topic: str, partition: int, offset: int) -> None:
+    """What retention would do in memory."""
+    bus._log(topic, partition).drop(offset)
+
+
+def delete_rows(path: Path, topic: str, partition: int, offset: int) -> None:
+    """What retention does on SQLite."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        (log,) = connection.execute("SELECT first_log + ? FROM topics WHERE name = ?", (partition, topic)).fetchone()
+        connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (log << 40, (log << 40) + offset))
+        connection.execute("UPDATE logs SET tidy = ? WHERE id = ?", (offset, log))
+
+
+def delete_records(broker: Broker, topic: str, partition: int, offset: int) -> None:
+    """What retention does on Kafka, at once."""
+    with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+        admin.delete_records({KafkaPartition(topic, partition): offset})
+
+
+def work(worker: Worker, done: Callable[[], object], expected: object) -> None:
+    def look() -> object:
+        worker.step(0.2)
+        return done()
+
+    eventually(look, expected)
+
+
+def counted(worker: Worker, topic: str) -> float:
+    line = f'streamfl_deleted_unread_records_total{{topic="{topic}"}} '
+    text = worker.metrics.render().decode()
+    return float(text.split(line)[1].split("\n")[0]) if line in text else 0.0
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("left", [3, 0])
+def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
+    place: Place, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects whoever stopped a worker for longer than the topic keeps its records: the loss was never said by anybody."""
+    place.send(1, 3)
+    with closing(place.worker()) as before:
+        work(before, place.totals, ["1 1", "2 2", "3 3"])
+    place.send(4, 10)
+    end = place.bus.offsets(topic := place.channels.inputs["numbers"].topic, float("inf"))[0]
+    position = place.bus.committed(place.group)[topic, 0]
+    place.delete_before(end - left)
+    with closing(place.worker()) as after:
+        expected = ["1 1", "2 2", "3 3", *(f"{11 - one} {4 + left - one}" for one in range(left, 0, -1))]
+        work(after, lambda: (place.totals(), counted(after, topic)), (expected, float(end - left - position)))
+        assert after._tasks.topics.unread == {(topic, 0): Unread(end - left - position, end - left)}
+    told = [record for record in caplog.records if "deleted before they were read" in record.getMessage()]
+    assert len(told) == 1
+    # It is remembered, and counted once.
+    with closing(place.worker()) as again:
+        place.send(11, 11)
+        work(again, lambda: place.totals()[-1], f"11 {4 + left}")
+        assert counted(again, topic) == 0
+        assert again._tasks.topics.unread == {(topic, 0): Unread(end - left - position, end - left)}
+
+
+@pytest.mark.broker
+def test_what_is_deleted_before_a_worker_that_runs_is_counted(place: Place) -> None:
+    """Protects a worker that falls behind the retention: its position is gone while it has the partition."""
+    topic = place.channels.inputs["numbers"].topic
+    place.send(1, 3)
+    with closing(place.worker()) as running:
+        work(running, place.totals, ["1 1", "2 2", "3 3"])
+        position = place.bus.committed(place.group)[topic, 0]
+        running.role.full = {0}  # type: ignore[misc]
+        # What was asked for before the pause is answered by then.
+        for _ in range(8):
+            running.step(0.2)
+        place.send(4, 10)
+        end = place.bus.offsets(topic, float("inf"))[0]
+        place.delete_before(end - 2)
+        running.role.full = ()  # type: ignore[misc]
+        work(running, lambda: place.totals()[3:], ["9 4", "10 5"])
+        assert counted(running, topic) == end - 2 - position
+
+
+@pytest.mark.broker
+def test_a_first_start_and_gaps_that_are_usual_are_no_loss(place: Place) -> None:
+    """Protects against false alarms: who begins at what is left has missed nothing, and markers of transactions are no records."""
+    topic = place.channels.inputs["numbers"].topic
+    place.send(1, 5)
+    place.delete_before(2)
+    with closing(place.worker()) as first:
+        work(first, place.totals, ["3 1", "4 2", "5 3"])
+        # The totals are written in transactions, with a marker behind each.
+        with closing(replaced(place).worker()) as reader:
+            for one in range(6, 9):
+                place.send(one, one)
+                work(first, lambda one=one: place.totals()[-1], f"{one} {one - 2}")
+                work(reader, lambda: len(reader.role.totals.get(0, {})), 1)  # type: ignore[attr-defined]
+            assert counted(reader, place.channels.outputs["totals"]) == 0
+        assert counted(first, topic) == 0
+
+
+def replaced(place: Place) -> Place:
+    """A member that reads what the first one writes."""
+    names = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("totals", "state")}
+    specs = [replace(spec, name=names[spec.name], partitions=1) for spec in TOPICS if spec.name in names]
+    place.bus.create(specs)
+    channels = replace(
+        place.channels,
+        inputs={"numbers": replace(place.channels.inputs["numbers"], topic=place.channels.outputs["totals"])},
+        outputs={"totals": names["totals"]},
+        changelogs={"state": names["state"]},
+    )
+    return place._replace(channels=channels, group=f"{place.group}-reader")
+
+
+@pytest.mark.broker
+def test_error_as_the_reset_stops_instead(place: Place) -> None:
+    """Protects whoever asked for it with bus.auto_offset_reset = 'error': nothing is passed over."""
+    topic = place.channels.inputs["numbers"].topic
+    place.send(1, 3)
+    place.bus.write([Outgoing(topic, b"valve", number(1, 9), 1)])
+    with closing(place.worker()) as before:
+        work(before, lambda: len(place.totals()), 4)
+    place.send(4, 10)
+    place.delete_before(8)
+    gone = "which the group .* was to read next, is gone"
+    with closing(place.worker("error")) as after, pytest.raises(ConfigurationError, match=gone):
+        work(after, place.totals, [])
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> None:
+    """Protects against silent loss: that a topic made again is longer than the old one was proves nothing."""
+    with closing(connect(f"{scheme}://{broker.address}")) as bus:
+        place = place_on(bus, partial(delete_records, broker))
+        topic = place.channels.inputs["numbers"].topic
+        place.send(1, 3)
+        with closing(place.worker()) as before:
+            work(before, place.totals, ["1 1", "2 2", "3 3"])
+        with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+            admin.delete_topics([topic])
+            eventually(lambda: topic in bus.describe([topic]), False)
+        bus.create([replace(TOPICS[0], name=topic)])
+        place.send(1, 10)
+        with closing(place.worker()) as after, pytest.raises(ConfigurationError, match="was deleted and made again"):
+            work(after, place.totals, [])
