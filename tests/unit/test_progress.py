@@ -177,7 +177,11 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
     data = table(tmp_path, 200_000)
     arguments = ["simulate", str(client(tmp_path, "memory://")), "--data", str(data), "--client-column", "site"]
     with subprocess.Popen(
-        [sys.executable, "-m", "streamfl", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "streamfl", *arguments],
+        env={**os.environ, "COLUMNS": "132"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
