@@ -13,6 +13,7 @@ import gc
 import os
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -201,6 +202,16 @@ class Broker:
             self._processes[one].kill()
         for one in chosen:
             self._processes.pop(one).wait()
+
+    def stall(self) -> None:
+        """Let no node do anything, with its connections open, as a machine that hangs, until :meth:`resume`."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have the nodes go on."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
 
     def limit_files(self, node: int) -> None:
         """Let no file of a node grow any more, as a full disk does, until it is halted and started again."""

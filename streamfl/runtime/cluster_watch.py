@@ -1,4 +1,6 @@
-"""Asks the cluster every few seconds: do a worker's topics still exist, is a worker without partitions one too many, what waits?"""
+"""Asks the cluster every few seconds: is it there, do a worker's topics still exist, is a worker without partitions one too many,
+what waits?
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def topics_of(channels: Channels, dead_letters: str) -> list[str]:
 class ClusterWatch:
     """Notes in ``health`` what the cluster says of a worker's topics and group, on a thread of its own between start and close.
 
-    It is needed because a consumer whose topic is deleted hears nothing for ever, and gets no error.
+    It is needed because a consumer whose topic is deleted, or one without partitions whose brokers are all dead, hears nothing for
+    ever, and gets no error.
 
     bus: the cluster.
     topics: all that the worker uses. The first is an input; all inputs have the same number of partitions.
@@ -61,11 +64,14 @@ class ClusterWatch:
         self._lag = lag
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
+        self._failed = ""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="cluster watch", daemon=True)
 
     def start(self) -> None:
         """Look every few seconds until closed."""
+        # Whoever made the bus was answered.
+        self._health.heard()
         self._thread.start()
 
     def close(self) -> None:
@@ -76,6 +82,7 @@ class ClusterWatch:
     def look(self) -> bool:
         """Ask once. False when ``on_lost`` was called. BusUnavailable if the cluster does not answer."""
         states = self._bus.describe(self._topics)
+        self._health.heard()
         missing = [name for name in self._topics if name not in states]
         known = {name: state.identity for name, state in states.items() if state.identity}
         remade = [name for name, identity in known.items() if self._identities.setdefault(name, identity) != identity]
@@ -97,6 +104,22 @@ class ClusterWatch:
         self._health.standby = told if members > partitions else None
         if self._lag is not None:
             self._lag.look()
+        self._health.heard()
+        return True
+
+    def ask(self) -> bool:
+        """The same for a caller who has to go on after any error: without this, a worker whose topics are gone would stay green."""
+        try:
+            going_on = self.look()
+            self._failed = ""
+            return going_on
+        except BusUnavailable as failure:
+            self._health.unheard(str(failure))
+        except Exception as error:
+            self._health.unheard(str(error))
+            if str(error) != self._failed and not self._closed.is_set():
+                self._failed = str(error)
+                log.warning("the cluster does not say how this worker's topics and group are", cause=self._failed)
         return True
 
     def _lose(self, text: str) -> bool:
@@ -105,20 +128,7 @@ class ClusterWatch:
         return False
 
     def _watch(self) -> None:
-        failed = ""
-        while not self._closed.is_set():
-            try:
-                if not self.look():
-                    return
-                failed = ""
-            except BusUnavailable:
-                # The worker's own loop reports that.
-                pass
-            except Exception as error:
-                # This thread must go on after any error: without it, a worker whose topics are gone would stay green.
-                if str(error) != failed and not self._closed.is_set():
-                    failed = str(error)
-                    log.warning("the cluster does not say how this worker's topics and group are", cause=failed)
+        while not self._closed.is_set() and self.ask():
             self._closed.wait(EVERY_SECONDS)
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -38,6 +39,8 @@ REASONS = {
 # So many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3
 CALM_SECONDS = 60.0
+# Without any answer of the cluster; it is asked every few seconds.
+SILENT_SECONDS = 25.0
 
 
 class Health:
@@ -71,6 +74,17 @@ class Health:
         self._stuck_since: float | None = None
         self._refusals = 0
         self._last_refusal = 0.0
+        # When the cluster last answered a question, and what came of the last one; None: nobody asks.
+        self._heard: float | None = None
+        self._unheard = ""
+
+    def heard(self) -> None:
+        """The cluster answered a question that it is asked every few seconds, whatever the loop does."""
+        self._unheard, self._heard = "", self._clock()
+
+    def unheard(self, cause: str) -> None:
+        """The cluster did not answer such a question."""
+        self._unheard = cause
 
     def begin(self) -> None:
         """Records have been taken and wait for their commit."""
@@ -120,6 +134,9 @@ class Health:
     def reasons(self) -> dict[str, str]:
         """Why the worker does not serve at present, by reason; empty if it does."""
         found, now, since = dict(self._noted), self._clock(), self._stuck_since
+        if self._heard is not None and now - self._heard > SILENT_SECONDS:
+            # Whatever else is wrong follows from it, or cannot be known.
+            return {"bus": self._silence(now - self._heard)}
         if self.standby is not None:
             found.pop("partitions", None)
         if "restoring" in found:
@@ -131,6 +148,12 @@ class Health:
         elif now - self._last_round > self.patience_seconds and not found:
             found["loop"] = f"no round was completed for {now - self._last_round:.0f} s"
         return found
+
+    def _silence(self, seconds: float) -> str:
+        """By elapsed time, and not by a call that failed: one to a broker that hangs does not come back for long."""
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+        cause = f": {self._unheard}" if self._unheard else ""
+        return f"no broker answers since {since:%Y-%m-%dT%H:%M:%SZ}, for {seconds:.0f} s{cause}"
 
     @property
     def trouble(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Subscription
+from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import Health
 from streamfl.runtime.memory_bus import MemoryBus
@@ -122,6 +123,41 @@ def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
     watching.look()
     assert health.reasons.keys() == {"topics"}
     bus.close()
+
+
+def test_a_cluster_that_does_not_answer_turns_every_worker_red(
+    bus: MemoryBus | SqliteBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects an alert on dead brokers: a standby, whose client library says nothing, stayed green; others named another cause."""
+    workers = [member(bus, clock=clock) for _ in range(3)]
+    watches = [watch(bus, worker.health, clock, []) for worker in workers]
+    until_settled(*workers)
+    for watching in watches:
+        watching.look()
+    assert [worker.health.trouble for worker in workers] == [None] * 3
+    assert [worker.health.standby is not None for worker in workers].count(True) == 1
+
+    def silent(*_names: object) -> None:
+        raise BusUnavailable("connection refused")
+
+    monkeypatch.setattr(bus, "describe", silent)
+    for seconds in range(1, 31):
+        clock.now = float(seconds)
+        for worker in workers:
+            # The loop goes round, as it does with a client library that says nothing.
+            worker.health.completed()
+        if seconds % 5 == 0:
+            for watching in watches:
+                watching.ask()
+    for worker in workers:
+        assert worker.health.reasons.keys() == {"bus"}
+        assert re.fullmatch(r"bus: no broker answers since \S+Z, for 30 s: connection refused", worker.health.trouble or "")
+    monkeypatch.undo()
+    for watching in watches:
+        watching.ask()
+    assert [worker.health.trouble for worker in workers] == [None] * 3
+    for worker in workers:
+        worker.close()
 
 
 def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: MemoryBus | SqliteBus, clock: Clock) -> None:

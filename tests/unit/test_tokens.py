@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.librdkafka.cluster import Cluster as LibrdkafkaCluster
+from streamfl_connectors.librdkafka.entrance import entrance
 from streamfl_connectors.msk_iam import token as msk_token
 from streamfl_connectors.tokens import Token, Tokens, take_endpoint, take_provider
 from token_issuer import issuing
@@ -143,10 +144,11 @@ def test_kafka_pythons_own_option_for_tokens_is_not_for_files() -> None:
 def test_librdkafka_may_get_its_tokens_by_itself() -> None:
     """Protects those who need its other ways to a token: with its own method named, its options are left to it."""
     dotted = {name.replace("_", "."): value for name, value in ENDPOINT.items()}
-    cluster = LibrdkafkaCluster(["h:1"], {**dotted, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"})
+    options = {**dotted, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    cluster = LibrdkafkaCluster(["h:1"], options)
     assert cluster.tokens is None
     assert cluster.options["sasl.oauthbearer.client.id"] == "press-client"
-    assert cluster.entrance["sasl_oauthbearer_client_id"] == "press-client"
+    assert entrance(options)["sasl_oauthbearer_client_id"] == "press-client"
 
 
 def test_msk_tokens_are_signed_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from streamfl.runtime.bus import BusUnavailable
 
 __all__ = [
     "PendingFetches",
+    "answered",
     "close_consumer",
     "complete",
     "discard",
@@ -51,6 +52,19 @@ class PendingFetches:
         self._since = {id(fetch): self._since.get(id(fetch), (fetch, now)) for fetch in pending}
         if any(now - since > self._patience for _, since in self._since.values()):
             raise BusUnavailable(f"a broker was asked for records and has not answered for {self._patience:g} s")
+
+
+def answered(admin: Any, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
+    """What an admin client's coroutine gives; KafkaTimeoutError after that time.
+
+    The library bounds how often it asks a broker that answers. One that does not answer at all it waits for much longer.
+    """
+
+    async def bounded() -> Any:
+        manager = admin._manager
+        return await manager.wait_for(manager.call_soon(question, *arguments), seconds * 1000)
+
+    return admin._manager.run(bounded)
 
 
 def discard(producer: Any) -> None:

@@ -13,7 +13,7 @@ from kafka import TopicPartition as KafkaPartition
 from streamfl.role import Record
 from streamfl.runtime.bus import TopicPartition, Unreadable
 from streamfl_connectors.kafka.batches import gives_nothing
-from streamfl_connectors.kafka.clients import PendingFetches, close_consumer
+from streamfl_connectors.kafka.clients import PendingFetches, answered, close_consumer
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
@@ -56,19 +56,22 @@ class KafkaLogs(Logs):
         wanted = {KafkaPartition(*place): OffsetSpec.LATEST for place in places}
         if not wanted:
             return {}
-        milliseconds = int((END_SECONDS if patience is None else patience) * 1000)
+        seconds = END_SECONDS if patience is None else patience
         with translated("reading the ends of partitions"):
-            found = self._admin.list_partition_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=milliseconds
-            )
+            found = self._ask(wanted, IsolationLevel.READ_COMMITTED, seconds)
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
     def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
         """By partition, the offset of the first record of that time or later; below 0 where there is none."""
         wanted = {KafkaPartition(*place): OffsetSpec.EARLIEST if at == -math.inf else max(0, int(at * 1000)) for place in places}
         with translated("looking for a time"):
-            found = self._admin.list_partition_offsets(wanted, timeout_ms=int(self.connect_timeout * 1000)) if wanted else {}
+            found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
+
+    def _ask(self, wanted: Mapping[Any, Any], isolation: IsolationLevel, seconds: float) -> Mapping[Any, Any]:
+        ask = self._admin._async_list_partition_offsets
+        found: Mapping[Any, Any] = answered(self._admin, seconds, ask, wanted, isolation, int(seconds * 1000))
+        return found
 
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The same for a caller who is not to wait for a cluster that is away."""

@@ -8,22 +8,20 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import CODECS
-from streamfl_connectors.kafka.bus import KafkaBus
-from streamfl_connectors.kafka.cluster import Cluster as KafkaPythonCluster
 from streamfl_connectors.kafka.hanging import HeldOffsets
+from streamfl_connectors.kafka.topics import KafkaTopics
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.commits import LibrdkafkaCommits, checked_limits
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
-from streamfl_connectors.librdkafka.topics import LibrdkafkaTopics
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
 from streamfl_connectors.partitioner import partition_of
 from streamfl_connectors.session import KafkaSession, transactional_id
@@ -38,6 +36,10 @@ TABLE_SHARE = 0.0
 class LibrdkafkaBus:
     """A Kafka cluster; see :func:`streamfl_connectors.librdkafka.connect`.
 
+    This library reads and writes. What is asked of the cluster is asked with kafka-python: an admin call of this library, 2.16.1,
+    ends the process by an assertion if the broker that it asks goes away, and by a segmentation fault on a cluster that has had no
+    group yet.
+
     cluster: its address and options.
     topics: what is known of its topics.
     logs: what lies in them.
@@ -46,12 +48,12 @@ class LibrdkafkaBus:
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
         self.cluster = Cluster(servers, options)
         self._writer: Writer | None = None
-        self._asking: KafkaBus | None = None
         self._lock = threading.Lock()
         self.codecs()
-        self._admin = self.cluster.reach()
-        self.topics = LibrdkafkaTopics(self._admin, self.cluster.largest_record, self.cluster.connect_timeout)
-        self.logs = LibrdkafkaLogs(self.cluster, self._admin, self.topics.require)
+        self.cluster.reach()
+        self._asked = self.cluster.asked()
+        self.topics = KafkaTopics(self._asked.admin, self.cluster.largest_record, self.cluster.connect_timeout)
+        self.logs = LibrdkafkaLogs(self.cluster, self._asked, self.topics.require)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used."""
@@ -63,31 +65,15 @@ class LibrdkafkaBus:
 
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
-        with translated("describing the group", group):
-            described = self._admin.describe_consumer_groups([group], request_timeout=self.cluster.connect_timeout)
-            return len(described[group].result().members)
+        return self._asked.members(group)
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
-        """What of these rights this principal does not have, as far as the cluster tells.
-
-        Asked with kafka-python: this library cannot ask for rights to transactional ids.
-        """
-        bus = self._asked_with_kafka_python()
-        return [] if bus is None else bus.missing(rights)
+        """What of these rights this principal does not have, as far as the cluster tells."""
+        return self._asked.missing(rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """The committed offsets of a consumer group.
-
-        Asked with kafka-python: asked with this library, 2.16.1, the process dies of a segmentation fault on a cluster that has had
-        no group yet, and of an assertion while the group's broker is away.
-        """
-        if (bus := self._asked_with_kafka_python()) is not None:
-            return bus.committed(group)
-        with translated("reading the group's offsets", group):
-            asked = [ConsumerGroupTopicPartitions(group)]
-            answer = self._admin.list_consumer_group_offsets(asked, request_timeout=self.cluster.connect_timeout)[group].result()
-        # Below 0: a partition that the group knows, and has no offset in.
-        return {(place.topic, place.partition): place.offset for place in answer.topic_partitions or () if place.offset >= 0}
+        """The committed offsets of a consumer group."""
+        return self._asked.committed(group)
 
     def session(self, subscription: Subscription) -> KafkaSession[LibrdkafkaMembership]:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
@@ -105,7 +91,7 @@ class LibrdkafkaBus:
             commits,
             self.cluster.transaction_timeout,
             partial(translated, group=subscription.group),
-            partial(self._release, subscription.group),
+            HeldOffsets(self._asked.cluster, subscription.group).release,
         )
 
     def partition_of(self, key: bytes, partitions: int) -> int:
@@ -158,28 +144,7 @@ class LibrdkafkaBus:
         """Close the clients of the bus; sessions are closed by themselves."""
         with self._lock:
             self._discard_writer()
-            if self._asking is not None:
-                self._asking.close()
-                self._asking = None
-
-    def _asked_with_kafka_python(self) -> KafkaBus | None:
-        """The same cluster by kafka-python; None: by a way in that it does not have, such as Kerberos by this library's options."""
-        with self._lock:
-            if self._asking is None:
-                try:
-                    self._asking = KafkaBus(f"kafka://{self.cluster.servers}", self.cluster.entrance)
-                except ConfigurationError:
-                    return None
-            return self._asking
-
-    def _release(self, group: str) -> str:
-        """With kafka-python: this library does not ask which transactions are open in a partition."""
-        try:
-            cluster = KafkaPythonCluster(f"kafka://{self.cluster.servers}", self.cluster.entrance)
-        except ConfigurationError:
-            # A way in that kafka-python does not have, such as Kerberos by this library's options.
-            return ""
-        return HeldOffsets(cluster, group).release()
+        self._asked.close()
 
     def _discard_writer(self) -> None:
         if self._writer is not None:

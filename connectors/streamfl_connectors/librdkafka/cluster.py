@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
+from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_connectors.librdkafka.entrance import entrance
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.options import (
     DEFAULTS,
     check_options,
-    entrance_for_kafka_python,
     refusal,
     take_member_settings,
     take_tokens,
@@ -26,6 +27,10 @@ from streamfl_connectors.tls import why_refused
 from streamfl_connectors.tokens import check_mechanism
 
 __all__ = ["Cluster"]
+
+# Every cluster with a group has it; one that does not, or that hides it, answers all the same.
+ANY_TOPIC = "__consumer_offsets"
+ASK_SECONDS = 0.5
 
 
 class Cluster:
@@ -47,35 +52,49 @@ class Cluster:
         self.member_settings = take_member_settings(self.options)
         if "sasl.oauthbearer.method" not in self.options:
             check_mechanism(self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens)
-        # What kafka-python needs to be let into the same cluster, by its own names.
-        self.entrance = entrance_for_kafka_python(options) | {"connect_timeout_seconds": self.connect_timeout}
+        self._given = dict(options)
         # Why no broker could be reached: the library tells it in the background only.
         self._causes: deque[KafkaError] = deque(maxlen=20)
 
-    def reach(self) -> AdminClient:
-        """An admin client that a broker has answered.
+    def reach(self) -> None:
+        """Have a broker answer.
 
         ConfigurationError if the cluster does not let us in; BusUnavailable, with the cause, if no broker answers.
         """
-        admin: AdminClient = self.make(AdminClient)
-        answer = admin.describe_cluster(request_timeout=self.connect_timeout)
-        failure: BaseException | None = None
-        while failure is None:
-            # The library tells causes within this call.
-            admin.poll(0.05)
-            if answer.done():
-                failure = answer.exception()
-                if failure is None:
-                    return admin
-            for cause in list(self._causes):
-                if cause.code() in NOT_LET_IN:
-                    raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self.servers}: {cause.str()}")
-                if why := why_refused(cause.str()):
-                    raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}")
-        said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [str(failure)]
+        client: Consumer = self.make(Consumer, **{"group.id": "streamfl-reader"})
+        deadline = time.monotonic() + self.connect_timeout
+        failure: KafkaException | None = None
+        try:
+            while failure is None or time.monotonic() < deadline:
+                try:
+                    # Of one topic, there or not: a large cluster has thousands.
+                    client.list_topics(ANY_TOPIC, timeout=ASK_SECONDS)
+                    return
+                except KafkaException as raised:
+                    failure = raised
+                # The library tells causes within this call.
+                client.poll(0)
+                for cause in list(self._causes):
+                    if cause.code() in NOT_LET_IN:
+                        raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self.servers}: {cause.str()}")
+                    if why := why_refused(cause.str()):
+                        raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}")
+        finally:
+            client.close()
+        said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [failure.args[0].str()]
         raise BusUnavailable(
             f"no Kafka broker answered at {self.servers} within {self.connect_timeout:g} s: {said[-1]}"
         ) from failure
+
+    def asked(self) -> KafkaBus:
+        """The same cluster with kafka-python. ConfigurationError if what lets this library in does not let that one in."""
+        try:
+            options = entrance(self._given) | {"connect_timeout_seconds": self.connect_timeout}
+            return KafkaBus(f"kafka://{self.servers}", options)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"kafka+librdkafka:// asks the cluster with kafka-python, too, which these bus.options do not let in: {error}"
+            ) from error
 
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
         """A client of the library with the user's options; ConfigurationError if it does not accept one."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from operator import methodcaller
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Unreadable
@@ -36,14 +35,8 @@ READER: dict[str, Any] = {
     "fetch.wait.max.ms": 20,
 }
 
-MOVED = {
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    # What it says of partitions that had no leader when it last asked, for as long as it does not ask again by itself: minutes.
-    KafkaError._NOENT,
-}
+# Between two questions to a cluster that does not answer.
+PAUSE_SECONDS = 0.1
 # message.headers(), by a call that looks whether it failed. The library gives a list with holes and an exception beside it where a
 # name is no text; what Python makes of a call that is made often takes the list, and ends the process at the hole.
 HEADERS = methodcaller("headers")
@@ -52,15 +45,13 @@ HEADERS = methodcaller("headers")
 class LibrdkafkaLogs(Logs):
     """The logs of a cluster, read by consumers outside any group.
 
-    admin: the admin client that is asked for the ends.
+    asked: the same cluster with kafka-python, which is asked where the logs begin and end.
     """
 
-    def __init__(
-        self, cluster: Cluster, admin: AdminClient, counts: Callable[[Iterable[str]], Mapping[str, int]]
-    ) -> None:
+    def __init__(self, cluster: Cluster, asked: KafkaBus, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
         super().__init__(counts, cluster.connect_timeout)
         self._cluster = cluster
-        self._admin = admin
+        self._asked = asked
 
     def reader(self) -> LibrdkafkaReader:
         """A new reader."""
@@ -68,7 +59,8 @@ class LibrdkafkaLogs(Logs):
 
     def ends(self, places: Iterable[Place], patience: float | None = None) -> dict[Place, int]:
         """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds (connect_timeout)."""
-        return self._offsets(places, OffsetSpec.latest(), self.connect_timeout if patience is None else patience)
+        patience = self.connect_timeout if patience is None else patience
+        return self._asked_until(time.monotonic() + patience, lambda left: self._asked.logs.ends(places, left))
 
     def ends_soon(self, places: Iterable[Place]) -> dict[Place, int]:
         """The same for a caller who is not to wait for a cluster that is away."""
@@ -76,54 +68,30 @@ class LibrdkafkaLogs(Logs):
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Offset of the first record that is still there."""
-        return self._offsets(places, OffsetSpec.earliest(), self.connect_timeout)
+        return self.first_since(places, -math.inf)
 
     def first_since(self, places: Iterable[Place], at: float) -> dict[Place, int]:
         """By partition, the offset of the first record of that time or later; below 0 where there is none."""
-        if at == -math.inf:
-            return self.beginnings(places)
-        wanted = {TopicPartition(*place): OffsetSpec.for_timestamp(max(0, int(at * 1000))) for place in places}
-        try:
-            futures = self._admin.list_offsets(wanted, request_timeout=self.connect_timeout) if wanted else {}
-            return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
-        except KafkaException as error:
-            raise told("looking for a time", error.args[0], "", *sorted({place.topic for place in wanted})) from error
+        return self._asked_until(
+            time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.first_since(places, at)
+        )
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.
 
         Read with kafka-python: this library gives nothing of what it cannot read, and may end the process after a wrong checksum.
         """
-        with closing(KafkaBus(f"kafka://{self._cluster.servers}", self._cluster.entrance)) as bus:
-            yield from bus.read_from(topic, partition, offset)
+        return self._asked.read_from(topic, partition, offset)
 
-    def _offsets(self, places: Iterable[Place], which: OffsetSpec, patience: float) -> dict[Place, int]:
-        wanted = {TopicPartition(*place): which for place in places}
-        if not wanted:
-            return {}
-        deadline = time.monotonic() + patience
+    def _asked_until(self, deadline: float, ask: Callable[[float], dict[Place, int]]) -> dict[Place, int]:
+        """The answer. A cluster that is away is waited for: kafka-python gives up at once while a broker cannot be reached."""
         while True:
-            left = max(0.1, deadline - time.monotonic())
-            futures = self._admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left)
             try:
-                found = {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
-            except KafkaException as error:
-                if error.args[0].code() not in MOVED or time.monotonic() > deadline:
-                    topics = sorted({place.topic for place in wanted})
-                    raise told("reading the ends of partitions", error.args[0], "", *topics) from error
-            else:
-                # Of a partition without a leader it says nothing but a number below 0.
-                without = [place for place, offset in found.items() if offset < 0]
-                if not without:
-                    return found
+                return ask(max(PAUSE_SECONDS, deadline - time.monotonic()))
+            except BusUnavailable:
                 if time.monotonic() > deadline:
-                    topic, partition = without[0]
-                    raise BusUnavailable(f"reading the ends of partitions: {topic!r} partition {partition} has no leader")
-            # The library asks with what it knew before the leader changed until it hears of the new one.
-            for topic in {one.topic for one in wanted}:
-                with suppress(KafkaException):
-                    self._admin.list_topics(topic, timeout=1)
-            time.sleep(0.1)
+                    raise
+            time.sleep(PAUSE_SECONDS)
 
 
 class LibrdkafkaReader(Reader):

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from streamfl.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER, Tokens, take_endpoint, take_provider
 
-__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal", "take_member_settings", "take_tokens"]
+__all__ = ["DEFAULTS", "OTHER_SPELLINGS", "check_options", "refusal", "take_member_settings", "take_tokens"]
 
 DEFAULTS: dict[str, Any] = {
     # Off in the library: it would take what a disk has damaged.
@@ -75,14 +75,6 @@ OTHER_SPELLINGS = {
     "max.request.size": "message.max.bytes",
     "delivery.timeout.ms": "message.timeout.ms",
 }
-# What a client needs to be let in, and kafka-python knows by another name with underscores.
-ENTRANCE = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    **{ours: theirs.replace(".", "_") for theirs, ours in OTHER_SPELLINGS.items() if ours.startswith(("sasl", "ssl"))},
-}
-ENTRANCE |= {name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)}
 # Names that are offered instead of a mistyped one, beside those above.
 COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
 
@@ -149,12 +141,3 @@ def take_tokens(options: dict[str, Any]) -> Tokens | None:
     names = [PROVIDER] if "sasl.oauthbearer.method" in spelled else [*ours.values()]
     taken = {ours[dotted]: options.pop(given) for dotted, given in spelled.items() if ours.get(dotted) in names}
     return take_provider(taken) or take_endpoint(taken)
-
-
-def entrance_for_kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What kafka-python needs to be let into the same cluster, by its own names."""
-    dotted = {name.replace("_", "."): value for name, value in options.items()}
-    entrance = {ENTRANCE[name]: value for name, value in dotted.items() if name in ENTRANCE}
-    if isinstance(protocol := entrance.get("security_protocol"), str):
-        entrance["security_protocol"] = protocol.upper()
-    return entrance

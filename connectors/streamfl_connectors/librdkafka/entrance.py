@@ -1,0 +1,70 @@
+"""What lets kafka-python into the same cluster, from librdkafka's options."""
+
+from __future__ import annotations
+
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from streamfl.role import ConfigurationError
+from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
+
+__all__ = ["entrance"]
+
+# Options of the login, and kafka-python's names for them.
+LOGIN = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "sasl.kerberos.service.name": "sasl_kerberos_service_name",
+    **{name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)},
+}
+
+
+def entrance(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of kafka-python. ConfigurationError if the certificates or keys that are named cannot be used."""
+    dotted = {name.replace("_", "."): value for name, value in options.items()}
+    found = {LOGIN[name]: value for name, value in dotted.items() if name in LOGIN}
+    if isinstance(protocol := found.get("security_protocol"), str):
+        found["security_protocol"] = protocol.upper()
+        if found["security_protocol"].endswith("SSL"):
+            try:
+                found["ssl_context"] = _context(dotted)
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(f"bus.options, of certificates and keys: {error}") from error
+    return found
+
+
+def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https") != "none"
+    if str(options.get("enable.ssl.certificate.verification", True)).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    location, content = options.get("ssl.ca.location"), options.get("ssl.ca.pem")
+    if content is not None:
+        context.load_verify_locations(cadata=content)
+    elif location is None or location == "probe":
+        context.load_default_certs()
+    elif Path(location).is_dir():
+        context.load_verify_locations(capath=location)
+    else:
+        context.load_verify_locations(cafile=location)
+    if (revoked := options.get("ssl.crl.location")) is not None:
+        context.load_verify_locations(cafile=revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    password = options.get("ssl.key.password")
+    if (certificate := options.get("ssl.certificate.location")) is not None:
+        context.load_cert_chain(certificate, options.get("ssl.key.location"), password)
+    elif (certificate := options.get("ssl.certificate.pem")) is not None:
+        # Python takes it from a file only.
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(f"{certificate}\n{options.get('ssl.key.pem', '')}\n")
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+    return context

@@ -1,0 +1,110 @@
+"""Workers whose brokers die: none of them dies with them, and all of them say so, with a partition or without."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import forked
+import pytest
+from broker import Broker
+from plants import Plant, Voice
+
+SCHEMES = ["kafka+librdkafka", "kafka"]
+# `make kill-brokers` kills a hundred times.
+KILLS = int(os.environ.get("STREAMFL_TEST_KILLS", "3"))
+LONG_SECONDS = 600.0
+
+
+class Workers:
+    """Forks of one process that run a plant's settings file and look at the cluster every ``seconds``, within a ``with`` block."""
+
+    def __init__(self, plant: Plant, count: int, seconds: float) -> None:
+        self._command = [sys.executable, forked.__file__, str(plant.configuration), str(count), str(seconds)]
+        self._ended = plant.configuration.with_suffix(".ended")
+        self.voices = [Voice(plant.configuration, number) for number in range(count)]
+
+    def __enter__(self) -> Workers:
+        with self._ended.open("w") as ended:
+            self._process = subprocess.Popen(self._command, stdout=ended, start_new_session=True)
+        self.wait_until(lambda: all(one.begun() for one in self.voices))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def none_ended(self) -> None:
+        told = self._ended.read_text()
+        logs = [self.voices[int(line.split()[0])].log()[-2000:] for line in told.splitlines()]
+        assert not told, (told, logs)
+        assert self._process.poll() is None
+
+    def wait_until(self, look: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LONG_SECONDS
+        while not look():
+            self.none_ended()
+            assert time.monotonic() < deadline, [(one.page("readyz"), one.log()[-2000:]) for one in self.voices]
+            time.sleep(0.5)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> None:
+    """Protects workers from their client library: an admin call of librdkafka ended the process (SIGABRT) when its broker died.
+
+    They ask their cluster every second. Usually it is 5, and most deaths would come between two questions.
+    """
+    chance = random.Random(33)
+    with Broker() as broker:
+        plant = Plant(tmp_path, broker, scheme, partitions=1, patience=60)
+        with Workers(plant, 20, 1.0) as workers:
+            for kill in range(1, KILLS + 1):
+                time.sleep(2 + 3 * chance.random())
+                broker.halt()
+                time.sleep(3 * chance.random())
+                workers.none_ended()
+                broker.start()
+                print(f"{kill} kills", flush=True)
+            workers.none_ended()
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str, hangs: bool) -> None:
+    """Protects an alert on dead brokers: a standby of librdkafka stayed green, and active workers named another reason."""
+    with Broker() as broker:
+        plant = Plant(tmp_path, broker, scheme, patience=60)
+        with Workers(plant, 3, 5.0) as workers:
+
+            def standbys() -> int:
+                return sum(one.page("readyz")[1].startswith("ok, standby") for one in workers.voices)
+
+            def green() -> bool:
+                return all(one.page("readyz")[0] == 200 for one in workers.voices) and standbys() == 1
+
+            def red() -> bool:
+                pages = [one.page("readyz") for one in workers.voices]
+                return all(code == 503 and text.startswith("bus: no broker answers since ") for code, text in pages)
+
+            workers.wait_until(green)
+            if hangs:
+                broker.stall()
+            else:
+                broker.halt()
+            died = time.monotonic()
+            workers.wait_until(red)
+            print(f"red after {time.monotonic() - died:.1f} s", workers.voices[0].page("readyz"), flush=True)
+            if hangs:
+                broker.resume()
+            else:
+                broker.start()
+            back = time.monotonic()
+            workers.wait_until(green)
+            print(f"green again after {time.monotonic() - back:.1f} s", flush=True)
