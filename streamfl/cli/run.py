@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
+from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.runtime.pool import Processes
 from streamfl.runtime.tracing import begin_traces
 
@@ -70,7 +72,9 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             if port not in (0, server.port):
                 log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
             log.info("serving metrics and health", host=host, port=server.port)
-        topics = topics_of(configured.kind.channels(settings), settings.dead_letters)
+        channels = configured.kind.channels(settings)
+        topics = topics_of(channels, settings.dead_letters)
+        read = [source.topic for source in (*channels.inputs.values(), *channels.tables.values())]
         watch = ClusterWatch(
             bus,
             topics,
@@ -79,6 +83,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             lambda text: _end_lost(stop, lost, text),
             settings.bus.connect_timeout_seconds,
             lag=worker.lag,
+            transactions=OpenTransactions(bus, read, time.monotonic),
         )
         watch.start()
         held.callback(watch.close)

@@ -289,6 +289,12 @@ class Bus(Protocol):
         at: in seconds. Minus infinity: the first record that is left. Infinity: the present end.
         """
 
+    def undecided(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        """The partitions with a transaction that is neither committed nor aborted: where the first of them began, and the end.
+
+        Records from there on are not given to anybody before it is. A bus on which that takes no time has none.
+        """
+
     def codecs(self) -> Sequence[str]:
         """The compressions that batches may have here, each tried on something compressed; none where nothing is compressed.
 

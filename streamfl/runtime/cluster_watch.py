@@ -13,6 +13,7 @@ from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.runtime.health import Health
 from streamfl.runtime.lag import Lag
 from streamfl.runtime.log import logger
+from streamfl.runtime.open_transactions import OpenTransactions
 
 __all__ = ["ClusterWatch", "topics_of"]
 
@@ -41,6 +42,7 @@ class ClusterWatch:
     patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics yet.
     clock: seconds that never run backwards.
     lag: is brought up to date; None: nobody asks for it.
+    transactions: those that hold back what the worker reads; None: nobody asks for them.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ClusterWatch:
         patience_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
+        transactions: OpenTransactions | None = None,
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -62,6 +65,7 @@ class ClusterWatch:
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._lag = lag
+        self._transactions = transactions
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._failed = ""
@@ -104,6 +108,8 @@ class ClusterWatch:
         self._health.standby = told if members > partitions else None
         if self._lag is not None:
             self._lag.look()
+        if self._transactions is not None:
+            self._health.note("transactions", self._transactions.look())
         self._health.heard()
         return True
 

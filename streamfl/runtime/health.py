@@ -33,6 +33,7 @@ REASONS = {
     "restoring": "a partition's state is being taken back",
     "commits": "what was read is not committed",
     "role": "the role cannot do its work",
+    "transactions": "a transaction that nobody ends holds records back",
     "records": "what it takes to read records does not answer",
     "loop": "the loop does not go round",
 }

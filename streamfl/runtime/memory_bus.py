@@ -135,6 +135,9 @@ class MemoryBus:
                 for number, log in enumerate(topic.partitions):
                     log.drop(min((session.read_to(name, number) for session in sessions), default=log.end))
 
+    def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
+        return {}
+
     def codecs(self) -> Sequence[str]:
         return ()
 

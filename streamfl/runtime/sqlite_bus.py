@@ -145,6 +145,10 @@ class SqliteBus:
         with self.database.reading() as connection:
             return {partition: self.store.offset_at(connection, found, partition, at) for partition in range(found.partitions)}
 
+    def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
+        """None: nobody sees a step that is under way."""
+        return {}
+
     def codecs(self) -> Sequence[str]:
         """None: nothing is compressed."""
         return ()

@@ -139,6 +139,11 @@ class KafkaBus:
         with translated("reading"):
             yield from self.logs.read(topic, limit)
 
+    def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
+        """By partition, where the first transaction that is not decided began, and the end."""
+        with translated("looking for open transactions"):
+            return self.logs.undecided(topic)
+
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         """Of each partition the first and the last committed records, ``count`` of either at most."""
         with translated("reading"):

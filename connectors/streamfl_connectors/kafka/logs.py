@@ -68,6 +68,15 @@ class KafkaLogs(Logs):
             found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
+    def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
+        """By partition, where the first transaction that is not decided began, and the end."""
+        stable = self.offsets(topic, math.inf)
+        wanted = {KafkaPartition(topic, partition): OffsetSpec.LATEST for partition in stable}
+        found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout)
+        ends = {place.partition: int(offset.offset) for place, offset in found.items()}
+        # Asked later, the end of a partition without any is further on where records came meanwhile.
+        return {partition: (offset, ends[partition]) for partition, offset in stable.items() if offset < ends[partition]}
+
     def _ask(self, wanted: Mapping[Any, Any], isolation: IsolationLevel, seconds: float) -> Mapping[Any, Any]:
         ask = self._admin._async_list_partition_offsets
         found: Mapping[Any, Any] = answered(self._admin, seconds, ask, wanted, isolation, int(seconds * 1000))

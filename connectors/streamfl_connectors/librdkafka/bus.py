@@ -115,6 +115,10 @@ class LibrdkafkaBus:
         """Committed records from the beginning of every partition to its present end, at most ``limit``."""
         return self.logs.read(topic, limit)
 
+    def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
+        """By partition, where the first transaction that is not decided began, and the end."""
+        return self._asked.undecided(topic)
+
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         """Of each partition the first and the last committed records, ``count`` of either at most."""
         return self.logs.peek(topic, partitions, count)

@@ -96,6 +96,9 @@ class FaultyBus:
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
         return self.cluster.read(topic, limit)
 
+    def undecided(self, topic: str) -> Mapping[int, tuple[int, int]]:
+        return self.cluster.undecided(topic)
+
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         return self.cluster.peek(topic, partitions, count)
 

@@ -1,0 +1,50 @@
+"""Notices a transaction that nobody ends: whoever reads committed records gets nothing that was written behind its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from streamfl.runtime.bus import Bus, TopicPartition
+
+__all__ = ["OpenTransactions"]
+
+# Twice what Kafka's producers have unless they ask for more. The broker ends what takes longer.
+USUAL_SECONDS = 120.0
+EXAMPLES = 3
+
+
+class OpenTransactions:
+    """How long the same transaction has held back what lies in partitions that are read.
+
+    A broker ends a transaction when its producer's time is over, but for one that hangs (KIP-664): it stays until somebody ends it.
+
+    bus: the cluster. topics: that are read. clock: seconds that never run backwards.
+    """
+
+    def __init__(self, bus: Bus, topics: Iterable[str], clock: Callable[[], float]) -> None:
+        self._bus = bus
+        self._topics = list(topics)
+        self._clock = clock
+        # The offset at which each transaction began, and since when it is known.
+        self._open: dict[TopicPartition, tuple[int, float]] = {}
+
+    def look(self) -> str | None:
+        """Ask the cluster; what is held back for longer than usual, for an operator. BusUnavailable if it does not answer."""
+        now = self._clock()
+        known, self._open, held = self._open, {}, []
+        for topic in self._topics:
+            for partition, (offset, end) in self._bus.undecided(topic).items():
+                place = topic, partition
+                before = known.get(place)
+                self._open[place] = before if before is not None and before[0] == offset else (offset, now)
+                seconds = now - self._open[place][1]
+                if seconds > USUAL_SECONDS:
+                    what = f"at offset {offset} for {seconds:.0f} s, {end - offset} records"
+                    held.append(f"partition {partition} of {topic!r} {what}")
+        if not held:
+            return None
+        more = f"; and {len(held) - EXAMPLES} more" if len(held) > EXAMPLES else ""
+        return (
+            f"a transaction that nobody ends holds records back: {'; '.join(held[:EXAMPLES])}{more}. Find it with "
+            "kafka-transactions.sh find-hanging, and end it with abort, or restart its producer"
+        )
