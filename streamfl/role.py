@@ -239,6 +239,7 @@ class Input:
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
     sender: the peers that write it; None: the user does.
     client: in whose name the role speaks because of such a message.
+    signed: where members have keys, each record, or what it is a part of, has a signature that the system itself checks.
     strict: what finds unreadable values, where the role takes these and tells nobody: `streamfl check` says if all are so.
     """
 
@@ -249,6 +250,7 @@ class Input:
     sender: Sender | None = None
     client: Callable[[Any], str] | None = None
     strict: Decode | None = None
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,7 @@ class Channels:
     is one's. published: changelogs that peers read too, and that somebody else may therefore write to: the role is given all of
     their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
     times: of outputs whose records have another time than that of their writing, how it is found in a record's headers, in seconds.
+    signed: outputs that everybody may read and act on: where members have keys, each record is signed for all.
     lasting: changelogs that outlive the federation, such as what was spent of a person's budget: other federations take them back
     under other settings, and nobody deletes them to begin anew.
     """
@@ -295,6 +298,7 @@ class Channels:
     seals: Mapping[str, Seal] = field(default_factory=dict)
     times: Mapping[str, Callable[[Headers], float | None]] = field(default_factory=dict)
     lasting: Collection[str] = ()
+    signed: Collection[str] = ()
 
     @property
     def own_changelogs(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ SYSTEM = System(
     report="streamfl.dp_frank_wolfe.lab.page:REPORTS",
     faults="streamfl.dp_frank_wolfe.lab.faults:FAULTS",
     fuzz="streamfl.dp_frank_wolfe.lab.fuzz:DP_FRANK_WOLFE",
+    readers={"model": "streamfl.dp_frank_wolfe.lab.readable:model"},
     commands={"ledger": "streamfl.dp_frank_wolfe.lab.ledger:ledger"},
     refusals={
         "another_answer": "a party says another content than before at this place of the fit",

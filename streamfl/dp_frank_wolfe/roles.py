@@ -164,6 +164,7 @@ def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
         outputs={**asks, "model": f"{federation.name}.model", **served},
         changelogs={"state": f"{settings.member}.state"},
         receivers={f"asks/{party}": Receiver(PARTY, party) for party in federation.parties},
+        signed=("model",),
         times=timed(settings.predictions),
     )
 

@@ -251,7 +251,7 @@ def _channels(settings: FdsklSettings) -> Channels:
     outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
     receivers = {f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names}
     if log := _log(settings):
-        inputs["turns"] = Input(log, decode_signed(load_identity(settings)), makes_room=True)
+        inputs["turns"] = Input(log, decode_signed(load_identity(settings)), makes_room=True, signed=True)
         outputs["turns"] = log
     return Channels(
         inputs=inputs,

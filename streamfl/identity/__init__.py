@@ -7,6 +7,7 @@ from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity
 from streamfl.identity.channels import sealed_channels
 from streamfl.identity.keys import PrivateKey, PublicKey, add_key, make_key_file, read_key_file
 from streamfl.identity.members import Member, Members, read_members, write_members
+from streamfl.identity.signed_records import signer_of_record
 
 __all__ = [
     "SEAL_BYTES",
@@ -21,5 +22,6 @@ __all__ = [
     "read_key_file",
     "read_members",
     "sealed_channels",
+    "signer_of_record",
     "write_members",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
+from streamfl.identity.signed_records import signatures
 from streamfl.parts import Part
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
@@ -26,7 +27,7 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
     seals = {
         channel: identity.seal(channels.outputs[channel], receiver.kind, receiver.name)
         for channel, receiver in channels.receivers.items()
-    }
+    } | {channel: signatures(identity, channels.outputs[channel]) for channel in channels.signed}
     return replace(
         channels,
         inputs={channel: _checked(source, identity) for channel, source in channels.inputs.items()},

@@ -290,7 +290,7 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode, client=_client_of)
     return Channels(
         inputs=inputs,
-        tables={"model": Input(f"{name}.model", decode_model_record)},
+        tables={"model": Input(f"{name}.model", decode_model_record, signed=True)},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": settings.state_topic},
         receivers={"updates": Receiver(SERVER)},

@@ -12,7 +12,10 @@ import pytest
 from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
 from identities import Keys, again
 
+from streamfl.cli.named_topics import find_topic
+from streamfl.cli.preflight import Configured
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.identity.signed_records import signatures
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -132,6 +135,34 @@ def test_what_somebody_else_wrote_is_refused_and_the_fit_goes_on(
     assert sum(refused.values()) == 3
     assert set(refused) <= {"unsigned", "forged", "not_a_member", "not_its_client"}
     assert federation.model() == usual
+
+
+def test_the_model_is_signed_for_everybody_and_what_a_stranger_writes_there_is_refused(tmp_path: Path) -> None:
+    """Protects who applies the model: with keys it is the server's, unchanged, or shown as refused without its weights."""
+    federation = Federation(tmp_path)
+    federation.settle()
+    own = settings_of("party-0").model_dump(exclude_unset=True)
+    for name, section in federation.keys.sections("party-0").items():
+        own[name] = {**own.get(name, {}), **section}
+    reader = Configured(Path("party.toml"), find_kind(PARTY), DPFrankWolfeSettings.model_validate(own))
+    says = find_topic(reader, federation.bus, "model").says
+    genuine = federation.said("model")[0]
+    assert says(genuine) == json.loads(genuine.value or b"")
+    assert says(msgspec.structs.replace(genuine, partition=3, offset=77)) == says(genuine), "the bus chose its partition"
+
+    heavier = (genuine.value or b"").replace(b'"weights":[', b'"weights":[9.0,')
+    party = federation.keys.identity("party-1", PARTY)
+    strangers = {
+        "unsigned": msgspec.structs.replace(genuine, headers=()),
+        "forged": msgspec.structs.replace(genuine, value=heavier),
+        "not_a_member": msgspec.structs.replace(
+            genuine, value=heavier, headers=signatures(party, "f.model")(genuine.key, heavier, None)
+        ),
+    }
+    assert {reason: says(record)["refused"] for reason, record in strangers.items()} == {reason: reason for reason in strangers}
+    elsewhere = [{"key": b"party-1"}, {"key": None}, {"topic": "g.model"}, {"headers": genuine.headers * 2}]
+    assert {says(msgspec.structs.replace(genuine, **place))["refused"] for place in elsewhere} == {"forged"}
+    assert all("weights" not in says(record) for record in strangers.values())
 
 
 def kind_of(record: Record) -> str:

@@ -1,0 +1,47 @@
+"""Records for everybody, such as a model that users apply: whoever has the members' file can tell who wrote one.
+
+A seal has one receiver. A signature has none: it costs more, and so it is for topics with few records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from streamfl.identity.authentication import Identity
+from streamfl.identity.members import Member
+from streamfl.role import Headers, PeerError, Record, Seal
+
+__all__ = ["SIGNATURE", "signatures", "signer_of_record"]
+
+SIGNATURE = "signature"
+
+
+def signatures(identity: Identity, topic: str) -> Seal:
+    """Makes the header of each record of a topic that everybody reads. Which partition it lies in is the bus's choice."""
+
+    def make(key: bytes | None, value: bytes | None, _partition: int | None) -> Headers:
+        return ((SIGNATURE, identity.sign(_statement(identity.federation, topic, key, value))),)
+
+    return make
+
+
+def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member]:
+    """Says which member that may be ``kind`` signed a record; PeerError if none did."""
+
+    def check(record: Record) -> Member:
+        found = [content for name, content in record.headers if name == SIGNATURE]
+        if not found:
+            raise PeerError("unsigned", "without a signature: its writer has no [identity]")
+        if len(found) > 1:
+            raise PeerError("forged", f"it has {len(found)} signatures, one is expected")
+        return identity.signer_of(kind, _statement(identity.federation, record.topic, record.key, record.value), found[0])
+
+    return check
+
+
+def _statement(federation: str, topic: str, key: bytes | None, value: bytes | None) -> bytes:
+    """What is signed: where the record belongs, and all of it. A key that is missing is not an empty one."""
+    lengths = struct.pack(">qq", *(-1 if part is None else len(part) for part in (key, value)))
+    parts = (b"streamfl/1 record", federation.encode(), topic.encode(), lengths, key or b"", value or b"")
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
