@@ -33,6 +33,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from streamfl.measurement import Measurement
+
 __all__ = [
     "CatchesUp",
     "Channels",
@@ -176,22 +178,6 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
     partition: int
     key: bytes
     value: bytes | None
-
-
-class Measurement(msgspec.Struct, frozen=True, gc=False):
-    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients.
-
-    headline: one of the few figures that belong in the log's line of progress.
-    known: whether there is a figure yet; if not, the value says nothing, and ``/metrics`` has NaN.
-    """
-
-    name: str
-    kind: str
-    help: str
-    value: float
-    labels: tuple[tuple[str, str], ...] = ()
-    headline: bool = False
-    known: bool = True
 
 
 class Notice(msgspec.Struct, frozen=True):

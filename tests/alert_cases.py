@@ -9,6 +9,7 @@ __all__ = ["CASES", "Told"]
 
 DAY = 24 * 60
 CHALLENGER = 'challenger_%s_total{model="running-mean"}'
+GUEST = 'role="quasi-newton-guest"'
 COORDINATOR = 'role="quasi-newton-coordinator"'
 
 
@@ -54,6 +55,26 @@ def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minu
     return Told({name: grows(more), **others}, minute), Told({name: grows(less), **others})
 
 
+def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
+    """Of an alert on what usually grows and does not any more: what came each minute, each hour and each day.
+
+    others: what goes on meanwhile.
+    """
+    others = dict(others or {})
+    found = [
+        Told({counter: "0+0.25x120 30x200", **others}, 135),
+        Told({counter: "0 " + " ".join(f"{number}x3" for number in range(1, 28)) + " 27x60", **others}, 1755, (), 15),
+        Told({counter: "0 " + " ".join(f"{number}x3" for number in range(1, 21)) + " 20x20", **others}, 32040, (), 360),
+        Told({counter: grows(0.25, 300), **others}, end=290),
+        # Once in half an hour: nothing for a quarter of one is nothing unusual.
+        Told({counter: " ".join(f"{number}x29" for number in range(10)), **others}, end=290),
+    ]
+    if others:
+        # The others have ended with it.
+        found.append(Told({counter: "0+0.25x120 30x200", **dict.fromkeys(others, "0+0.25x120 30x200")}, end=300))
+    return tuple(found)
+
+
 CASES: dict[str, tuple[Told, ...]] = {
     # Of every worker.
     "StreamflNoWorker": (
@@ -90,12 +111,32 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({'consumer_lag_records{partition="0"}': stays(101), "records_total": grows(0.2)}),
     ),
     "StreamflLagGrows": (
-        Told({'consumer_lag_records{partition="0"}': "1000+1x220"}, 31),
+        Told({'consumer_lag_records{partition="0"}': "10.1+0.01x220", "records_total": grows(0.5)}, 31),
         # The worker of partition 1 is gone: another one tells of it.
-        Told({'consumer_lag_records{partition="0"}': stays(0), 'group_lag_records{partition="1"}': "1000+1x220"}, 31),
-        Told({'consumer_lag_records{partition="0"}': "900+0.1x220"}),
+        Told(
+            {
+                'consumer_lag_records{partition="0"}': stays(0),
+                'group_lag_records{partition="1"}': "1000+1x220",
+                "records_total": stays(0),
+            },
+            31,
+        ),
+        Told({'consumer_lag_records{partition="0"}': "9+0.004x220", "records_total": grows(0.5)}),
+        # It is a matter of seconds where so much comes.
+        Told({'consumer_lag_records{partition="0"}': "1000+1x220", "records_total": grows(200)}, begin=20),
         # It falls. What another one has seen of a partition that has its worker is some seconds old.
-        Told({'consumer_lag_records{partition="0"}': "9000-10x220", 'group_lag_records{partition="0"}': "2000+10x220"}),
+        Told(
+            {
+                'consumer_lag_records{partition="0"}': "9000-10x220",
+                'group_lag_records{partition="0"}': "2000+10x220",
+                "records_total": grows(10),
+            }
+        ),
+    ),
+    "StreamflSamplesGone": ends("samples_total"),
+    "StreamflLabelsGone": (
+        *ends("labels_total", {"samples_total": grows(0.02, 400)}),
+        *ends("labels_total", {"embeddings_total": grows(0.02, 400)}),
     ),
     "StreamflDeletedUnread": once('deleted_unread_records_total{topic="readings"}'),
     "StreamflRecordsLost": once('lost_records_total{topic="readings"}'),
@@ -136,6 +177,24 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"regret": "0.05-0.0001x400", "lifetime_labels": stays(1, 400)}, step=30, end=350),
     ),
     "StreamflBudgetExhausted": share(('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61),
+    "StreamflBudgetNearlySpent": (
+        *share(("update_bytes_total", 0.0091), {"update_budget_bytes_total": 0.01}, 0.0089, 31),
+        # There is none.
+        Told({"update_bytes_total": grows(9), "update_budget_bytes_total": stays(0)}),
+    ),
+    "StreamflClientSilent": (Told({"silent_clients": "0x9 1x80"}, 15), Told({"silent_clients": "0x9 1x4 0x80"})),
+    "StreamflClientUnlabelled": (Told({"unlabelled_clients": "0x9 1x80"}, 15), Told({"unlabelled_clients": "0x9 1x4 0x80"})),
+    "StreamflModelStands": (
+        Told({"updates_total": grows(0.05), "model_version": stays(7)}, 6),
+        # There is none yet.
+        Told({"updates_total": grows(0.05), "model_version": "NaNx220"}, 6),
+        Told({"updates_total": grows(5), "model_version": "7x2 8x9 9x9 10x9 11x9 12x9 13x9 14x9 15x9 16x9"}),
+        Told({"updates_total": stays(0), "model_version": stays(7)}),
+    ),
+    "StreamflUpdatesGone": ends("updates_applied_total"),
+    "StreamflUpdatesIgnored": share(
+        ('ignored_updates_total{reason="late"}', 2.6), {"updates_applied_total": 10}, 2.4, 16
+    ),
     "StreamflClientsSilenced": (
         Told({"labels_total": grows(0.02), "updates_total": stays(0)}, 61),
         Told({"labels_total": grows(5), "updates_total": grows(0.02)}),
@@ -186,6 +245,11 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({'forgotten_entities_total{reason="no_label"}': grows(0.02), "learnt_total": grows(0.02)}),
         Told({'forgotten_entities_total{reason="displaced"}': grows(2), "learnt_total": stays(0)}),
     ),
+    "StreamflLearningStands": ends("learnt_total", {"embeddings_total": grows(0.02, 400)}),
+    "StreamflPredictedUnlearnt": (
+        Told({"predictions_total": grows(0.02), "learnt_total": stays(0)}, 61),
+        Told({"predictions_total": grows(5), "learnt_total": "0 1x220"}, begin=10),
+    ),
     "StreamflBelowQuorum": share(("learnt_below_quorum_total", 1.1), {"learnt_total": 10}, 0.9, 31),
     "StreamflTwoSpeak": once("superseded_embeddings_total"),
     "StreamflStepsRefused": once("refused_steps_total"),
@@ -197,6 +261,11 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflRowsDropped": (
         Told({"rows_dropped_total": grows(0.02)}, 31),
         Told({"rows_dropped_total": stays(0)}),
+    ),
+    "StreamflIterationsStand": ends("iterations_total", {"samples_total": grows(0.02, 400)}),
+    "StreamflPredictedUntrained": (
+        Told({"predictions_total": grows(0.02), "iterations_total": stays(0)}, 61),
+        Told({"predictions_total": grows(5), "iterations_total": "0 1x220"}, begin=10),
     ),
     "StreamflRoundsAbandoned": (
         Told({'abandoned_rounds_total{reason="timeout"}': grows(0.75)}, 29),
@@ -213,6 +282,19 @@ CASES: dict[str, tuple[Told, ...]] = {
         # To a guest these numbers mean something else.
         Told({'phase{role="quasi-newton-guest"}': stays(1), 'iteration{role="quasi-newton-guest"}': stays(4)}),
     ),
+    "StreamflPartyWaits": (
+        Told({f"phase{{{GUEST}}}": stays(2), f"iteration{{{GUEST}}}": stays(4)}, 60),
+        Told({f"phase{{{GUEST}}}": stays(6), f"iteration{{{GUEST}}}": stays(4)}, 60),
+        Told({f"phase{{{GUEST}}}": stays(1), f"iteration{{{GUEST}}}": stays(4)}),
+        Told({f"phase{{{GUEST}}}": stays(7), f"iteration{{{GUEST}}}": stays(4)}),
+        Told({f"phase{{{GUEST}}}": stays(3), f"iteration{{{GUEST}}}": "4x50 5x50 6x50 7x70"}),
+        Told({f"phase{{{COORDINATOR}}}": stays(2), f"iteration{{{COORDINATOR}}}": stays(4)}),
+    ),
+    "StreamflQuestionsUnanswered": once("abandoned_questions_total"),
+    "StreamflModelVersionsNearlySpent": (
+        Told({"model_versions_left": "3x9 2x9 1x60"}, 20),
+        Told({"model_versions_left": stays(1.2)}),
+    ),
     "StreamflTrainingFailed": once("failed_trainings_total"),
     "StreamflDecryptionRefused": once("refused_decryptions_total"),
     # Of DP Frank-Wolfe.
@@ -224,5 +306,9 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"missing_entities": "1+1x220", "complete_entities": "5+0.02x220", "windows_total": stays(0)}),
         Told({"missing_entities": "1+1x220", "complete_entities": stays(5), "windows_total": grows(0.02)}),
     ),
+    "StreamflFitsStand": ends("windows_total", {"samples_total": grows(0.02, 400)}),
+    "StreamflNoModelYet": share(("early_records_total", 5.1), {"samples_total": 10}, 4.9, 61),
+    "StreamflPredictionsExpired": share(("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31),
+    "StreamflPredictionBudgetNearlySpent": share(("unpredicted_entities_total", 1.1), {"samples_total": 10}, 0.9, 31),
     "StreamflFitBudgetNearlySpent": share(("spent_entities_total", 1.1), {"samples_total": 5, "labels_total": 5}, 0.9, 31),
 }

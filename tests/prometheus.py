@@ -21,7 +21,8 @@ __all__ = ["Prometheus", "promtool", "running_prometheus"]
 
 START_SECONDS = 60.0
 CONFIGURATION = """
-global: {{scrape_interval: {interval}}}
+global: {{scrape_interval: {interval}, evaluation_interval: {interval}}}
+rule_files: {rules}
 scrape_configs:
   - job_name: streamfl
     static_configs: [{{targets: {targets}}}]
@@ -52,12 +53,14 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(targets: Sequence[int], folder: Path, interval: str = "1s") -> Iterator[Prometheus]:
-    """A Prometheus that asks these ports of this machine, once a second or as often as it is told."""
+def running_prometheus(
+    targets: Sequence[int], folder: Path, interval: str = "1s", rules: Sequence[Path] = ()
+) -> Iterator[Prometheus]:
+    """A Prometheus that asks these ports of this machine, once a second or as often as it is told; rules: files of them."""
     (port,) = free_ports(1)
     configuration = folder / "prometheus.yml"
     ports = json.dumps([f"127.0.0.1:{target}" for target in targets])
-    configuration.write_text(CONFIGURATION.format(targets=ports, interval=interval))
+    configuration.write_text(CONFIGURATION.format(targets=ports, interval=interval, rules=json.dumps([str(one) for one in rules])))
     options = [f"--config.file={configuration}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen([_program("prometheus"), *options], stdout=log, stderr=log)

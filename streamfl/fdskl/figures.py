@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
 from streamfl.fdskl.losses import MarginLoss
+from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement
 
 __all__ = ["ActiveFigures", "WorkerFigures"]
@@ -89,6 +90,8 @@ class ActiveFigures:
         self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
         self.loss = self.squared_error = 0.0
         self.right = 0
+        self._scored: list[float] = []
+        self._recent: Recent[float] = Recent()
 
     def score(self, output: float, label: float) -> float:
         """A prediction was made, and its label came. Returns what it lost."""
@@ -96,9 +99,15 @@ class ActiveFigures:
         loss = float(self._what.value(output, label))
         self.counts["scored"] += 1
         self.loss += loss
+        self._scored.append(loss)
         self.squared_error += (output - label) ** 2
         self.right += (output >= 0) == (label > 0)
         return loss
+
+    def note(self, now: float) -> None:
+        """What was scored since the last call was scored now."""
+        self._recent.extend(self._scored, now)
+        self._scored = []
 
     def measure(
         self, lives: Iterable[Lifetime], awaited: int, labelled: int, features: int, version: int, dropped: int
@@ -115,6 +124,10 @@ class ActiveFigures:
             yield Measurement("forgotten_forecasts", "counter", text, count, (("reason", reason),))
         text = "Loss of all scored predictions, each made before its label was learnt from"
         yield Measurement("loss_sum", "counter", text, self.loss)
+        losses = self._recent.items
+        text = f"Mean loss of the last {WINDOW} scored predictions since the worker's start"
+        mean = sum(losses) / max(len(losses), 1)
+        yield Measurement("loss_windowed", "gauge", text, mean, (), True, bool(losses), self._recent.until)
         assert self._what is not None
         yield from measure_lifetimes(lives, self._what)
         if self._what.classifies:

@@ -151,6 +151,7 @@ class FdsklWorker:
             replies += task.take_sends()
             if partition in self._actives:
                 replies += self._actives[partition].take_sends()
+        self._active_figures.note(now)
         self._look(ended, not batch, now)
         return replies
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from streamfl.monitoring.promql import lag_by_partition
 
-__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook"]
+__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook", "stopped"]
 
 MEMBER = "system, federation, role, group"
 """The labels that say whose worker it is, without the worker."""
@@ -64,6 +64,28 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
 
+def stopped(counter: str, while_growing: str = "") -> str:
+    """One of streamfl's counters has stopped that usually grows: in nineteen of twenty times before, and not in three of them.
+
+    These are five minutes, an hour and a day: so what comes once a day has stopped after three days, and what comes each second
+    after a quarter of an hour. while_growing: another counter, which goes on; empty: whatever the others do.
+
+    >>> stopped("labels_total").count(" or ")
+    2
+    """
+    found = []
+    for time, before in (("5m", "2h"), ("1h", "1d"), ("1d", "14d")):
+        three = f"{3 * int(time[:-1])}{time[-1]}"
+        usual = f"quantile_over_time(0.05, ({_grown(counter, time)})[{before}:{time}] offset {three})"
+        goes_on = f" and {_grown(while_growing, three)} > 0" if while_growing else ""
+        found.append(f"{_grown(counter, three)} == 0 and {usual} > 0{goes_on}")
+    return " or ".join(found)
+
+
+def _grown(counter: str, time: str) -> str:
+    return member_sum(f"increase(streamfl_{counter}[{time}])")
+
+
 LAG = member_sum(lag_by_partition(MEMBER))
 
 WORKER_ALERTS = (
@@ -112,14 +134,37 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLagGrows",
-        f"{LAG} > 1000 and deriv(({LAG})[30m:1m]) > 0",
+        # What few records are is a matter of how many usually come: ten of some streams are a day's.
+        f"{LAG} > 10 and {LAG} > {_grown('records_total', '10m')} and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",
-        "{{ $labels.group }} falls behind what is written.",
+        "{{ $labels.group }} falls behind what is written, by more than it takes in ten minutes.",
         "Predictions come later and later.",
         "Start more workers of this group, up to the number of partitions. Do not add partitions to the topic: keys would move "
         "away from their state. If there are as many workers already, faster machines are left, or a new federation on topics "
         "with more partitions.",
+    ),
+    Alert(
+        "StreamflSamplesGone",
+        stopped("samples_total"),
+        0,
+        "warning",
+        "{{ $labels.group }} gets no samples any more.",
+        "Nothing is predicted or learnt of what they tell. It is told after three of the times in which samples usually came: "
+        "a quarter of an hour, three hours or three days.",
+        "Look at whoever writes the topic. If the samples have come to their end as they should, nothing is wrong: it is over "
+        "once that is usual.",
+    ),
+    Alert(
+        "StreamflLabelsGone",
+        f"{stopped('labels_total', 'samples_total')} or {stopped('labels_total', 'embeddings_total')}",
+        0,
+        "critical",
+        "{{ $labels.group }} gets samples and no labels any more.",
+        "It predicts, and learns nothing: the model stands still, and nobody knows how good it is. It is told after three of the "
+        "times in which labels usually came: a quarter of an hour, three hours or three days.",
+        "Look at whoever writes the labels, and at the field or topic that they come in. Where they lie in the topic and are not "
+        "learnt: look at streamfl_waiting_samples, and at the dead letters.",
     ),
     Alert(
         "StreamflDeadLetters",

@@ -264,8 +264,7 @@ class PofmklClient:
 
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
-        logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
-        carry, means = self._carry, self._means
+        logistic, watch, labels, seats, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats, self._carry
         for received in batch:
             channel, message = received.channel, received.message
             try:
@@ -280,16 +279,15 @@ class PofmklClient:
                     watch.label(*key, message.label)
                 if logistic:
                     _check_class(message.label)
-                client: Client | None
+                client, written_at = seats.find(key), min(time_written(received.record.timestamp, now), now)
                 if channel == "samples":
-                    written_at = min(time_written(received.record.timestamp, now), now)
                     client = seats.see(key, written_at) or self._admission.admit(key, written_at, now)
-                    if means:
+                    if self._means:
                         # At once, in the order of the records: what waits for the model waits with the mean of its time.
-                        message = msgspec.structs.replace(message, features=means.fill(key, message.features))
-                else:
-                    client = seats.find(key)
+                        message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
                 labels.arrive(key, client, message, received.record.key, carry(received.record))
+                if client is not None:
+                    seats.hear(client, message, written_at, now)
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()
@@ -375,16 +373,16 @@ class PofmklClient:
             uploads_begun=record.uploads_drawn,
             uploads_sent=record.sequence,
             budget=None if bucket is None else (bucket.tokens, bucket.depth),
+            silent_from=record.sample_rhythm.overdue_at,
         )
 
     def measure(self) -> Iterable[Measurement]:
         yield from self._outcomes.measure_counts()
-        yield Measurement("clients", "gauge", "Clients on this worker", len(self._seats), (), True)
+        yield from self._seats.measure()
         waiting = sum(1 for _ in self._labels.room.waiting_clients())
         yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
-        text = "Samples, or labels of [labels], that wait for the model"
-        yield Measurement("waiting_samples", "gauge", text, self._labels.room.total)
-        yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self._seats.expired)
+        text, waiting = "Samples, or labels of [labels], that wait for the model", self._labels.room.total
+        yield Measurement("waiting_samples", "gauge", text, waiting)
         yield from self._outcomes.measure_errors()
         yield from self.watch.measure()
         yield from self._labels.measure()

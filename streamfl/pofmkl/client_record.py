@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from streamfl.restored import Time
+from streamfl.rhythm import Rhythm
 from streamfl.wire import Count
 
 __all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "part_key"]
@@ -53,6 +54,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     numbers: the learner's own numbers of it.
     seen_at: the time that the samples of its partition had come to with its latest, in coarse steps.
     on_version_zero: its predictions that were made before there was a model.
+    sample_rhythm, label_rhythm: how often its samples come, and its labels.
     """
 
     name: str
@@ -70,6 +72,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     behind: bool = False
     awaited: tuple[Count, ...] = ()
     on_version_zero: Count = 0
+    sample_rhythm: Rhythm = msgspec.field(default_factory=Rhythm)
+    label_rhythm: Rhythm = msgspec.field(default_factory=Rhythm)
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class ClientSnapshot:
     """A client as the role knows it.
 
     row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
+    silent_from: when a pause of its samples is longer than is usual for it, by the clock; None: it is not known.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt. on_version_zero: those predicted before there was a model.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
@@ -92,6 +97,7 @@ class ClientSnapshot:
     uploads_begun: int
     uploads_sent: int
     budget: tuple[float, float] | None
+    silent_from: float | None
 
 
 def part_key(name: bytes, part: bytes) -> bytes:

@@ -142,9 +142,9 @@ class LabelsWithSamples:
         if not self._model.published:
             for client, count in zip(clients, batch.counts.tolist(), strict=True):
                 self._outcomes.count_on_version_zero(client, count)
-        self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled])
+        self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
         if self._challengers is not None:
-            self._challengers.run((upload.client.key, samples[place][0]) for place, upload in uploads.items())
+            self._challengers.run(((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now)
         for client in clients:
             self._seats.touch(client)
         if self.trace is not None:

@@ -15,15 +15,13 @@ from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import Challenger, challenger, model_name
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
 from streamfl.pofmkl.challenger_memory import ChallengerMemory
+from streamfl.recent import Recent
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement
 
-__all__ = ["WINDOW", "LiveChallengers", "classification_measurements"]
+__all__ = ["LiveChallengers", "classification_measurements"]
 
 log = logging.getLogger(__name__)
-
-WINDOW = 1000
-"""So many labels the windowed figures look back, here and of the federation's own predictions."""
 
 # A model that failed may be right again: nothing that it did decides for good.
 OFF_LABELS = 256
@@ -71,10 +69,10 @@ class LiveChallengers:
         self._squared_errors = dict.fromkeys(self._models, 0.0)
         self._absolute_errors = dict.fromkeys(self._models, 0.0)
         self._failures = dict.fromkeys(self._models, 0)
-        self._recent: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=WINDOW) for name in self._models}
+        self._recent: dict[str, Recent[tuple[float, float]]] = {name: Recent() for name in self._models}
 
-    def run(self, samples: Iterable[tuple[_ClientKey, Sample]]) -> None:
-        """Take labelled samples, each with its partition and client, those of one client in its order."""
+    def run(self, samples: Iterable[tuple[_ClientKey, Sample]], now: float) -> None:
+        """Take labelled samples now, each with its partition and client, those of one client in its order."""
         for key, sample in samples:
             own = self._own(key)
             inputs, label = dict(enumerate(sample.features)), sample.label
@@ -95,7 +93,7 @@ class LiveChallengers:
                 self._labels[name] += 1
                 self._squared_errors[name] += (prediction - label) ** 2
                 self._absolute_errors[name] += abs(prediction - label)
-                self._recent[name].append((prediction, label))
+                self._recent[name].extend([(prediction, label)], now)
 
     def _own(self, key: _ClientKey) -> dict[str, Challenger]:
         """The challengers of a client. They are made with its first label, and those that were off once their time is over."""
@@ -152,7 +150,8 @@ class LiveChallengers:
         """The figures of each model, over all clients; means are no number before the first label, as the federation's are."""
         for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
-            predictions, labels = recent_arrays(self._recent[name])
+            until = self._recent[name].until
+            predictions, labels = recent_arrays(self._recent[name].items)
             errors = recent_errors(predictions, labels, self._label_unit)
             text = f"Root of the mean squared error of the challenger, {_UNIT}, {_SINCE}"
             yield Measurement("challenger_rmse", "gauge", text, self._label_unit * math.sqrt(mse), label, known=count > 0)
@@ -163,14 +162,14 @@ class LiveChallengers:
             total = self._label_unit * (self._label_unit * self._squared_errors[name])
             yield Measurement("challenger_squared_error_sum", "counter", text, total, label)
             text = f"Root of the mean squared error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
-            yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0)
+            yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0, until=until)
             text = f"Mean absolute error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
-            yield Measurement("challenger_mae_windowed", "gauge", text, errors.mae, label, known=count > 0)
+            yield Measurement("challenger_mae_windowed", "gauge", text, errors.mae, label, known=count > 0, until=until)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
             text = f"Times that the challenger failed for a client, which then goes {OFF_LABELS} labels without it"
             yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
             if self._loss == "logistic":
-                yield from classification_measurements(predictions, labels, "challenger_", label)
+                yield from classification_measurements(predictions, labels, until, "challenger_", label)
         if self._lasting:
             text = "States of challengers that were not remembered or not taken back"
             yield from self._states.measure("challenger_state_failures", text, ("state", "too_large", "restore"))
@@ -198,8 +197,12 @@ def recent_errors(predictions: NDArray[np.float64], labels: NDArray[np.float64],
 
 
 def classification_measurements(
-    predictions: NDArray[np.float64], labels: NDArray[np.float64], prefix: str = "", label: tuple[tuple[str, str], ...] = ()
+    predictions: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    until: float,
+    prefix: str = "",
+    label: tuple[tuple[str, str], ...] = (),
 ) -> Iterable[Measurement]:
-    """Log loss, accuracy and AUC as gauges."""
+    """Log loss, accuracy and AUC as gauges, which say how things stand until then."""
     for name, value in classification_figures(predictions, labels).items():
-        yield Measurement(f"{prefix}{name}", "gauge", _CLASSIFICATION[name], value, label)
+        yield Measurement(f"{prefix}{name}", "gauge", _CLASSIFICATION[name], value, label, until=until)

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from streamfl.restored import Time
+from streamfl.rhythm import Rhythm
 from streamfl.role import PeerError
 from streamfl.sequences import Run, note, was_heard
 from streamfl.wire import Count
@@ -34,6 +35,7 @@ class Member(msgspec.Struct, array_like=True):
     misses: the rounds that waited for it in vain, less those it made good.
     tries: of taking part again, or rounds towards making good.
     tried_on: the newest version that a try was counted for.
+    rhythm: how often its updates come.
     """
 
     epoch: Count
@@ -45,6 +47,7 @@ class Member(msgspec.Struct, array_like=True):
     misses: Misses = 0
     tries: Count = 0
     tried_on: Tried = -1
+    rhythm: Rhythm = msgspec.field(default_factory=Rhythm)
 
 
 class Members:
@@ -83,8 +86,8 @@ class Members:
     def set_back(self, now: float) -> None:
         """Let who was seen after ``now`` have been seen now: the clock was ahead."""
         for name, member in self._members.items():
-            if member.seen_at > now:
-                member.seen_at = now
+            if member.rhythm.set_back(now) or member.seen_at > now:
+                member.seen_at = min(member.seen_at, now)
                 self._changed[name] = None
         self._full_until = {}
 
@@ -111,14 +114,19 @@ class Members:
             f"federation.client_expiry_seconds = {self.expiry:g}",
         )
 
-    def note(self, name: str, epoch: int, sequence: int, at: float, taught: bool) -> bool:
-        """Remember that a client was heard; True if a later number of it was noted just before."""
+    def silent_from(self, name: str) -> float | None:
+        """When a pause of the client's updates is longer than is usual for it, by the clock; None: it is not known."""
+        return None if name not in self else self._members[name].rhythm.overdue_at
+
+    def note(self, name: str, epoch: int, sequence: int, at: float, now: float, taught: bool) -> bool:
+        """Remember that a client was heard now, with what was written then; True if a later number of it was noted just before."""
         member = self._members.get(name)
         if member is None:
             member = self._members[name] = Member(epoch, sequence, at, False, taught=taught)
         behind = note(member.runs, epoch, sequence)
         member.epoch, member.sequence, member.seen_at = epoch, sequence, at
         member.taught = member.taught or taught
+        member.rhythm.came(at, now)
         self._changed[name] = None
         return behind
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.learner import Learner
-from streamfl.pofmkl.live_challengers import WINDOW, classification_measurements, recent_arrays, recent_errors
+from streamfl.pofmkl.live_challengers import classification_measurements, recent_arrays, recent_errors
 from streamfl.pofmkl.seats import Client, Seats
+from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement, Notice
 
 __all__ = ["Outcomes"]
@@ -46,7 +46,7 @@ class Outcomes:
         self._seats = seats
         self._labels = self._unlabelled = 0
         self._squared_error = self._loss = 0.0
-        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._recent: Recent[tuple[float, float]] = Recent()
         self._told_bounded = 0
         # Predictions, and those of them that were bounded, when they were judged last; and what was found.
         self._judged, self._useless = (0, 0), False
@@ -61,12 +61,12 @@ class Outcomes:
         client.record.on_version_zero += predicted
         self._on_version_zero += predicted
 
-    def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
-        """Labels were learnt, (labels,) both."""
+    def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
+        """Labels were learnt now, (labels,) both."""
         self._labels += len(labels)
         self._squared_error += float(np.square(predictions - labels).sum())
         self._loss += float(self._learner.loss.value(predictions, labels).sum())
-        self._recent.extend(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True))
+        self._recent.extend(list(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True)), now)
 
     @property
     def labels(self) -> int:
@@ -158,13 +158,14 @@ class Outcomes:
         text = "Root of the mean squared error of all predictions of these clients, restarts included, in the label's own unit"
         rmse = self._label_unit * math.sqrt(squared_error / max(labels, 1))
         yield Measurement("rmse", "gauge", text, rmse, known=labels > 0)
-        predictions, recent_labels = recent_arrays(self._recent)
+        predictions, recent_labels = recent_arrays(self._recent.items)
         errors = recent_errors(predictions, recent_labels, self._label_unit)
+        known, until = bool(self._recent.items), self._recent.until
         text = "Root of the mean squared error of the last 1000 predictions since the worker's start, in the label's own unit"
-        yield Measurement("rmse_windowed", "gauge", text, errors.rmse, (), True, bool(self._recent))
+        yield Measurement("rmse_windowed", "gauge", text, errors.rmse, (), True, known, until)
         text = "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit"
-        yield Measurement("mae_windowed", "gauge", text, errors.mae, (), True, bool(self._recent))
+        yield Measurement("mae_windowed", "gauge", text, errors.mae, (), True, known, until)
         if self._learner.loss is LOGISTIC:
-            yield from classification_measurements(predictions, recent_labels)
+            yield from classification_measurements(predictions, recent_labels, until)
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ import msgspec
 from streamfl.pofmkl.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client_record import ClientRecord, UploadRecord, part_key
 from streamfl.pofmkl.learner import Learner
-from streamfl.role import PeerError, StateChange
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, PeerError, StateChange
 from streamfl.seeding import UniformSequence
 from streamfl.sequences import epoch_at, is_to_come
 
@@ -142,6 +145,29 @@ class Seats:
                 self._touched[key] = client
         return client
 
+    def hear(self, client: Client, message: Sample | Label, written_at: float, now: float) -> None:
+        """A sample of the client came, or a label, or both in one."""
+        record = client.record
+        changed = isinstance(message, Sample) and record.sample_rhythm.came(written_at, now)
+        if (message.label is not None and record.label_rhythm.came(written_at, now)) or changed:
+            self._touched[client.key] = client
+
+    def measure(self) -> Iterable[Measurement]:
+        """How many clients there are, and of how many samples or labels do not come although each's own rhythm says so."""
+        yield Measurement("clients", "gauge", "Clients on this worker", len(self), (), True)
+        yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self.expired)
+        silent, unlabelled = [], []
+        for client in self._clients.values():
+            samples, labels = client.record.sample_rhythm.overdue_at, client.record.label_rhythm.overdue_at
+            if samples is not None:
+                silent.append((samples, math.inf))
+            if labels is not None:
+                unlabelled.append((labels, math.inf if samples is None else samples))
+        text = "Clients of which no sample has come for longer than is usual for them"
+        yield Measurement("silent_clients", "gauge", text, 0.0, during=tuple(silent))
+        text = "Clients whose samples come, and of which no label has come for longer than is usual for them"
+        yield Measurement("unlabelled_clients", "gauge", text, 0.0, during=tuple(unlabelled))
+
     def reached(self, partition: int, written_at: float) -> float:
         """The time that the partition's samples come to with one that was written then, in coarse steps."""
         reached = self._reached[partition]
@@ -221,6 +247,9 @@ class Seats:
             if client.record.seen_at > now:
                 client.record.seen_at = now
                 self._touched[key] = client
+            for rhythm in (client.record.sample_rhythm, client.record.label_rhythm):
+                if rhythm.set_back(now):
+                    self._touched[key] = client
             self.renew_epoch(client, now)
         self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
 

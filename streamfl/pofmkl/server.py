@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -209,5 +210,11 @@ class PofmklServer:
         yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
         yield Measurement("clients", "gauge", "Clients heard of", clients, (), True)
+        names = frozenset[str]().union(*(shard.members.names for shard in shards))
+        # A client speaks to one shard now and to another then.
+        times = [[at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names]
+        silent = tuple((max(known), math.inf) for known in times if known)
+        text = "Clients of which no update has come for longer than is usual for them"
+        yield Measurement("silent_clients", "gauge", text, 0.0, during=silent)
         yield Measurement("round_waiting", "gauge", "Clients heard in the open round", self._heard, (), True)
         yield from self._incidents.measure()

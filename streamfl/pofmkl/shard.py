@@ -101,7 +101,7 @@ class Shard:
                 if not (all_sound or short[rows].all()):
                     raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
                 # Whoever wrote the time may have a clock that is ahead.
-                if self._hear(update, min(time_written(received.record.timestamp, now), now)):
+                if self._hear(update, min(time_written(received.record.timestamp, now), now), now):
                     applied.append(update)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
@@ -123,8 +123,8 @@ class Shard:
         if len(update.steps) != expected:
             raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
 
-    def _hear(self, update: Update, at: float) -> bool:
-        """Remember who was heard; whether the update is to be applied at once."""
+    def _hear(self, update: Update, at: float, now: float) -> bool:
+        """Remember who was heard now, with what was written then; whether the update is to be applied at once."""
         lockstep, model, members, incidents = self._federation.lockstep, self.model, self.members, self._incidents
         # What may be refused comes first: a message that is refused closes no round by its time, either.
         if update.dimension != self.round.dimension:
@@ -150,7 +150,7 @@ class Shard:
         if giving_way is not None:
             self._forget(giving_way)
             incidents.expired_clients += 1
-        if members.note(name, update.epoch, update.sequence, at, bool(update.kernels)):
+        if members.note(name, update.epoch, update.sequence, at, now, bool(update.kernels)):
             incidents.superseded += 1
             incidents.say(
                 "superseded",

@@ -31,6 +31,7 @@ from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
 from streamfl.records.followed import FollowedHeaders
 from streamfl.restored import Time, check_within
+from streamfl.rhythm import Rhythm
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
@@ -86,6 +87,7 @@ class GuestScoring(Scoring):
         self._fitted: Calibrated | None = None
         # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
+        self._labels = Rhythm()
         self._followed = FollowedHeaders(party.parts, settings.scoring.carry, settings.most)
         party.table.on_forget = self._forget
 
@@ -110,6 +112,9 @@ class GuestScoring(Scoring):
                 self._remember(host)
 
     def pass_time(self, now: float) -> None:
+        if self._labels.heard is None:
+            # After a restart there is a figure, and no label may have come yet.
+            self.label_came(now)
         if not self._ready():
             return
         for host, session in self._sessions.items():
@@ -152,7 +157,7 @@ class GuestScoring(Scoring):
             self._figures = of, held_out_figures(*self._held_out(), self.calibration)
         for name, value in self._figures[1].items():
             text = f"{TEXTS[name]} of the present model on entities that it has not learnt from"
-            yield Measurement(f"held_out_{name}", "gauge", text, value)
+            yield Measurement(f"held_out_{name}", "gauge", text, value, until=self._labels.overdue_at or 0.0)
 
     # ---- what the party has come to
 
@@ -167,6 +172,10 @@ class GuestScoring(Scoring):
         """The table has an entity's label."""
         if self._ready():
             self.scores.labelled(name)
+
+    def label_came(self, now: float) -> None:
+        self._labels.set_back(now)
+        self._labels.came(now, now)
 
     def went_on(self) -> None:
         """A message was taken: there may be another version of the model, whose scores begin anew."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement
 
@@ -52,6 +53,9 @@ class Scoring:
 
     def labelled(self, name: str) -> None:
         """The table has an entity's label."""
+
+    def label_came(self, now: float) -> None:
+        """A label came from the party's own topic, whoever it is of."""
 
     def went_on(self) -> None:
         """A message was taken: there may be another version of the model."""
@@ -109,6 +113,8 @@ class ScoringParty(PartyTask):
             self.scoring.came(message.client)
         else:
             self.scoring.went_on()
+        if isinstance(message, Label):
+            self.scoring.label_came(now)
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()

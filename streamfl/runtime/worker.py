@@ -184,7 +184,8 @@ class Worker:
     def measure(self) -> Iterator[Measurement]:
         """The role's figures and the session's, from any thread."""
         with self.lock:
-            figures = list(self.role.measure())
+            now = self._clock()
+            figures = [one.at(now) for one in self.role.measure()]
             session, tasks = self._session, len(self._tasks)
         yield from self.health.measure()
         yield from figures

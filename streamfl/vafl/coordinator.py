@@ -260,7 +260,7 @@ class VaflCoordinator:
             self._figures.counts["labels"] += len(names)
             task.entities.label(rows, values)
             predicted, outputs = task.entities.last_outputs(rows)
-            self._predictions.score(outputs, values[predicted])
+            self._predictions.score(outputs, values[predicted], now)
             self._watch.awaited(task.entities.missing(rows))
             sends += self._work_off(task, names, rows, now, task.parties.behind)
         return sends
@@ -339,7 +339,7 @@ class VaflCoordinator:
             elif decision.learns.any():
                 task.head.tell_bare()
             entities.settle(names, rows, decision, now)
-            self._figures.count(decision, ages)
+            self._figures.count(decision, ages, now)
             learning = np.flatnonzero(decision.learns)
             learnt = [names[place] for place in learning.tolist()]
             used = entities.inputs(rows[learning], means, decision.used[learning])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement
 from streamfl.vafl.alignment import Decision
 from streamfl.vafl.entities import Tally
 
 __all__ = ["CoordinatorFigures"]
 
-WINDOW = 1000
 HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
 COUNTS = {
     "embeddings": "Embeddings taken",
@@ -46,16 +45,16 @@ class CoordinatorFigures:
         self.superseded = 0
         self.tally = Tally()
         self._aged = self._steps = self._oldest = 0
-        self._ages: deque[int] = deque(maxlen=WINDOW)
+        self._ages: Recent[int] = Recent()
 
-    def count(self, decision: Decision, ages: NDArray[np.int64]) -> None:
-        """Entities were worked off. ages: (n, M), steps that the party took since each embedding."""
+    def count(self, decision: Decision, ages: NDArray[np.int64], now: float) -> None:
+        """Entities were worked off, now. ages: (n, M), steps that the party took since each embedding."""
         learns = decision.learns
         used = ages[learns][decision.used[learns]]
         self._aged += len(used)
         self._steps += int(used.sum())
         self._oldest = max(self._oldest, int(used.max(initial=0)))
-        self._ages.extend(used[-WINDOW:].tolist())
+        self._ages.extend(used[-WINDOW:].tolist(), now)
         self.counts["learnt"] += int(learns.sum())
         self.counts["learnt_below_quorum"] += int((learns & decision.together & decision.below_quorum).sum())
         self.counts["outdated_embeddings"] += int(decision.outdated[learns].sum())
@@ -84,4 +83,5 @@ class CoordinatorFigures:
         yield Measurement("staleness_steps", "counter", text, self._steps)
         yield Measurement("staleness_largest", "gauge", "The largest such number of steps since the worker's start", self._oldest)
         text = f"The largest such number of steps of the last {WINDOW} embeddings since the worker's start"
-        yield Measurement("staleness_largest_windowed", "gauge", text, max(self._ages, default=0), known=bool(self._ages))
+        largest, known = max(self._ages.items, default=0), bool(self._ages.items)
+        yield Measurement("staleness_largest_windowed", "gauge", text, largest, known=known, until=self._ages.until)

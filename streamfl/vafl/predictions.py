@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.recent import WINDOW, Recent
 from streamfl.role import Headers, Measurement, Send
 from streamfl.vafl.alignment import Predicting
 from streamfl.vafl.heads import OutputLoss
 from streamfl.vafl.messages import Prediction
 
 __all__ = ["Predictions"]
-
-WINDOW = 1000
 
 
 class Predictions:
@@ -45,7 +43,7 @@ class Predictions:
         # Of the square loss nothing is right or wrong.
         self._right = 0
         # Loss, and whether the likeliest class was right, of the last labels that came after a prediction.
-        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._recent: Recent[tuple[float, float]] = Recent()
 
     def sends(
         self, names: Sequence[str], headers: Sequence[Headers], predicting: Predicting, outputs: NDArray[Any]
@@ -69,8 +67,8 @@ class Predictions:
             sends.append(Send("predictions", name.encode(), content, None, headers[place]))
         return sends
 
-    def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
-        """Compare predictions with the labels that came after them. outputs: (n, outputs). labels: (n,)."""
+    def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
+        """Compare predictions with the labels that came after them, now. outputs: (n, outputs). labels: (n,)."""
         if not len(outputs):
             return
         likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
@@ -78,24 +76,25 @@ class Predictions:
         self._scored += len(losses)
         self._loss_sum += sum(losses)
         self._right += int(sum(right))
-        self._recent.extend(zip(losses, right, strict=True))
+        self._recent.extend(list(zip(losses, right, strict=True)), now)
 
     def measure(self) -> Iterable[Measurement]:
         """Sums since the process began, and means over the last labels, which are no number before the first."""
-        classifies, count = self._loss.name != "square", len(self._recent)
+        classifies, recent, until = self._loss.name != "square", self._recent.items, self._recent.until
+        count = len(recent)
         yield Measurement("scored", "counter", "Labels of entities that had been predicted", self._scored)
         text = "Loss of the predictions made before the label, added up over the labels of streamfl_scored_total"
         yield Measurement("loss_sum", "counter", text, self._loss_sum)
         if classifies:
             yield Measurement("right_predictions", "counter", "Those of these predictions that were right", self._right)
         text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels since the worker's start"
-        mean = sum(loss for loss, _ in self._recent) / max(count, 1)
-        yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0)
+        mean = sum(loss for loss, _ in recent) / max(count, 1)
+        yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0, until)
         if classifies:
             text = f"Share of the predictions that were right, over the last {WINDOW} labels since the worker's start"
-            share = sum(right for _, right in self._recent) / max(count, 1)
-            yield Measurement("accuracy", "gauge", text, share, known=count > 0)
+            share = sum(right for _, right in recent) / max(count, 1)
+            yield Measurement("accuracy", "gauge", text, share, known=count > 0, until=until)
         else:
             text = f"RMSE of these predictions over the last {WINDOW} labels since the worker's start, in the label's own unit"
             rmse = (self._original(1.0) - self._original(0.0)) * math.sqrt(mean)
-            yield Measurement("rmse_windowed", "gauge", text, rmse, (), True, count > 0)
+            yield Measurement("rmse_windowed", "gauge", text, rmse, (), True, count > 0, until)

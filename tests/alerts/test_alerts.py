@@ -89,23 +89,27 @@ def wrong(alert: Alert, step: int) -> Iterator[Alert]:
         yield replace(alert, expression=expression)
 
 
-def write_tests(alert: Alert, folder: Path) -> tuple[str, dict[str, Alert]]:
-    """A file for promtool about an alert and about wrong ones, and these by the names that they have in it."""
+def write_tests(alert: Alert, folder: Path) -> tuple[list[str], dict[str, Alert]]:
+    """Files for promtool about an alert and about wrong ones, one for each time from sample to sample; and these by their names."""
     steps = {told.step for told in CASES[alert.name]}
     mistakes = {f"{alert.name}Wrong{number}": one for number, one in enumerate(wrong(alert, max(1, min(steps))))}
     named = {alert.name: alert} | {name: replace(one, name=name) for name, one in mistakes.items()}
     (folder / f"{alert.name}.rules").write_text(rules(alert.name, "", named.values()))
-    path = folder / f"{alert.name}.yaml"
-    tests = [
-        {
-            "interval": f"{told.step}m",
-            "input_series": series(told),
-            "promql_expr_test": [question for name in named for question in asked(name, told)],
-        }
-        for told in CASES[alert.name]
-    ]
-    path.write_text(json.dumps({"rule_files": [f"{alert.name}.rules"], "evaluation_interval": f"{min(steps)}m", "tests": tests}))
-    return str(path), mistakes
+    paths = []
+    for step in sorted(steps):
+        tests = [
+            {
+                "interval": f"{step}m",
+                "input_series": series(told),
+                "promql_expr_test": [question for name in named for question in asked(name, told)],
+            }
+            for told in CASES[alert.name]
+            if told.step == step
+        ]
+        path = folder / f"{alert.name}-{step}.yaml"
+        path.write_text(json.dumps({"rule_files": [f"{alert.name}.rules"], "evaluation_interval": f"{step}m", "tests": tests}))
+        paths.append(str(path))
+    return paths, mistakes
 
 
 @cache
@@ -132,8 +136,8 @@ def test_an_alert_is_told_when_it_should_be_and_not_else(name: str, tmp_path: Pa
     """
     paths, mistakes = [], {}
     for alert in FILES[name][1]:
-        path, found = write_tests(alert, tmp_path)
-        paths.append(path)
+        written, found = write_tests(alert, tmp_path)
+        paths += written
         mistakes |= found
     done = promtool("test", "rules", *paths)
     failed = set(re.findall(r'alertname=\\?"(\w+?)\\?"', done.stdout + done.stderr))

@@ -1,6 +1,6 @@
 """What somebody has to look after in federations of DP Frank-Wolfe."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased
+from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
 
 __all__ = ["ALERTS"]
 
@@ -37,6 +37,44 @@ ALERTS = (
         "No window fills, so there is no new fit.",
         "The server's log says at which party how many are missing. Look whether that party's workers run, and whether its keys "
         "are the others'.",
+    ),
+    Alert(
+        "StreamflFitsStand",
+        stopped("windows_total", "samples_total"),
+        0,
+        "warning",
+        "{{ $labels.group }} gets samples, and no window begins any more.",
+        "There is no new fit, and the model becomes old. It is told after three of the times in which windows usually began: three "
+        "days, where there is one each day.",
+        "Look whether the server runs, and at streamfl_lacking_entities and streamfl_spent_entities_total: columns or labels that "
+        "do not come, or budgets that are spent.",
+    ),
+    Alert(
+        "StreamflNoModelYet",
+        f"{increased('early_records_total', 60)} > 0.5 * {increased('samples_total', 60)}",
+        60,
+        "warning",
+        "{{ $labels.group }} predicts nothing: it has no model yet.",
+        "Records come, predictions are asked for, and none is made of them.",
+        "The first fit has not ended. Look at the server's phase, and at streamfl_waiting_entities against window.rows.",
+    ),
+    Alert(
+        "StreamflPredictionsExpired",
+        f"{increased('expired_predictions_total', 60)} > 0.1 * {increased('predictions_total', 60)}",
+        30,
+        "warning",
+        "Predictions of {{ $labels.federation }} are given up: a party does not tell its part.",
+        "One prediction in ten, or more, is not made.",
+        "Look whether the workers of all parties run, and whether they know the same entities.",
+    ),
+    Alert(
+        "StreamflPredictionBudgetNearlySpent",
+        f"{increased('unpredicted_entities_total', 60)} > 0.1 * {increased('samples_total', 60)}",
+        30,
+        "warning",
+        "One record in ten of {{ $labels.group }} is of an entity that may not be predicted again.",
+        "Nothing is predicted for these. That some entities come to their end is as it should be, and not told.",
+        "Nothing is broken, and a budget does not come back. If it is for want of room, raise window.limit.",
     ),
     Alert(
         "StreamflFitBudgetNearlySpent",

@@ -1,6 +1,6 @@
 """What somebody has to look after in kernel federations."""
 
-from streamfl.monitoring.alerts import Alert, increased
+from streamfl.monitoring.alerts import Alert, increased, stopped
 
 __all__ = ["ALERTS"]
 
@@ -25,6 +25,25 @@ ALERTS = (
         "The window that is learnt from is smaller than it was meant to be.",
         "streamfl_forgotten_entities_total of the parties says who forgets and why: raise that party's alignment.limit, or lower "
         "learning.window.",
+    ),
+    Alert(
+        "StreamflIterationsStand",
+        stopped("iterations_total", "samples_total"),
+        0,
+        "critical",
+        "{{ $labels.group }} gets samples and learns nothing any more.",
+        "The model stands still. It is told after three of the times in which it usually learnt: a quarter of an hour, three hours "
+        "or three days.",
+        "Look at /readyz of the active party, which names parties that do not answer, then at labels and at abandoned rounds.",
+    ),
+    Alert(
+        "StreamflPredictedUntrained",
+        f"{increased('predictions_total', 60)} > 0 and {increased('iterations_total', 7 * 24 * 60)} == 0",
+        60,
+        "warning",
+        "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
+        "If it never learnt, all its predictions are the same number.",
+        "Look whether labels come under the keys of the samples, and whether all parties take part in rounds.",
     ),
     Alert(
         "StreamflRoundsAbandoned",

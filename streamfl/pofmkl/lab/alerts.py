@@ -1,6 +1,6 @@
 """What somebody has to look after in federations of clients with samples of their own."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased
+from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
 
 __all__ = ["ALERTS"]
 
@@ -72,6 +72,37 @@ ALERTS = (
         "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is smaller.",
     ),
     Alert(
+        "StreamflBudgetNearlySpent",
+        f"{increased('update_bytes_total', 60)} > 0.9 * {increased('update_budget_bytes_total', 60)}"
+        f" and {increased('update_budget_bytes_total', 60)} > 0",
+        30,
+        "warning",
+        "{{ $labels.group }} sends nine tenths of the bytes that it may.",
+        "Soon updates will be left out, and what they would have told is learnt by nobody else.",
+        "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than they used to, find out "
+        "why.",
+    ),
+    Alert(
+        "StreamflClientSilent",
+        f"{member_sum('streamfl_silent_clients')} > 0",
+        5,
+        "warning",
+        "Clients of {{ $labels.group }} are silent for longer than is usual for them.",
+        "Nothing is predicted for them, and the federation learns nothing from them. A client is silent after three times the "
+        "longest pause that is usual for it, a minute at least: one that speaks once a day after three days.",
+        "streamfl inspect CONFIG marks the silent ones of a client worker. Look at what writes their samples; at a server, which "
+        "counts updates, at their site's workers. One that never comes back: streamfl forget CONFIG --client NAME.",
+    ),
+    Alert(
+        "StreamflClientUnlabelled",
+        f"{member_sum('streamfl_unlabelled_clients')} > 0",
+        5,
+        "warning",
+        "Clients of {{ $labels.group }} send samples, and no labels for longer than is usual for them.",
+        "They are predicted, and learn nothing any more. What is usual is measured as for StreamflClientSilent.",
+        "Look at what writes their labels, and at the dead letters. streamfl inspect CONFIG shows each client's number of labels.",
+    ),
+    Alert(
         "StreamflClientsSilenced",
         f"{increased('labels_total', 60)} > 0 and {increased('updates_total', 60)} == 0",
         60,
@@ -120,6 +151,38 @@ ALERTS = (
         "client is about as good as one without a federation.",
         "Start the pofmkl-server. If it runs: look whether federation.name and bus.url are the same at both, and at what its "
         "log says of these clients' updates.",
+    ),
+    Alert(
+        "StreamflModelStands",
+        f"{increased('updates_total', 15)} > 0 and max by ({MEMBER}) (changes(streamfl_model_version[15m])) == 0",
+        5,
+        "critical",
+        "{{ $labels.group }} sends updates, and the version of its model stands still.",
+        "Nothing that is learnt reaches the clients: the server is away, refuses the updates, or its model does not come.",
+        "Look whether the pofmkl-server runs and is ready, at its dead letters and streamfl_ignored_updates_total, and at "
+        "streamfl_table_rejections_total of the clients.",
+    ),
+    Alert(
+        "StreamflUpdatesGone",
+        stopped("updates_applied_total"),
+        0,
+        "critical",
+        "The server of {{ $labels.federation }} applies no updates any more.",
+        "The model stands still. It is told after three of the times in which updates usually came: a quarter of an hour, three "
+        "hours or three days.",
+        "If updates lie in the topic, look at the server's log and dead letters. If none do, look at the clients: their labels, "
+        "streamfl_skipped_updates_total, and whether their workers run.",
+    ),
+    Alert(
+        "StreamflUpdatesIgnored",
+        f"{increased('ignored_updates_total', 60)}"
+        f" > 0.2 * ({increased('ignored_updates_total', 60)} + {increased('updates_applied_total', 60)})",
+        15,
+        "warning",
+        "The server of {{ $labels.federation }} ignores one update in five.",
+        "What these clients learnt is in nobody's model but their own.",
+        "By reason: late means a client that is too slow for lockstep, or in another mode than the server; duplicate that two "
+        "speak for a client, or a site that was put back; empty that a client has no bytes for a kernel. The log names clients.",
     ),
     Alert(
         "StreamflSuspectModel",

@@ -60,6 +60,7 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 "scaled_regret": loss - best_loss,
                 "updates_sent": one.uploads_sent,
                 "last_seen": one.seen_at,
+                "silent": _is_silent(one.silent_from),
                 "weights": {expert: weights[expert] for expert in best},
             }
         )
@@ -72,7 +73,7 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 str(one.labels),
                 *("" if error is None else in_words(error) for error in errors),
                 str(one.uploads_sent),
-                _when(one.seen_at),
+                _when(one.seen_at) + (", silent" if _is_silent(one.silent_from) else ""),
                 ("\n" if client is not None else ", ").join(f"{expert} {weights[expert]:.2f}" for expert in shown),
             )
         )
@@ -124,6 +125,11 @@ def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
 
 def _local(settings: PofmklSettings) -> list[str]:
     return [*(name for name in LOCAL_EXPERTS if name in settings.experts.local), *settings.experts.river]
+
+
+def _is_silent(silent_from: float | None) -> bool:
+    """Whether no sample has come for longer than is usual for the client."""
+    return silent_from is not None and time.time() >= silent_from
 
 
 def _when(seconds: float) -> str:

@@ -4,6 +4,7 @@ from streamfl.monitoring.alerts import MEMBER, Alert, increased
 
 __all__ = ["ALERTS"]
 
+PARTY = '{role=~"quasi-newton-(guest|host)"}'
 COORDINATOR = '{role="quasi-newton-coordinator"}'
 
 ALERTS = (
@@ -18,6 +19,35 @@ ALERTS = (
         "The model before goes on scoring. The training waits, and loses nothing.",
         "Look which party is not ready or does not run, and at /readyz of the coordinator. If all work, the rounds take longer "
         "than this: a smaller batch or shorter keys.",
+    ),
+    Alert(
+        "StreamflPartyWaits",
+        # From comparing entities to waiting for the decision.
+        f"max by ({MEMBER}) (streamfl_phase{PARTY} >= 2 and streamfl_phase{PARTY} <= 6)"
+        f" and max by ({MEMBER}) (changes(streamfl_iteration{PARTY}[1h]) + changes(streamfl_phase{PARTY}[1h])) == 0",
+        60,
+        "warning",
+        "{{ $labels.group }} has waited in a training for two hours.",
+        "It waits for the coordinator or another party, and loses nothing. The model before goes on scoring.",
+        "streamfl_phase says what it waits for. Look whether that member runs and is ready; its operator may be another.",
+    ),
+    Alert(
+        "StreamflQuestionsUnanswered",
+        f"{increased('abandoned_questions_total', 60)} > 0",
+        0,
+        "warning",
+        "A host of {{ $labels.federation }} does not answer questions about scores.",
+        "Entities that it knows a part of are not scored until it does.",
+        "Look whether that host's workers run: the guest's log names it.",
+    ),
+    Alert(
+        "StreamflModelVersionsNearlySpent",
+        f"min by ({MEMBER}) (streamfl_model_versions_left) <= 1",
+        0,
+        "warning",
+        "{{ $labels.group }} may answer for one more version of the model, or for none.",
+        "Once none is left, new models are of no use for scoring: this host closes all questions.",
+        "It is a limit against reconstruction of this host's columns, so think before it is raised: scoring.versions.",
     ),
     Alert(
         "StreamflTrainingFailed",

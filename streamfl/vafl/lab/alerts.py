@@ -1,6 +1,6 @@
 """What somebody has to look after in vertical federations."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased
+from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
 
 __all__ = ["ALERTS"]
 
@@ -42,6 +42,26 @@ ALERTS = (
         "What has to come together for an entity does not: the model stands still.",
         "no_label: the keys of labels and samples differ, or expiry_seconds is shorter than labels take. no_embedding and "
         "no_quorum: a party is away, or has other keys.",
+    ),
+    Alert(
+        "StreamflLearningStands",
+        stopped("learnt_total", "embeddings_total"),
+        0,
+        "critical",
+        "{{ $labels.group }} gets embeddings and learns from none any more.",
+        "The model stands still. It is told after three of the times in which it usually learnt: a quarter of an hour, three hours "
+        "or three days.",
+        "Look at labels first, then at embeddings by party. streamfl_forgotten_entities_total says what never came, and "
+        "streamfl_withheld_labels_total whether budgets are spent.",
+    ),
+    Alert(
+        "StreamflPredictedUnlearnt",
+        f"{increased('predictions_total', 60)} > 0 and {increased('learnt_total', 7 * 24 * 60)} == 0",
+        60,
+        "warning",
+        "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
+        "If it never learnt, its predictions are those of parameters that were drawn at random.",
+        "Look whether labels come under the keys of the samples, and whether all parties show their entities.",
     ),
     Alert(
         "StreamflBelowQuorum",

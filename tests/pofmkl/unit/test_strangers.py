@@ -292,7 +292,7 @@ def test_a_client_that_is_forgotten_holds_up_no_round_and_comes_back_as_new() ->
 def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None:
     """Protects seats from a clock that was set back: it counts as seen now, not in an hour."""
     members = Members(1, DAY)
-    members.note("a", 1, 1, 1_000_000.0, True)
+    members.note("a", 1, 1, 1_000_000.0, 1_000_000.0, True)
     members.set_back(1000.0)
     for now in (1000.0, 1000.0 + DAY - 1):
         with pytest.raises(PeerError, match="too_many_clients"):

@@ -1,0 +1,82 @@
+"""Clients that fall silent, or whose labels stay away, are counted; figures of what has ended are no numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from peers import Peers
+
+from streamfl.runtime.worker import Worker
+
+HOUR, DAY = 3600.0, 86_400.0
+
+
+def pofmkl(kind: str, **sections: Any) -> dict[str, Any]:
+    return {
+        "federation": {"name": "plant", "clients": 3, "features": 2},
+        "role": {"kind": kind},
+        "samples": {"topic": "readings", "features": ["t1", "t2"], "label": "cooling"},
+        "learning": {"features_per_kernel": 5},
+        "bus": {"commit_interval_ms": 0},
+        **sections,
+    }
+
+
+def shown(worker: Worker, name: str) -> float:
+    """What Prometheus would be told of a metric."""
+    [value] = re.findall(rf"^streamfl_{name}{{.*}} (\S+)$", worker.metrics.render().decode(), re.MULTILINE)
+    return float(value)
+
+
+def feed(federation: Peers, clients: tuple[str, ...], count: int, seconds: float, labelled: bool = True) -> None:
+    """So many samples of each, one after so many seconds."""
+    for number in range(count):
+        federation.clock.now += seconds
+        for client in clients:
+            sample = {"client": client, "t1": 1.0, "t2": number / 10, **({"cooling": 3.0} if labelled else {})}
+            federation.send("readings", client, sample)
+
+
+def test_a_client_is_silent_by_its_own_rhythm_and_no_restart_hides_it() -> None:
+    """Protects a client that nobody hears any more from going unnoticed, and one that speaks once a day from an alert each hour."""
+    sections = pofmkl("pofmkl-client")
+    sections["samples"]["client"] = "client"
+    federation = Peers(sections, pofmkl("pofmkl-server"))
+    client, server = federation.workers
+    for _ in range(5):
+        feed(federation, ("often",), 6, 4 * HOUR)
+        feed(federation, ("rare",), 1, 0.0)
+    feed(federation, ("often",), 5, 4 * HOUR)
+    assert (shown(client, "silent_clients"), shown(server, "silent_clients")) == (0.0, 0.0)
+    feed(federation, ("rare",), 1, 4 * HOUR)
+    feed(federation, ("rare",), 1, DAY)
+    assert (shown(client, "silent_clients"), shown(server, "silent_clients")) == (1.0, 1.0)
+    federation.workers.remove(client)
+    client.close()
+    client = federation.start(sections)
+    federation.step()
+    assert shown(client, "silent_clients") == 1.0
+    feed(federation, ("often",), 1, 1.0)
+    assert shown(client, "silent_clients") == 0.0
+
+
+def test_labels_that_stay_away_are_told_and_what_is_windowed_ends() -> None:
+    """Protects from a federation that predicts and learns nothing with a board as if all were well."""
+    federation = Peers(pofmkl("pofmkl-client", challengers={"models": ["last-label"]}))
+    [client] = federation.workers
+    feed(federation, ("press",), 60, 2.0)
+    assert shown(client, "unlabelled_clients") == 0.0
+    assert shown(client, "rmse_windowed") >= 0.0
+    feed(federation, ("press",), 40, 2.0, labelled=False)
+    assert shown(client, "unlabelled_clients") == 1.0
+    assert shown(client, "silent_clients") == 0.0
+    for name in ("rmse_windowed", "mae_windowed", "challenger_rmse_windowed", "challenger_mae_windowed"):
+        assert math.isnan(shown(client, name)), name
+    # Samples end too: then the client is silent, and not one whose labels stay away.
+    federation.clock.now += 600.0
+    assert (shown(client, "silent_clients"), shown(client, "unlabelled_clients")) == (1.0, 0.0)
+    feed(federation, ("press",), 1, 1.0)
+    assert (shown(client, "silent_clients"), shown(client, "unlabelled_clients")) == (0.0, 0.0)
+    assert shown(client, "rmse_windowed") >= 0.0
