@@ -15,6 +15,7 @@ from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
+from streamfl.runtime.dealing import added
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
@@ -70,7 +71,8 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             if port not in (0, server.port):
                 log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
             log.info("serving metrics and health", host=host, port=server.port)
-        topics = topics_of(configured.kind.channels(settings), settings.dead_letters)
+        channels = configured.kind.channels(settings)
+        topics = topics_of(channels, settings.dead_letters)
         watch = ClusterWatch(
             bus,
             topics,
@@ -79,6 +81,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             lambda text: _end_lost(stop, lost, text),
             settings.bus.connect_timeout_seconds,
             lag=worker.lag,
+            grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
         )
         watch.start()
         held.callback(watch.close)
@@ -109,7 +112,7 @@ def _stop(stop: threading.Event, begun: threading.Event) -> None:
 
 
 def _end_lost(stop: threading.Event, lost: list[str], text: str) -> None:
-    log.critical("a topic is lost: ending the process", cause=text, exit_code=CONFIGURATION)
+    log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
     lost.append(text)
     stop.set()
     # Writing to a topic that is gone is tried for long.

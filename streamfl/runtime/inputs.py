@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from streamfl.parts import Part
 from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
@@ -37,6 +38,8 @@ class Inputs:
         # What cannot be read yet, and until when it is not tried again.
         self._held: dict[TopicPartition, float] = {}
         self._awaited = ""
+        # The last record that was sent on to another partition, until the log has it.
+        self._moved: tuple[Record, int] | None = None
 
     def __iter__(self) -> Iterator[str]:
         """The topics of the inputs."""
@@ -44,6 +47,7 @@ class Inputs:
 
     def join(self) -> None:
         """Look how many partitions there are where a record's partition has to be its name's own."""
+        self._tasks.dealing.join()
         keyed = [topic for topic, (_, source) in self._sources.items() if source.keyed_by is not None]
         self._partition_counts = {name: state.partitions for name, state in self._bus.describe(keyed).items()}
 
@@ -65,7 +69,13 @@ class Inputs:
 
     def notices(self) -> list[Notice]:
         """What the operator's log should say of it."""
-        return [Notice("not_yet_readable", self._awaited)] if self._held else []
+        notices = [Notice("not_yet_readable", self._awaited)] if self._held else []
+        if self._moved is not None:
+            (record, home), self._moved = self._moved, None
+            place = f"{record.topic}-{record.partition}-{record.offset}"
+            text = f"{place} is of a client whose state moved when partitions were added: it was sent on to partition {home}"
+            notices.append(Notice("moved", text))
+        return notices
 
     def dropped(self, partition: int) -> None:
         """A partition is another worker's now."""
@@ -105,6 +115,7 @@ class Inputs:
                     if isinstance(message, Part):
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
+                self._send_on(source, message, record, draft)
                 batch.append(Received(channel, message, record))
             except PassedOver as passed:
                 draft.passed_over[passed.reason] += 1
@@ -124,6 +135,16 @@ class Inputs:
             for place in sorted(repeated - held):
                 self._tasks.check_end(*place, positions[place], read[place] + lag.get(place, positions[place]))
         return batch
+
+    def _send_on(self, source: Input, message: Any, record: Record, draft: Draft) -> None:
+        """PassedOver for a message whose client's state is in another partition: the record goes there."""
+        if source.client is None or isinstance(message, Part):
+            return
+        home = self._tasks.dealing.home(source.client(message))
+        if home is not None and home != record.partition:
+            self._moved = record, home
+            draft.send_on(record, home)
+            raise PassedOver("moved")
 
     def _check_place(self, record: Record, name: str) -> None:
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
