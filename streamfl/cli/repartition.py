@@ -64,4 +64,4 @@ def repartition(
     else:
         say(f"read {counted(result.drained, 'record')} that lay in the {result.before} old partitions")
         say(f"moved {result.moved} of {counted(result.clients, 'client')}: all are dealt over {result.now} partitions now")
-        say("start the workers")
+        say("start the workers. What producers that have not noticed yet write to old partitions they send on within your topics")

@@ -171,7 +171,9 @@ class Repartition(Repair):
                 "in which partition its records come now. Nothing was changed. Have `streamfl rekey` write the topic keyed by "
                 "client ([samples.rekey]), with as many partitions as before"
             )
-        newest = self._bus.peek(next(iter(self._inputs)), range(self._before, self._now), EXAMPLES) if len(fitting) > 1 else []
+        keyed = [source.topic for source in self._channels.inputs.values() if source.client is not None]
+        # Of the partitions that were added all records tell.
+        newest = self._bus.peek(keyed[0], range(self._before, self._now), EXAMPLES) if keyed and len(fitting) > 1 else []
 
         def agreeing(name: str) -> int:
             return sum(partitioners(self._bus)[name](one.key, self._now) == one.partition for one in newest if one.key is not None)

@@ -241,7 +241,7 @@ def test_who_has_new_partitions_alone_begins_none(tmp_path: Path) -> None:
     with closing(plant.bus.session(subscription)) as other, closing(build_worker(plant.settings, plant.bus)) as worker:
         other.poll(0.0, 1)
         state = plant.state()
-        with pytest.raises(ConfigurationError, match="dealt over 2.*streamfl repartition CONFIG"):
+        with pytest.raises(ConfigurationError, match=r"dealt over 2.*streamfl repartition CONFIG"):
             worker.step(0.0)
         other.poll(0.0, 1)
         assert plant.bus._groups[plant.settings.group].owned_since(other).keys() == {0, 1}, "the worker had the new ones"
@@ -272,7 +272,7 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
         # The group may deal new partitions before the worker's own look at the cluster.
         with closing(plant.bus.session(Subscription(plant.settings.group, ("readings", "truth")))) as other:
             other.poll(0.0, 1)
-        with pytest.raises(ConfigurationError, match="4 partitions.*dealt over 2.*streamfl repartition CONFIG"):
+        with pytest.raises(ConfigurationError, match=r"4 partitions.*dealt over 2.*streamfl repartition CONFIG"):
             worker.step(0.0)
 
 
