@@ -33,6 +33,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from streamfl.dealt import Dealt
 from streamfl.measurement import Measurement
 
 __all__ = [
@@ -90,6 +91,7 @@ class PassedOver(Exception):
         "tombstone": "a record without a value, which lets compaction forget a key",
         "no_row": "an event of a change log that is about no row: a truncation, a heartbeat, a message",
         "header": "the line that names a CSV file's columns",
+        "moved": "it came where its client's state was before partitions were added, and was sent on to where it is now",
     }
 
     def __init__(self, reason: str) -> None:
@@ -271,7 +273,8 @@ class Channels:
     times: of outputs whose records have another time than that of their writing, how it is found in a record's headers, in seconds.
     signed: outputs that everybody may read and act on: where members have keys, each record is signed for all.
     lasting: changelogs that outlive the federation, such as what was spent of a person's budget: other federations take them back
-    under other settings, and nobody deletes them to begin anew.
+    under other settings, and nobody deletes them to begin anew. dealt: whose state it is, so that it can move where the inputs get
+    more partitions; None: it cannot.
     """
 
     inputs: Mapping[str, Input]
@@ -285,6 +288,7 @@ class Channels:
     times: Mapping[str, Callable[[Headers], float | None]] = field(default_factory=dict)
     lasting: Collection[str] = ()
     signed: Collection[str] = ()
+    dealt: Dealt | None = None
 
     @property
     def own_changelogs(self) -> dict[str, str]:

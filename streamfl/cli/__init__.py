@@ -46,6 +46,7 @@ COMMANDS = {
     "dead-letters": "streamfl.cli.dead_letters:dead_letters",
     "skip": "streamfl.cli.skip:skip",
     "reset": "streamfl.cli.reset:reset",
+    "repartition": "streamfl.cli.repartition:repartition",
     "forget": "streamfl.cli.forget:forget",
     "simulate": "streamfl.cli.simulate:simulate",
     "report": "streamfl.cli.report:report",

@@ -13,6 +13,7 @@ from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured, counted
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
+from streamfl.runtime.dealing import added, dealt_over
 from streamfl.runtime.input_topics import is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
@@ -60,7 +61,7 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         remembered.whole &= whole
         limit = "" if whole else f", as far as {READING_SECONDS:g} s allow"
         if topic in channels.own_changelogs.values():
-            yield _judged(configured, channels, topic, records, begun, limit)
+            yield _judged(configured, bus, channels, topic, records, begun, limit)
         else:
             detail = "taken over whatever federation wrote it" if begun else "none yet"
             yield Finding(f"state in {topic}", True, detail + limit)
@@ -111,13 +112,15 @@ def look_at_deleted(bus: Bus, channels: Channels, remembered: Remembered) -> Ite
 
 
 def _judged(
-    configured: Configured, channels: Channels, topic: str, records: dict[int, Record], begun: set[int], limit: str
+    configured: Configured, bus: Bus, channels: Channels, topic: str, records: dict[int, Record], begun: set[int], limit: str
 ) -> Finding:
     check = f"state in {topic}"
     if not begun:
         return Finding(check, True, f"none yet{limit}")
     settings = configured.settings
     made_with = configured.kind.made_with(settings)
+    inputs = bus.describe([source.topic for source in channels.inputs.values()])
+    partitions = max((state.partitions for state in inputs.values()), default=0)
     # By its text: a value may be a table, and has no hash then.
     taken_over: dict[str, None] = {}
     for partition in sorted(begun & records.keys()):
@@ -126,6 +129,11 @@ def _judged(
         except ConfigurationError as error:
             remedy = "run the release that wrote it, restore the topic from a copy, or begin anew"
             return Finding(check, False, str(error), remedy)
+        before = dealt_over(records[partition])
+        if before and before != partitions:
+            topic_read = next(iter(channels.inputs.values())).topic
+            text = added(topic_read, before, partitions, channels, settings.group)
+            return Finding(check, False, text, "stop the workers and move what is remembered, or begin anew")
         if wrong:
             text = refusal(topic, partition, wrong, others, channels.own_changelogs.values(), settings.group)
             return Finding(check, False, text, "set back what was changed, or begin anew")

@@ -138,7 +138,8 @@ def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
     subscription = Subscription(settings.group, inputs, guarantee=settings.bus.processing_guarantee)
     made_with = configured.kind.made_with(settings)
     patience = settings.bus.connect_timeout_seconds
-    tasks = Tasks(role, channels, subscription, made_with, patience, time.monotonic, time.sleep)
+    tasks = Tasks(role, channels, bus, subscription, made_with, patience, time.monotonic, time.sleep)
+    tasks.dealing.join()
     onlooker = _Onlooker(bus, settings.group)
     for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):
         tasks.open(onlooker, partition)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamfl.role import TopicSpec
+from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind, known_kinds
+from streamfl.runtime.remembered_settings import stream_option
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "namesakes",
     "policy",
     "read_configuration",
+    "require_stopped",
 ]
 
 
@@ -123,6 +125,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def require_stopped(configured: Configured, bus: Bus) -> None:
+    """ConfigurationError while workers of the role run."""
+    members = bus.members(configured.settings.group)
+    if members:
+        raise ConfigurationError(
+            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. One that was "
+            "killed counts until the group has noticed"
+        )
+
+
 def _cleanup(state: TopicState) -> str:
     return state.options.get("cleanup.policy", policy(state.compacted))
 
@@ -142,7 +154,7 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
         needed = f"{partitions} {'is' if partitions == 1 else 'are'} needed"
         return (
             f"has {counted(state.partitions, 'partition')}, {needed}{f', {reason}' if reason else ''}",
-            "delete the topic and create it again, or bring the other number in line",
+            _other_number(configured, spec, partitions, state.partitions),
         )
     if spec.users:
         return None, ""
@@ -155,6 +167,23 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
         if found is not None and found != value and not (_number(found) > _number(value)):
             return f"has {name}={found}, {value} is needed", f"set {name}={value} on the topic"
     return None, ""
+
+
+def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: int) -> str:
+    """What to do about a topic with another number of partitions; what lies in it is not to be lost."""
+    settings = configured.settings
+    channels = configured.kind.channels(settings)
+    if found > needed:
+        return "give the other as many, or delete this topic and create it again if nothing in it is needed"
+    if spec.name not in channels.own_changelogs.values():
+        return f"give it {needed} partitions"
+    if channels.dealt is None:
+        return "what is remembered there cannot be dealt over more partitions: docs/changing.md says what can be done"
+    stream = stream_option(settings.group)
+    return (
+        f"stop the role's workers, give it {needed} partitions, and run streamfl repartition {configured.path}{stream}: it moves "
+        "what is remembered there to where its clients' records come now"
+    )
 
 
 def _number(text: str) -> float:

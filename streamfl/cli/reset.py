@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.named_topics import users_channels
-from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.cli.preflight import Configured, counted, read_configuration, require_stopped
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
@@ -62,12 +62,7 @@ def reset(
         )
     url = configured.settings.bus.url
     with progress(f"asking {url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
-        members = bus.members(configured.settings.group)
-        if members:
-            raise ConfigurationError(
-                f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. One that was "
-                "killed counts until the group has noticed"
-            )
+        require_stopped(configured, bus)
         own = None if stream is None else kind
         work.begin("forgetting and reading again")
         result = _client(configured, bus, client, at, dry_run) if client else _all(configured, bus, at, dry_run, own)

@@ -16,6 +16,7 @@ from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
+from streamfl.runtime.dealing import added
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
@@ -84,6 +85,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             settings.bus.connect_timeout_seconds,
             lag=worker.lag,
             transactions=OpenTransactions(bus, read, time.monotonic),
+            grown=lambda before, now: added(topics[0], before, now, channels, settings.group),
         )
         watch.start()
         held.callback(watch.close)
@@ -114,7 +116,7 @@ def _stop(stop: threading.Event, begun: threading.Event) -> None:
 
 
 def _end_lost(stop: threading.Event, lost: list[str], text: str) -> None:
-    log.critical("a topic is lost: ending the process", cause=text, exit_code=CONFIGURATION)
+    log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
     lost.append(text)
     stop.set()
     # Writing to a topic that is gone is tried for long.

@@ -140,9 +140,9 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} falls behind what is written, by more than it takes in ten minutes.",
         "Predictions come later and later.",
-        "Start more workers of this group, up to the number of partitions. Do not add partitions to the topic: keys would move "
-        "away from their state. If there are as many workers already, faster machines are left, or a new federation on topics "
-        "with more partitions.",
+        "Start more workers of this group, up to the number of partitions. If there are as many workers already, faster machines "
+        "are left, or more partitions: keys then move away from their state, and streamfl repartition moves it after them, where "
+        "the role can do that (docs/changing.md). Do not add partitions otherwise.",
     ),
     Alert(
         "StreamflSamplesGone",

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.restored import Time
+from streamfl.restored import Time, check_name
 from streamfl.rhythm import Rhythm
 from streamfl.wire import Count
 
-__all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "part_key"]
+__all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "client_of", "part_key"]
 
 # Without a budget there is no end of tokens.
 Tokens = Annotated[float, msgspec.Meta(ge=0)]
@@ -103,3 +103,19 @@ class ClientSnapshot:
 def part_key(name: bytes, part: bytes) -> bytes:
     """The changelog's key for a part of what the learner remembers of a client."""
     return b"part/" + len(name).to_bytes(2, "big") + name + part
+
+
+def client_of(key: bytes) -> str | None:
+    """The client that something is remembered of under a key of the changelog; None: the partition itself.
+
+    >>> client_of(b"client/press-4"), client_of(part_key(b"press-4", b"s")), client_of(b"silence")
+    ('press-4', 'press-4', None)
+    """
+    kind, _, rest = key.partition(b"/")
+    if kind in (b"client", b"means"):
+        return check_name(rest)
+    if kind == b"waiting":
+        return check_name(rest[8:])
+    if kind in (b"part", b"join", b"challenger"):
+        return check_name(rest[2 : 2 + int.from_bytes(rest[:2], "big")])
+    return None

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.dealt import Dealt
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client_record import client_of
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
@@ -31,6 +33,7 @@ from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
+from streamfl.records.keys import key_writer
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
@@ -295,6 +298,7 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         changelogs={"state": settings.state_topic},
         receivers={"updates": Receiver(SERVER)},
         times=timed(settings.predictions),
+        dealt=Dealt(client_of, key_writer(samples)),
     )
 
 

@@ -19,7 +19,7 @@ from streamfl.restored import Time, check_name, decode_restored
 from streamfl.role import Headers, Measurement, PeerError
 from streamfl.wire import Count
 
-__all__ = ["Assembled", "Assembly", "Together"]
+__all__ = ["Assembled", "Assembly", "Together", "client_of"]
 
 ENDS = ("complete", "over", "expired", "displaced")
 
@@ -287,6 +287,16 @@ class Assembly:
 
     def _remember(self, held: _Partition, place: Place) -> None:
         held.parts.remember(_key(place), held.entries[place])
+
+
+def client_of(key: bytes) -> str | None:
+    """The client whose sample is remembered under a key of the changelog; None: it is of none.
+
+    >>> client_of(_key(Place("north", "60"))), client_of(b"written")
+    ('north', None)
+    """
+    kind, _, rest = key.partition(b"/")
+    return check_name(rest[2 : 2 + int.from_bytes(rest[:2], "big")]) if kind == b"sample" else None
 
 
 def _key(place: Place) -> bytes:

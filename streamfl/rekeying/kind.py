@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamfl.dealt import Dealt
 from streamfl.made_with import MadeWith
 from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import Format, format_of
 from streamfl.records.keys import KeySection, key_reader, key_writer
 from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection
-from streamfl.rekeying.assembly import Assembled, Assembly, Together
+from streamfl.rekeying.assembly import Assembled, Assembly, Together, client_of
 from streamfl.rekeying.pieces import decode_piece
 from streamfl.rekeying.reader import PieceReader, RekeyReader, with_infinities
 from streamfl.rekeying.role import Rekeying
@@ -94,11 +95,13 @@ def rekey_kind(name: str) -> RoleKind[Any]:
         source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
         # How far one came stands here too: Kafka forgets a group's offsets, and all would be written a second time.
         state = {"state": f"{settings.group}.state"}
+        # Pieces are keyed by their client's name as it is, whatever the new records' keys are.
+        dealt = Dealt(client_of, str.encode)
         if stream.assemble is None:
-            return Channels({"source": source}, outputs, state)
+            return Channels({"source": source}, outputs, state, dealt=dealt)
         pieces = f"{settings.group}.pieces"
-        inputs = {"source": source, "pieces": Input(pieces, decode_piece)}
-        return Channels(inputs, outputs | {"pieces": pieces}, state)
+        inputs = {"source": source, "pieces": Input(pieces, decode_piece, client=lambda piece: piece.client)}
+        return Channels(inputs, outputs | {"pieces": pieces}, state, dealt=dealt)
 
     def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
         stream = _stream(settings, name)

@@ -43,6 +43,7 @@ class ClusterWatch:
     clock: seconds that never run backwards.
     lag: is brought up to date; None: nobody asks for it.
     transactions: those that hold back what the worker reads; None: nobody asks for them.
+    grown: says what it means that the inputs, which had so many partitions, have so many.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ClusterWatch:
         clock: Callable[[], float] = time.monotonic,
         lag: Lag | None = None,
         transactions: OpenTransactions | None = None,
+        grown: Callable[[int, int], str] = "it had {} partitions when this worker started, and has {}".format,
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -66,6 +68,8 @@ class ClusterWatch:
         self._clock = clock
         self._lag = lag
         self._transactions = transactions
+        self._grown = grown
+        self._partitions = 0
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._failed = ""
@@ -103,6 +107,9 @@ class ClusterWatch:
         hidden = [f"topic {name!r}: {state.error}" for name, state in states.items() if state.error and not state.partitions]
         self._health.note("topics", "; ".join(hidden) or None)
         partitions = states[self._topics[0]].partitions
+        self._partitions = self._partitions or partitions
+        if partitions > self._partitions:
+            return self._lose(self._grown(self._partitions, partitions))
         members = self._bus.members(self._group) if self._health.without_partitions else 0
         told = f"its group has {members} workers for {partitions} partitions, and others have them"
         self._health.standby = told if members > partitions else None

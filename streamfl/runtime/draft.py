@@ -45,6 +45,10 @@ class Draft:
         self.dead_letters.append((record, error))
         self.step.outputs.append(dead_letter(dead_letter_topic, record, error))
 
+    def send_on(self, record: Record, partition: int) -> None:
+        """A record belongs to another partition of its topic: it goes there as it came."""
+        self.step.outputs.append(Outgoing(record.topic, record.key, record.value, partition, record.headers, record.timestamp))
+
     @property
     def output_bytes(self) -> int:
         return _size(self.step.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from streamfl.parts import Part
 from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
@@ -38,6 +39,8 @@ class Inputs:
         # What cannot be read yet, and until when it is not tried again.
         self._held: dict[TopicPartition, float] = {}
         self._awaited = ""
+        # The last record that was sent on to another partition, until the log has it.
+        self._moved: tuple[Record, int] | None = None
 
     def __iter__(self) -> Iterator[str]:
         """The topics of the inputs."""
@@ -48,6 +51,7 @@ class Inputs:
         states = self._bus.describe(self._sources)
         self._partition_counts = {name: state.partitions for name, state in states.items()}
         self._tasks.topics.are({name: state.identity for name, state in states.items()})
+        self._tasks.dealing.join()
 
     def places(self, partitions: Iterable[int], full: bool = False) -> set[TopicPartition]:
         """The inputs of these partitions; full: but for those that make room in a full one."""
@@ -67,7 +71,13 @@ class Inputs:
 
     def notices(self) -> list[Notice]:
         """What the operator's log should say of it."""
-        return [Notice("not_yet_readable", self._awaited)] if self._held else []
+        notices = [Notice("not_yet_readable", self._awaited)] if self._held else []
+        if self._moved is not None:
+            (record, home), self._moved = self._moved, None
+            place = f"{record.topic}-{record.partition}-{record.offset}"
+            text = f"{place} is of a client whose state moved when partitions were added: it was sent on to partition {home}"
+            notices.append(Notice("moved", text))
+        return notices
 
     def dropped(self, partition: int) -> None:
         """A partition is another worker's now."""
@@ -107,6 +117,7 @@ class Inputs:
                     if isinstance(message, Part):
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
+                self._send_on(source, message, record, draft)
                 batch.append(Received(channel, message, record))
             except PassedOver as passed:
                 draft.passed_over[passed.reason] += 1
@@ -141,6 +152,16 @@ class Inputs:
                 place = one.topic, one.partition
                 draft.step.positions[place] = self._tasks.positions[place]
                 draft.moved.append(one)
+
+    def _send_on(self, source: Input, message: Any, record: Record, draft: Draft) -> None:
+        """PassedOver for a message whose client's state is in another partition: the record goes there."""
+        if source.client is None or isinstance(message, Part):
+            return
+        home = self._tasks.dealing.home(source.client(message))
+        if home is not None and home != record.partition:
+            self._moved = record, home
+            draft.send_on(record, home)
+            raise PassedOver("moved")
 
     def _check_place(self, record: Record, name: str) -> None:
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])

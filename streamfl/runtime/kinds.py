@@ -15,6 +15,7 @@ from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
+from streamfl.runtime.repartition import Repartition
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
@@ -23,7 +24,15 @@ from streamfl.system import find_system, installed_systems, load
 if TYPE_CHECKING:
     from streamfl.runtime.spans import Traces
 
-__all__ = ["build_channels", "build_repair", "build_reset", "build_worker", "find_kind", "known_kinds"]
+__all__ = [
+    "build_channels",
+    "build_repair",
+    "build_repartition",
+    "build_reset",
+    "build_worker",
+    "find_kind",
+    "known_kinds",
+]
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
@@ -84,6 +93,12 @@ def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = 
 def build_reset(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Reset:
     """A worker of the role that ``settings`` describe, which begins anew. kind, errors: as for :func:`build_worker`."""
     return _build(Reset, settings, bus, kind)
+
+
+def build_repartition(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repartition:
+    """The same for what it remembers to be dealt over other partitions. kind, errors: as for :func:`build_worker`."""
+    bus_settings = settings.bus.model_copy(update={"processing_guarantee": "exactly_once"})
+    return _build(Repartition, settings.model_copy(update={"bus": bus_settings}), bus, kind)
 
 
 def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any) -> AnyWorker:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, Difference, MadeWith, decode_settings
-from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.role import ConfigurationError, Headers, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
 
-__all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "ways_to_begin_anew"]
+__all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "stream_option", "ways_to_begin_anew"]
 
 log = logger(__name__)
 
@@ -55,15 +55,19 @@ def refusal(
 
 def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
     """What to delete so that all inputs are read again from their beginning."""
-    # The group of `streamfl rekey` ends so: the role's own state is another one, and is to stay.
-    _, rekeying, name = group.rpartition(".rekey-")
-    stream = f" --stream {name}" if rekeying else ""
     return (
-        f"stop the workers and run streamfl reset CONFIG --all{stream}, where the role can be reset; "
+        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, where the role can be reset; "
         "or by hand: "
         f"delete the topics {', '.join(changelogs)} (what was learnt is in them, nothing of yours) and the "
         f"offsets of the consumer group {group!r}, and make the topics again"
     )
+
+
+def stream_option(group: str) -> str:
+    """What a command needs besides CONFIG to mean this group's state."""
+    # The group of `streamfl rekey` ends so: the role's own state is another one, and is to stay.
+    _, rekeying, name = group.rpartition(".rekey-")
+    return f" --stream {name}" if rekeying else ""
 
 
 def _listed(found: Iterable[Difference]) -> str:
@@ -83,11 +87,12 @@ class RememberedSettings:
 
     The record is written with a partition's first commit, and at once where it is not what it should be: others may read it, for
     one of the changelogs may be a table. Every changelog has one of its own. As long as the role remembers nothing it binds nobody:
-    a mistake that had everything refused can be corrected.
+    a mistake that had everything refused can be corrected. more: headers of the record besides those of the settings.
     """
 
-    def __init__(self, made_with: MadeWith, changelogs: Mapping[str, str], group: str) -> None:
+    def __init__(self, made_with: MadeWith, changelogs: Mapping[str, str], group: str, more: Callable[[], Headers]) -> None:
         self._made_with = made_with
+        self._more = more
         self._changelogs = tuple(changelogs.values()) if made_with else ()
         self._group = group
         self._partitions: dict[int, _Partition] = {}
@@ -121,7 +126,7 @@ class RememberedSettings:
                 raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
             for one in others:
                 self._say_once(str(one), "a setting has changed: the state is taken over", key=one.key, old=one.old, new=one.new)
-        held.up_to_date += record.headers == self._made_with.headers()
+        held.up_to_date += record.headers == self._headers()
 
     def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:
         """The records that a step has to write which moves the partitions ``moved``."""
@@ -130,7 +135,10 @@ class RememberedSettings:
             if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):
                 held.up_to_date, held.begun = len(self._changelogs), True
                 for topic in self._changelogs:
-                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, self._made_with.headers())
+                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, self._headers())
+
+    def _headers(self) -> Headers:
+        return (*self._made_with.headers(), *self._more())
 
     def _say_once(self, what: str, text: str, **facts: object) -> None:
         if what not in self._said:

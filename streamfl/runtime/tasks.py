@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from streamfl.made_with import MADE_WITH_KEY, MadeWith
 from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
-from streamfl.runtime.bus import BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
+from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
+from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
@@ -38,6 +39,7 @@ class Tasks:
         self,
         role: Role,
         channels: Channels,
+        bus: Bus,
         subscription: Subscription,
         made_with: MadeWith,
         restore_seconds: float,
@@ -48,7 +50,8 @@ class Tasks:
         self._channels = channels
         self._inputs = [source.topic for source in channels.inputs.values()]
         self._subscription = subscription
-        self._settings = RememberedSettings(made_with, channels.own_changelogs, subscription.group)
+        self.dealing = Dealing(channels, bus, subscription.group)
+        self._settings = RememberedSettings(made_with, channels.own_changelogs, subscription.group, self.dealing.headers)
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
@@ -72,6 +75,7 @@ class Tasks:
 
         Returns where its inputs end, infinity where that is not known.
         """
+        self.dealing.check(partition)
         committed = {topic: session.committed(topic, partition) for topic in self._inputs}
         deadline = self._monotonic() + self._restore_seconds
         while True:
@@ -173,6 +177,13 @@ class Tasks:
         self.topics.check(partition, [topic], self._remedy)
         self.check_end(topic, partition, position, end)
 
+    def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
+        """The changelog of a step from which on the state is dealt over these partitions, with these positions in the inputs."""
+        numbers = list(partitions)
+        for partition in numbers:
+            self._settings.open(partition)
+        return [*self._settings.to_write(numbers), *self._remembered_positions(positions, numbers)]
+
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         """ConfigurationError where an input ends before what was read of it."""
         if end < position:
@@ -207,6 +218,11 @@ class Tasks:
                 latest.pop(key, None)
                 latest[key] = record
             of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
+            if channel in self._channels.own_changelogs and not published:
+                if made_with is not None:
+                    self.dealing.found(made_with)
+                elif not latest:
+                    self.dealing.look_elsewhere(session, partition)
             if channel not in self._channels.lasting:
                 self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
             for key, record in latest.items():

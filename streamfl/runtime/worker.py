@@ -97,7 +97,7 @@ class Worker:
         self._monotonic = monotonic
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
-        self._tasks = Tasks(role, channels, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
+        self._tasks = Tasks(role, channels, bus, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)

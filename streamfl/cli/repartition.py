@@ -1,0 +1,67 @@
+"""``streamfl repartition``: what a role remembers moves to where its clients' records come since partitions were added."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from streamfl.cli.preflight import counted, inspect_topics, read_configuration, require_stopped
+from streamfl.cli.rekey import StreamName, rekeying
+from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.progress import progress
+from streamfl.role import ConfigurationError
+from streamfl.runtime.kinds import build_repartition
+
+__all__ = ["repartition"]
+
+
+def repartition(
+    config: ConfigArgument,
+    stream: Annotated[
+        StreamName | None, typer.Option("--stream", help="Not the role's state, but that of `streamfl rekey` for this section.")
+    ] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Move what is remembered to where clients' records come since partitions were added. Stop the role's workers first.
+
+    Give every topic that the role reads, and its state's topic, as many partitions; then wait until your producers have noticed
+    (metadata.max.age.ms, five minutes). What lies unread in the old partitions is predicted and learnt first, by clients as they
+    are. Whoever is killed runs it again: no worker begins before it is done. docs/changing.md says it step by step.
+    """
+    configured = read_configuration(config)
+    own = None
+    if stream is not None:
+        configured = rekeying(configured, stream.value)
+        own = configured.kind
+    kind, settings = configured.kind, configured.settings
+    if kind.channels(settings).dealt is None:
+        raise ConfigurationError(
+            f"what a {kind.name} remembers is not of single clients, and cannot be dealt over other partitions (docs/changing.md "
+            "says what can be done)"
+        )
+    with progress(f"asking {settings.bus.url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
+        require_stopped(configured, bus)
+        # The remedy of another number is the command that is running.
+        wrong = [f"topic {one.spec.name} {one.problem}: {one.remedy}" for one in inspect_topics(configured, bus) if one.problem]
+        if wrong:
+            raise ConfigurationError("\n".join(wrong))
+        work.begin("reading what is remembered")
+
+        def tell(of: str, done: float, total: float) -> None:
+            if work.of != of:
+                work.begin(of)
+            work(done, total)
+
+        result = build_repartition(settings, bus, own).deal_anew(tell)
+    if format is OutputFormat.JSON:
+        print_json(asdict(result))
+    elif result.before == result.now:
+        say(f"nothing to do: what is remembered is dealt over {result.now} partitions, as many as there are")
+    else:
+        say(f"read {counted(result.drained, 'record')} that lay in the {result.before} old partitions")
+        say(f"moved {result.moved} of {counted(result.clients, 'client')}: all are dealt over {result.now} partitions now")
+        say("start the workers. What producers that have not noticed yet write to old partitions they send on within your topics")

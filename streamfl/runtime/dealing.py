@@ -1,0 +1,128 @@
+"""Over how many partitions a role's state is dealt, and where a client's records belong once it was dealt anew.
+
+The number stands in the record of settings of every changelog. A worker whose inputs have another number takes nothing: a client
+would begin anew in the partition in which its records come now, beside its state in another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from streamfl.role import Channels, ConfigurationError, Headers, Record
+from streamfl.runtime import assignment
+from streamfl.runtime.bus import Bus, Session
+from streamfl.runtime.remembered_settings import is_settings, stream_option
+
+__all__ = ["Dealing", "added", "dealt_over", "partitioner_in", "partitioners"]
+
+PARTITIONS_HEADER = "partitions"
+PARTITIONER_HEADER = "partitioner"
+
+Partitioner = Callable[[bytes, int], int]
+
+
+def partitioners(bus: Bus) -> Mapping[str, Partitioner]:
+    """How producers choose a partition by key, by name: as the bus itself does, or as librdkafka does by default."""
+    return {"own": bus.partition_of, "crc32": assignment.partition_of}
+
+
+def added(topic: str, before: int, now: int, channels: Channels, group: str) -> str:
+    """What a role says when an input has other partitions than its state was made for, and what is to be done."""
+    text = f"topic {topic!r} has {now} partitions, and what this role remembers is dealt over {before}. Nothing was changed. "
+    if channels.dealt is None:
+        return text + (
+            "This role's state cannot be moved by key. To go on, use another federation.name at every member, with topics of as "
+            "many partitions as are needed; docs/changing.md says how a topic of yours may grow without that"
+        )
+    return text + (
+        f"Stop the workers of the group {group!r}, give {', '.join(channels.own_changelogs.values())} and every input {now} "
+        f"partitions, and run streamfl repartition CONFIG{stream_option(group)}: it moves each client's state to where its records "
+        "come now"
+    )
+
+
+class Dealing:
+    """The number of partitions that a worker's inputs have, and that its state was made for.
+
+    partitions: of each input, when the group was joined; 0 before that.
+    partitioner: by which clients' records are sent on to where their state is; empty: they lie there already.
+    """
+
+    def __init__(self, channels: Channels, bus: Bus, group: str) -> None:
+        self._channels = channels
+        self._bus = bus
+        self._group = group
+        self._input = next((source.topic for source in channels.inputs.values()), "")
+        self._known = False
+        self.partitions = 0
+        self.partitioner = ""
+
+    def join(self) -> None:
+        """Look how many partitions there are."""
+        states = self._bus.describe([self._input]) if self._input else {}
+        self.partitions = states[self._input].partitions if self._input in states else 0
+        self._known = False
+
+    def headers(self) -> Headers:
+        """What a record of settings says of it."""
+        if not self.partitions:
+            return ()
+        own = (PARTITIONS_HEADER, b"%d" % self.partitions)
+        return (own, (PARTITIONER_HEADER, self.partitioner.encode())) if self.partitioner else (own,)
+
+    def check(self, partition: int) -> None:
+        """ConfigurationError for a partition that was added since the group was joined."""
+        if self.partitions and partition >= self.partitions:
+            # A group may hear of it before the worker does.
+            now = max(partition + 1, self._bus.describe([self._input])[self._input].partitions)
+            raise ConfigurationError(added(self._input, self.partitions, now, self._channels, self._group))
+
+    def found(self, record: Record) -> None:
+        """What a record of settings says of it. ConfigurationError if the state was dealt over another number."""
+        before = dealt_over(record)
+        if before and self.partitions and before != self.partitions:
+            raise ConfigurationError(added(self._input, before, self.partitions, self._channels, self._group))
+        self._known = True
+        self.partitioner = partitioner_in(record) or self.partitioner
+
+    def look_elsewhere(self, session: Session, partition: int) -> None:
+        """Nothing is remembered in a partition: see what the others say, so that none is begun beside the state of others."""
+        topic = next(iter(self._channels.own_changelogs.values()), None)
+        if self._known or topic is None:
+            return
+        for other, end in sorted(self._bus.offsets(topic, math.inf).items()):
+            if end > 0 and other != partition and (record := _settings(session, topic, other)) is not None:
+                self.found(record)
+                return
+        self._known = True
+
+    def home(self, client: str) -> int | None:
+        """The partition that a client's records belong to; None: the one in which they come."""
+        dealt = self._channels.dealt
+        if not self.partitioner or dealt is None:
+            return None
+        try:
+            key = dealt.key_of(client)
+        except ValueError:
+            return None
+        return partitioners(self._bus)[self.partitioner](key, self.partitions)
+
+
+def dealt_over(record: Record) -> int:
+    """Over how many partitions the state was dealt when this record of settings was written; 0: by a release that did not say."""
+    number = dict(record.headers).get(PARTITIONS_HEADER, b"0")
+    return int(number) if number.isdigit() and len(number) < 10 else 0
+
+
+def partitioner_in(record: Record) -> str:
+    """By which partitioner state was dealt anew, as this record of settings says; empty: it never was."""
+    return dict(record.headers).get(PARTITIONER_HEADER, b"").decode(errors="replace")
+
+
+def _settings(session: Session, topic: str, partition: int) -> Record | None:
+    latest = None
+    for record in session.restore(topic, partition):
+        if is_settings(record):
+            latest = record
+    return latest

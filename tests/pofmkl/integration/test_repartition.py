@@ -1,0 +1,212 @@
+"""Partitions added to a running federation's topics on a real broker: nothing is lost, doubled or begun anew."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from broker import Broker
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.client_record import ClientRecord
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus, Outgoing, connect
+from streamfl.runtime.kinds import build_worker
+from streamfl.settings import load_settings
+
+CLIENTS = [f"press-{number}" for number in range(16)]
+BEFORE, NOW = 4, 8
+SECONDS = 240.0
+SCHEMES = ("kafka", "kafka+librdkafka")
+
+CONFIGURATION = """
+[federation]
+name = "{name}"
+clients = 16
+features = 1
+[bus]
+url = "{url}"
+commit_interval_ms = 20
+max_poll_records = 7
+[bus.options]
+{session} = 6000
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}-samples"
+client = "client"
+sample_id = "id"
+features = ["x"]
+[labels]
+topic = "{name}-labels"
+client = "client"
+sample_id = "id"
+label = "y"
+[learning]
+features_per_kernel = 4
+catch_up_samples = 0
+"""
+
+Write = Callable[[str, Iterable[tuple[str, str]]], None]
+
+
+class Plant:
+    """A client process and those who write for it, each with its own idea of how many partitions there are."""
+
+    def __init__(self, broker: Broker, scheme: str, folder: Path) -> None:
+        self.name = f"plant-{uuid.uuid4().hex[:8]}"
+        self.broker = broker
+        self.librdkafka = scheme != "kafka"
+        self.config = folder / "client.toml"
+        url = broker.url.replace("kafka", scheme, 1)
+        session = '"session.timeout.ms"' if self.librdkafka else "session_timeout_ms"
+        self.config.write_text(CONFIGURATION.format(name=self.name, url=url, session=session))
+        self.log = folder / "log"
+
+    def writer(self) -> Write:
+        """Writes of these clients and ids, with the partitions that there are when it writes first."""
+        write = self._by_librdkafka() if self.librdkafka else self._by_the_bus()
+
+        def content(topic: str, named: Iterable[tuple[str, str]]) -> None:
+            write(topic, [(client, {"client": client, "id": one, "x": len(one), "y": 0.1 * len(client)}) for client, one in named])
+
+        return content
+
+    def _by_the_bus(self) -> Callable[[str, list[tuple[str, dict[str, object]]]], None]:
+        bus = connect(self.broker.url)
+        return lambda topic, records: bus.write(
+            [Outgoing(f"{self.name}-{topic}", key.encode(), json.dumps(one).encode()) for key, one in records]
+        )
+
+    def _by_librdkafka(self) -> Callable[[str, list[tuple[str, dict[str, object]]]], None]:
+        # Its own choice of partitions is another than Kafka's.
+        producer = Producer({"bootstrap.servers": self.broker.address, "topic.metadata.refresh.interval.ms": -1})
+
+        def write(topic: str, records: list[tuple[str, dict[str, object]]]) -> None:
+            for key, one in records:
+                producer.produce(f"{self.name}-{topic}", json.dumps(one).encode(), key.encode())
+            assert producer.flush(60) == 0
+
+        return write
+
+    def command(self, *arguments: object) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            words = [sys.executable, "-m", "streamfl", *map(str, arguments), str(self.config)]
+            return subprocess.Popen(words, stdout=log, stderr=log)
+
+    def home(self, bus: Bus, client: str) -> int:
+        return zlib.crc32(client.encode()) % NOW if self.librdkafka else bus.partition_of(client.encode(), NOW)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def named(round: int) -> list[tuple[str, str]]:
+    return [(client, f"{client}-{round}-{number}") for number in range(6) for client in CLIENTS]
+
+
+def epochs(bus: Bus, plant: Plant) -> dict[tuple[int, str], int]:
+    """When every client began, by where it is remembered: one that began anew has another."""
+    found: dict[tuple[int, bytes], bytes | None] = {}
+    for record in bus.read(f"{plant.name}.pofmkl-client.state"):
+        found[record.partition, record.key or b""] = record.value
+    return {
+        (partition, key[7:].decode()): msgspec.msgpack.decode(value, type=ClientRecord).epoch
+        for (partition, key), value in found.items()
+        if key.startswith(b"client/") and value is not None
+    }
+
+
+def learnt(bus: Bus, plant: Plant, labels: int) -> dict[tuple[int, str], int]:
+    """The labels of every client, by where it is remembered, once there are so many in all."""
+    with closing(build_worker(load_settings(plant.config, PofmklSettings), bus)) as worker:
+        assert isinstance(worker.role, PofmklClient)
+        deadline = time.monotonic() + SECONDS
+        while True:
+            worker.step(0.2)
+            found = {key: one.labels for key, one in worker.role.snapshot().items()}
+            if sum(found.values()) >= labels and not worker.role.waiting:
+                return found
+            assert time.monotonic() < deadline, found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_partitions_are_added_under_load_and_every_client_goes_on(broker: Broker, scheme: str, tmp_path: Path) -> None:
+    """Protects what every client has learnt when partitions are added: each sample is predicted once, each label learnt once."""
+    plant = Plant(broker, scheme, tmp_path)
+    with closing(connect(broker.url)) as bus:
+        bus.create([TopicSpec(f"{plant.name}-{topic}", BEFORE, compacted=False) for topic in ("samples", "labels")])
+        assert plant.command("topics", "--create").wait(SECONDS) == 0
+        stale = plant.writer()
+        stale("samples", named(1))
+        stale("labels", named(1)[:1])
+
+        def predicted() -> Counter[str]:
+            return Counter(json.loads(record.value or b"")["sample"] for record in bus.read(f"{plant.name}.predictions"))
+
+        worker = plant.command("run")
+        wait_for(lambda: len(predicted()) == 96)
+        begun = {client: epoch for (_, client), epoch in epochs(bus, plant).items()}
+        admin = KafkaAdminClient(bootstrap_servers=broker.address)
+        for topic in ("-samples", "-labels", ".pofmkl-client.state"):
+            admin.create_partitions({f"{plant.name}{topic}": NOW})
+        # It says so itself, before anything is begun in a new partition.
+        assert worker.wait(SECONDS) == 2
+        assert "streamfl repartition" in plant.log.read_text()
+        # What lies unread in old partitions, and then in new ones.
+        stale("samples", named(2))
+        fresh = plant.writer()
+        fresh("samples", named(3))
+        kills = 0
+        while True:
+            before = len(predicted())
+            process = plant.command("repartition")
+            while process.poll() is None:
+                time.sleep(0.05)
+                if kills < 2 and len(predicted()) > before:
+                    process.kill()
+                    kills += 1
+                    break
+            if process.wait(SECONDS) == 0:
+                break
+        assert kills > 0
+        # Producers that have not noticed yet, labels that come late, and all of it while a worker is killed.
+        stale("samples", named(4))
+        worker = plant.command("run")
+        wait_for(lambda: len(predicted()) > 300)
+        worker.kill()
+        worker.wait()
+        fresh("samples", named(5))
+        stale("labels", [*named(1)[1:], *named(3), *named(5)])
+        fresh("labels", [*named(2), *named(4)])
+        worker = plant.command("run")
+        wait_for(lambda: len(predicted()) == 5 * 96)
+        worker.terminate()
+        assert worker.wait(SECONDS) == 0
+        assert set(predicted().values()) == {1}
+        homes = {(plant.home(bus, client), client) for client in CLIENTS}
+        # A bus remembers how many partitions there are.
+        with closing(connect(broker.url)) as later:
+            assert learnt(later, plant, 5 * 96) == dict.fromkeys(homes, 30)
+            assert epochs(later, plant) == {place: begun[place[1]] for place in homes}, "nobody began anew"
+        assert list(bus.read(f"{plant.name}.dead-letters")) == []
+        assert "moved when partitions were added" in plant.log.read_text()
+        assert plant.command("repartition").wait(SECONDS) == 0
+        assert "nothing to do" in plant.log.read_text()

@@ -1,0 +1,84 @@
+"""``streamfl repartition`` as a command, for the state of `streamfl rekey`, and where there is nothing that could move."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from unit.test_rekey import ASSEMBLE, SITES, Plant, drain
+
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.memory_log import PartitionLog
+
+STATE = "plant.pofmkl-client.rekey-samples.state"
+PIECES = "plant.pofmkl-client.rekey-samples.pieces"
+
+
+def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
+    """Give topics more partitions, as Kafka's own tools do."""
+    for name in topics:
+        topic = bus._topics[name]
+        compacted = topic.state().compacted
+        topic.partitions += [PartitionLog(name, number, compacted) for number in range(len(topic.partitions), partitions)]
+    for group in bus._groups.values():
+        group._partitions = partitions
+
+
+def test_what_is_being_put_together_moves_with_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects samples in several records: those begun before partitions were added are ended after it, each once."""
+    plant = Plant(tmp_path, ASSEMBLE, partitions=2)
+
+    def write(sensor: str, partition: int) -> None:
+        for site in SITES:
+            plant.write({"meta": {"site": site}, "sensor": sensor, "value": 1.0, "ts": 100}, partition=partition)
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        return run_command(monkeypatch, capsys, *arguments)
+
+    write("temp", 0)
+    drain(worker := plant.worker())
+    worker.close()
+    grow(plant.bus, 4, "readings")
+    code, out, _ = command("topics", plant.path)
+    assert code == 4
+    assert f"give it 4 partitions, and run streamfl repartition {plant.path} --stream samples" in " ".join(out.split())
+    code, _, error = command("repartition", plant.path, "--stream", "samples")
+    assert (code, STATE in error, PIECES in error) == (2, True, True)
+    grow(plant.bus, 4, STATE, PIECES)
+    code, _, error = command("rekey", plant.path)
+    assert (code, "streamfl repartition CONFIG --stream samples" in error) == (2, True)
+    write("hum", 1)
+    write("load", 3)
+    code, out, error = command("repartition", plant.path, "--stream", "samples", "--format", "json")
+    assert code == 0, error
+    assert json.loads(out) == {"before": 2, "now": 4, "clients": 5, "moved": 3, "drained": 5}
+    drain(worker := plant.worker())
+    worker.close()
+    assert {client: len(found) for client, found in plant.samples().items()} == dict.fromkeys(SITES, 1)
+    assert all({"temp", "hum", "load"} <= found.keys() for (found,) in plant.samples().values())
+    code, _, error = command("repartition", plant.path, "--stream", "samples")
+    assert (code, "nothing to do" in error) == (0, True)
+
+
+def test_check_names_the_command_while_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects whoever looks first: with all topics grown, `check` says that what is remembered lies elsewhere."""
+    plant = Plant(tmp_path)
+    for site in SITES:
+        plant.write({"meta": {"site": site}, "id": 1, "temp": 1.0, "hum": 1.0, "load": 0.5}, partition=1)
+    drain(rekeyed := plant.worker())
+    rekeyed.close()
+    own = build_worker(plant.configured.settings, plant.bus)
+    drain(own)
+    own.close()
+    grow(plant.bus, 4, "by-site", "plant.pofmkl-client.state")
+    code, out, error = run_command(monkeypatch, capsys, "check", plant.path)
+    assert code == 4
+    assert "dealt over 2" in " ".join((out + error).split())
+    assert "streamfl repartition CONFIG" in " ".join((out + error).split())
