@@ -24,7 +24,8 @@ from streamfl.cli.preflight import read_configuration
 from streamfl.console import print_list
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled
-from streamfl.runtime.health import Health, HealthServer
+from streamfl.runtime.health import Health
+from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 
