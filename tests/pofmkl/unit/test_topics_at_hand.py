@@ -117,6 +117,28 @@ def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
+def test_a_clients_name_steers_no_terminal(plant: Plant, format: str) -> None:
+    """Protects the operator's terminal from whoever may write into a topic: each command that looks shows names escaped."""
+    evil = "press\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
+    rows = [json.dumps({"device": evil, "x": n / 10, "y": n}) for n in range(4)]
+    refused = [json.dumps({"device": evil, "x": evil, "y": 1})]
+    plant.bus.write([Outgoing("readings", evil.encode(), row.encode()) for row in rows + refused])
+    plant.work()
+    for command in (
+        ("inspect", plant.client),
+        ("read", plant.client, "samples"),
+        ("read", plant.client, "predictions"),
+        ("updates", plant.client),
+        ("dead-letters", plant.client),
+        ("top", plant.client, "--count", 1),
+        ("check", plant.client),
+    ):
+        _, out, error = plant(*command, "--format", format)
+        assert all(sign.isprintable() or sign == "\n" for sign in out + error), command
+        assert command[0] in ("top", "check", "updates") or "owned" in out, command
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
 def test_following_shows_what_is_there_and_what_comes(plant: Plant, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
     """Protects whoever watches predictions come: the newest first, then each that is written from then on, until Ctrl-C."""
     plant.said("write", plant.client, stdin=ROWS)
