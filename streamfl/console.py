@@ -1,20 +1,29 @@
-"""What commands print: results on stdout, as a table or as one JSON object; all else on stderr."""
+"""What commands print: results on stdout, as a table, as lines or as one JSON object; all else on stderr.
+
+Nothing else prints. So no text that came from a topic moves a terminal's cursor.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+
+from streamfl.printable import printable, printable_json, printable_lines
 
 __all__ = [
     "BUS_UNAVAILABLE",
@@ -27,10 +36,16 @@ __all__ = [
     "ConfigArgument",
     "FormatOption",
     "OutputFormat",
+    "as_table",
+    "as_text",
+    "drawn_anew",
     "print_json",
+    "print_line",
     "print_list",
     "print_table",
+    "print_text",
     "say",
+    "say_what_python_says",
     "until_nobody_reads",
 ]
 
@@ -56,41 +71,70 @@ FormatOption = Annotated[
 ]
 
 
-def print_json(content: Mapping[str, Any]) -> None:
-    """One object on stdout; numbers that JSON does not have are null."""
-    sys.stdout.write(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False) + "\n")
+def print_json(content: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """One object on stdout; numbers that JSON does not have are null. default: what to say of a value that it does not have."""
+    print_text(printable_json(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False, default=default)))
+
+
+def print_line(*cells: str) -> None:
+    """A line on stdout."""
+    print_text("  ".join(map(printable, cells)))
+
+
+def print_text(text: str) -> None:
+    """Lines on stdout."""
+    sys.stdout.write(printable_lines(text) + "\n")
     sys.stdout.flush()
+
+
+def as_text(text: str, style: str = "") -> Text:
+    """For a terminal. It is no markup: what is shown comes from topics and files."""
+    return Text(printable_lines(text), style)
+
+
+def as_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, box: bool = True) -> Table:
+    """For a terminal. box: with lines between its cells."""
+    table = Table(title=None if title is None else as_text(title), title_justify="left")
+    if not box:
+        table.box = None
+    for column in columns:
+        # A name that is cut is another name.
+        table.add_column(as_text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*map(as_text, row))
+    return table
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
     """A table on stdout, and notes beneath; of no rows, a line that says so."""
     rows = list(rows)
     if not rows:
-        Console(file=sys.stdout).print(Text(f"{title}: none"))
+        Console(file=sys.stdout).print(as_text(f"{title}: none"))
         return
-    # Text, not markup: what is shown comes from topics and files.
-    table = Table(title=Text(title), title_justify="left")
-    for column in columns:
-        # A name that is cut is another name.
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     console = _console()
-    console.print(table)
+    console.print(as_table(columns, rows, title))
     for note in notes:
-        console.print(Text(note))
+        console.print(as_text(note))
 
 
 def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:
     """Texts with a word before each on stdout."""
     rows, console = list(rows), console or _console()
-    console.print(Text(title))
+    console.print(as_text(title))
     width = max((len(word) for word, _ in rows), default=0) + 2
     for word, text in rows:
-        lines = [line for one in text.splitlines() for line in Text(one).wrap(console, max(1, console.width - width))]
+        said = printable_lines(text).splitlines()
+        lines = [line for one in said for line in Text(one).wrap(console, max(1, console.width - width))]
         for number, line in enumerate(lines):
             line.rstrip()
-            console.print(Text(" " * width if number else word.ljust(width)) + line, soft_wrap=True)
+            console.print(as_text(" " * width if number else word.ljust(width)) + line, soft_wrap=True)
+
+
+@contextmanager
+def drawn_anew() -> Iterator[Callable[[Sequence[RenderableType]], None]]:
+    """Within it what is given is drawn on stdout in place of what was there before."""
+    with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=False) as live:
+        yield lambda parts: live.update(Group(*parts), refresh=True)
 
 
 def _console() -> Console:
@@ -114,7 +158,24 @@ def until_nobody_reads() -> Iterator[None]:
 
 def say(text: str) -> None:
     """A line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable_lines(text), file=sys.stderr, flush=True)
+
+
+def say_what_python_says() -> None:
+    """From now on tracebacks, and what is logged where no log is set up, are said as everything else."""
+    sys.excepthook = lambda _kind, error, _trace: _say_traceback(error)
+    threading.excepthook = lambda told: _say_traceback(told.exc_value)
+    logging.lastResort = _Logged(logging.WARNING)
+
+
+def _say_traceback(error: BaseException | None) -> None:
+    if error is not None:
+        say("".join(traceback.format_exception(error)).rstrip("\n"))
+
+
+class _Logged(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
 
 
 def _finite(content: Any) -> Any:

@@ -26,10 +26,12 @@ def main() -> None:
         # OpenBLAS ends the process by itself, with 1, where it gets none.
         mmap.mmap(-1, LEAST_BYTES).close()
         from streamfl.cli import main as run
+        from streamfl.console import say_what_python_says
     except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
+    say_what_python_says()
     try:
         run()
     except ImportError as error:

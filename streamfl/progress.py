@@ -15,6 +15,7 @@ from types import FrameType
 from rich.console import Console
 
 from streamfl.console import say
+from streamfl.printable import printable
 
 __all__ = ["Progress", "progress"]
 
@@ -116,12 +117,12 @@ class _Display:
         columns = text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn()
         # Results go to stdout, whatever is shown here.
         with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
-            shown, task = (work := self.works[-1]), bars.add_task(work.of, total=None)
+            shown, task = (work := self.works[-1]), bars.add_task(printable(work.of), total=None)
             while True:
                 if (work := self.works[-1]) is not shown:
                     bars.remove_task(task)
-                    shown, task = work, bars.add_task(work.of, total=None)
-                bars.update(task, description=work.of, completed=work.done, total=work.total)
+                    shown, task = work, bars.add_task(printable(work.of), total=None)
+                bars.update(task, description=printable(work.of), completed=work.done, total=work.total)
                 if self._over.wait(BAR_SECONDS):
                     return
 

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
 from streamfl import __version__
-from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
+from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, print_text, say
 from streamfl.entry import SYSTEM
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import BusUnavailable, Unreadable
@@ -127,7 +127,7 @@ app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"streamfl {__version__}")
+        print_text(f"streamfl {__version__}")
         raise typer.Exit
 
 

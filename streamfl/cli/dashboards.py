@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streamfl.console import say
+from streamfl.console import print_text, say
 from streamfl.monitoring.files import alert_files, dashboard_text, dashboards_of
 from streamfl.role import ConfigurationError
 from streamfl.system import installed_systems
@@ -43,10 +42,10 @@ def dashboards(
     if out is None:
         if name is None:
             for board in boards.values():
-                sys.stdout.write(f"{board.name:20} {board.title}\n")
+                print_text(f"{board.name:20} {board.title}")
             say("--out FOLDER writes them, with alert rules; a name prints one")
         else:
-            sys.stdout.write(dashboard_text(boards[name]))
+            print_text(dashboard_text(boards[name]).rstrip("\n"))
         return
     chosen = [boards[name]] if name else [*boards.values()]
     files = {board.filename: dashboard_text(board) for board in chosen}

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from streamfl.cli.dead_letters.letters import printable
+from streamfl.printable import printable
 from streamfl.role import ConfigurationError
 from streamfl.settings import RoleSettings
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
 from streamfl.role import ConfigurationError
 from streamfl.runtime.kinds import find_kind
@@ -28,14 +28,14 @@ NameOption = Annotated[str, typer.Option("--name", help="The member.")]
 @members.command()
 def init(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The new file, which nobody else may read.")]) -> None:
     """Make a member's key where its workers run, and print its public half. The file is not overwritten."""
-    print(make_key_file(key_file).public.text)
+    print_text(make_key_file(key_file).public.text)
     say(f"made {key_file}: it stays here; give the public key above to whoever keeps the members' file")
 
 
 @members.command()
 def rotate(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The member's key file.")]) -> None:
     """Make a member's next key, at the head of its key file, and print its public half. The old one stays in use until then."""
-    print(add_key(key_file).public.text)
+    print_text(add_key(key_file).public.text)
     say(
         f"{key_file} has a new key: restart this member's workers, then have the public key above added with streamfl members add; "
         "when every other member has the new members' file give it to this one too, and then have the old key revoked"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import heapq
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -13,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from streamfl.cli.dead_letters.letters import printable
 from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, Message
-from streamfl.console import ConfigArgument, OutputFormat, print_table, until_nobody_reads
+from streamfl.console import ConfigArgument, OutputFormat, print_json, print_line, print_table, until_nobody_reads
+from streamfl.printable import printable
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 
@@ -62,7 +61,7 @@ def read(
         topic = find_topic(configured, bus, what)
         if format is OutputFormat.JSON:
             for record in records_of(bus, topic, client, limit, follow):
-                print_line(topic.says(record), record if envelope else None)
+                print_object(topic.says(record), record if envelope else None)
         else:
             print_records(topic, bus, client, SHOWN if limit is None else limit, follow)
 
@@ -87,7 +86,7 @@ def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, f
                 time_, key, *cells = as_cells(record, said, ())
                 if not isinstance(said, Mapping) or not said.keys() & NAMES:
                     cells.insert(0, key)
-                print(*[cell for cell in (time_, *cells) if cell], sep="  ", flush=True)
+                print_line(*(cell for cell in (time_, *cells) if cell))
         return
     rows = [(record, topic.says(record)) for record in records_of(bus, topic, client, limit, follow=False)]
     columns = list(dict.fromkeys(name for _, said in rows if isinstance(said, Mapping) for name in said))
@@ -134,7 +133,7 @@ def _before(bus: Bus, topic: str, partition: int, end: int) -> Iterator[Record]:
         yield record
 
 
-def print_line(said: Any, record: Record | None) -> None:
+def print_object(said: Any, record: Record | None) -> None:
     """An object on a line of stdout; record: with all that it has beside its value."""
     content = said
     if record is not None:
@@ -147,9 +146,7 @@ def print_line(said: Any, record: Record | None) -> None:
             "headers": {name: _as_text(value) for name, value in record.headers},
             "value": said,
         }
-    # In ASCII no control character reaches a terminal but DEL, which JSON lets stand.
-    sys.stdout.write(json.dumps(content, default=_as_json).replace("\x7f", "\\u007f") + "\n")
-    sys.stdout.flush()
+    print_json(content, _as_json)
 
 
 def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ...]:

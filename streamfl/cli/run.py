@@ -17,7 +17,8 @@ from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.dealing import added
-from streamfl.runtime.health import HealthServer, Watchdog
+from streamfl.runtime.health import Watchdog
+from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -13,16 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from streamfl.cli.dead_letters.letters import printable, read_letter
+from streamfl.cli.dead_letters.letters import read_letter
 from streamfl.cli.inspect import how_it_stands
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, as_table, as_text, drawn_anew, print_json
+from streamfl.printable import printable
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus
 
@@ -58,13 +54,12 @@ def top(
         if format is OutputFormat.JSON:
             for number in range(count or sys.maxsize):
                 time.sleep(every if number else 0.0)
-                sys.stdout.write(json.dumps(look.figures()) + "\n")
-                sys.stdout.flush()
+                print_json(look.figures())
             return
-        with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=False) as live:
+        with drawn_anew() as draw:
             for number in range(count or sys.maxsize):
                 time.sleep(every if number else 0.0)
-                live.update(look.drawn(look.figures()), refresh=True)
+                draw(look.drawn(look.figures()))
 
 
 class _Look:
@@ -172,33 +167,37 @@ class _Look:
                     if record.offset < self._ends[topic][partition] and (letter := read_letter(record)) is not None:
                         self._letters[letter.reason] += 1
 
-    def drawn(self, figures: Mapping[str, Any]) -> Group:
+    def drawn(self, figures: Mapping[str, Any]) -> list[Any]:
         """The figures for a terminal of 80 columns."""
         workers = figures["workers"]
         head = f"{figures['role']} of {self._configured.settings.federation.name}: {workers or 'no'} worker{'s' * (workers != 1)}"
-        topics = Table("topic", "records", "a second", "behind", box=None, title_justify="left")
-        for one in figures["topics"]:
-            behind = "" if one["behind"] is None else str(one["behind"])
-            topics.add_row(Text(one["topic"]), str(one["records"]), f"{one['per_second']:.1f}", behind)
-        parts: list[Any] = [Text(head, style="bold"), topics]
+        topics = [
+            (one["topic"], str(one["records"]), f"{one['per_second']:.1f}", "" if one["behind"] is None else str(one["behind"]))
+            for one in figures["topics"]
+        ]
+        parts: list[Any] = [as_text(head, "bold"), as_table(("topic", "records", "a second", "behind"), topics, box=False)]
         if figures["dead_letters"]:
             letters = ", ".join(f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items())
-            parts.append(Text(f"dead letters since the start: {letters}"))
+            parts.append(as_text(f"dead letters since the start: {letters}"))
         for one in figures["standing"]:
             remedy = f". To do: {one['remedy']}" if one["remedy"] else ""
-            parts.append(Text(f"{one['respect']}: {one['text']}{remedy}"))
+            parts.append(as_text(f"{one['respect']}: {one['text']}{remedy}"))
         if versioned := figures["versioned_predictions"]:
             share = f"{figures['predictions_on_version_zero'] / versioned:.0%}"
             told = f"{share} of the {versioned} since the start were made before there was a model"
-            parts.append(Text(f"predictions on version 0: {told}"))
+            parts.append(as_text(f"predictions on version 0: {told}"))
         if figures["clients"]:
             heading = f"RMSE of the last {WINDOW}, in the label's unit"
-            clients = Table("client", "predictions", "a second", heading, box=None)
-            for one in figures["clients"]:
-                error = "" if one["rmse"] is None else f"{one['rmse']:.4g}"
-                clients.add_row(Text(printable(one["client"])), str(one["predictions"]), f"{one['per_second']:.1f}", error)
-            parts.append(clients)
-        return Group(*parts)
+            clients = [
+                (printable(one["client"]), str(one["predictions"]), f"{one['per_second']:.1f}", _error(one["rmse"]))
+                for one in figures["clients"]
+            ]
+            parts.append(as_table(("client", "predictions", "a second", heading), clients, box=False))
+        return parts
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.4g}"
 
 
 def _grown(before: Mapping[int, int], now: Mapping[int, int]) -> int:

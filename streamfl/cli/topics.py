@@ -12,7 +12,7 @@ import typer
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
 from streamfl.cli.rekey import rekeyings
-from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.rights import Right
 from streamfl.urls import scheme_of
@@ -72,9 +72,10 @@ def topics(
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
         if print_rights:
-            print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
+            head = "\nACLs, each after kafka-acls.sh --bootstrap-server … --add"
+            print_text("\n".join([head, *(right.arguments for right in needed)]))
         for name, caution in cautions.items():
-            print(f"\nWho reads {name}: {caution}")
+            print_text(f"\nWho reads {name}: {caution}")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from streamfl.console import print_text
 from streamfl.reference import pages
 from streamfl.system import installed_systems
 
@@ -20,4 +21,4 @@ if __name__ == "__main__":
     for path, text in pages(systems).items():
         (chosen.root / path).parent.mkdir(parents=True, exist_ok=True)
         (chosen.root / path).write_text(text, encoding="utf-8")
-        print(f"wrote {chosen.root / path}")
+        print_text(f"wrote {chosen.root / path}")

@@ -6,23 +6,14 @@ serve at present. Both say why, each reason on a line of its own.
 
 from __future__ import annotations
 
-import errno
-import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any
 
-from streamfl.role import ConfigurationError, Measurement
-from streamfl.runtime.metrics import CONTENT_TYPE
+from streamfl.role import Measurement
 
-__all__ = ["REASONS", "Health", "HealthServer", "Watchdog"]
-
-log = logging.getLogger(__name__)
+__all__ = ["REASONS", "Health", "Watchdog"]
 
 # Why a worker may not serve; they label a metric.
 REASONS = {
@@ -183,52 +174,6 @@ class Health:
             yield Measurement("not_ready", "gauge", text, float(reason in reasons), (("reason", reason),))
 
 
-LAST_PORT = 65_535
-
-
-class HealthServer:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own.
-
-    port: 0 takes a free one. others: so many ports after it are tried where it is taken, for further workers on the machine.
-
-    ConfigurationError if the address cannot be had.
-    """
-
-    def __init__(self, host: str, port: int, health: Health, render: Callable[[], bytes], others: int = 0) -> None:
-        class Handler(_Handler):
-            pages = _pages(health, render)
-
-        last = min(port + others, LAST_PORT) if port else port
-        for candidate in range(port, last + 1):
-            try:
-                self._server = _Server((host, candidate), Handler)
-                break
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE and candidate < last:
-                    continue
-                tried = f", and up to {last}" if last > port else ""
-                raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}{tried}: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> HealthServer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
 class Watchdog:
     """Calls ``on_stall`` once, from its own thread, when the loop is stuck. So no hang of a client library lasts for ever."""
 
@@ -250,58 +195,3 @@ class Watchdog:
             if self._health.stuck:
                 self._on_stall()
                 return
-
-
-Page = Callable[[], tuple[int, str, bytes]]
-TEXT = "text/plain; charset=utf-8"
-
-
-def _pages(health: Health, render: Callable[[], bytes]) -> dict[str, Page]:
-    def healthz() -> tuple[int, str, bytes]:
-        trouble = health.trouble
-        if not health.alive:
-            reason = trouble or "the loop does not go round"
-            return 503, TEXT, f"no round completed for {health.stall_seconds:g} s:\n{reason}\n".encode()
-        return 200, TEXT, (f"alive, but not ready:\n{trouble}\n" if trouble else _fine(health)).encode()
-
-    def readyz() -> tuple[int, str, bytes]:
-        trouble = health.trouble
-        return (200, TEXT, _fine(health).encode()) if trouble is None else (503, TEXT, f"{trouble}\n".encode())
-
-    return {"/healthz": healthz, "/readyz": readyz, "/metrics": lambda: (200, CONTENT_TYPE, render())}
-
-
-def _fine(health: Health) -> str:
-    standby, backlog = health.standby, health.backlog
-    return ("ok\n" if standby is None else f"ok, standby: {standby}\n") + ("" if backlog is None else f"{backlog}\n")
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log one line for a page that failed, and nothing for a client that hung up: that is no fault of this worker."""
-        error = sys.exception()
-        if not isinstance(error, (ConnectionError, TimeoutError)):
-            log.error("an HTTP request failed: %s: %s", type(error).__name__, error)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    pages: dict[str, Page]
-    # A client that connects and says nothing must not hold a thread for ever.
-    timeout = 10
-
-    def do_GET(self) -> None:
-        page = self.pages.get(self.path.partition("?")[0])
-        status, kind, content = page() if page else (404, TEXT, b"not found\n")
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Log nothing: a scrape every few seconds is not worth a line."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamfl.printable import printable
 from streamfl.role import Notice, PeerError, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
@@ -92,7 +93,7 @@ class Journal:
         facts = {
             "record": f"{record.topic}-{record.partition}-{record.offset}",
             "reason": error.reason,
-            "text": _printable(error.text),
+            "text": printable(error.text[:LONGEST_TEXT]),
             **trace_of(record.headers),
             "remedy": f"{remedy}; {READ_LETTERS}" if dead_letter and remedy is not CORRECT else remedy,
         }
@@ -107,7 +108,7 @@ class Journal:
 
     def notice(self, notice: Notice) -> None:
         """Log what a role has to tell its operator."""
-        self._tell("", _printable(notice.text), {"reason": notice.reason})
+        self._tell("", printable(notice.text[:LONGEST_TEXT]), {"reason": notice.reason})
 
     def catch_up(self) -> None:
         """Log what is due. Costs next to nothing when nothing is."""
@@ -136,8 +137,3 @@ class Journal:
             return
         kind.more += 1
         kind.event, kind.last = event, facts
-
-
-def _printable(text: str) -> str:
-    """A stranger's text on one line, without characters that move a terminal's cursor."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[:LONGEST_TEXT])

@@ -10,9 +10,14 @@ from typing import Any, Literal, cast
 
 import structlog
 
+from streamfl.printable import printable, printable_json, printable_lines
+
 __all__ = ["configure", "logger", "only_errors"]
 
 Level = Literal["debug", "info", "warning", "error"]
+
+# What a line may have beneath it.
+MANY_LINES = ("exception", "stack")
 
 _FACTS: list[Any] = [
     structlog.contextvars.merge_contextvars,
@@ -25,18 +30,21 @@ _FACTS: list[Any] = [
 def configure(level: Level = "info", style: Literal["console", "json"] = "console") -> None:
     """Send streamfl's and its libraries' logs to stderr, from ``level`` on."""
     number = logging.getLevelNamesMapping()[level.upper()]
-    renderer: Any = (
-        structlog.processors.JSONRenderer()
+    renderers: list[Any] = (
+        [structlog.processors.JSONRenderer(), lambda _logger, _method, line: printable_json(line)]
         if style == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
-        )
+        else [
+            _made_printable,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+            ),
+        ]
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=_FACTS,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     root = logging.getLogger()
@@ -57,12 +65,21 @@ def only_errors() -> Iterator[None]:
         logs.setLevel(level)
 
 
+def _made_printable(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The facts as a terminal may show them: texts on one line each, but for a traceback."""
+    return {
+        name: (printable_lines if name in MANY_LINES else printable)(value) if isinstance(value, str) else value
+        for name, value in facts.items()
+    }
+
+
 class _Line(dict[str, Any]):
     """The facts of a line. As text it can be read where nobody has set up logs, as in a notebook or a simulation."""
 
     def __str__(self) -> str:
-        facts = ", ".join(f"{name}={value}" for name, value in self.items() if name not in ("event", "level", "timestamp"))
-        return f"{self['level']}: {self['event']}" + (f" ({facts})" if facts else "")
+        shown = _made_printable(None, "", self)
+        facts = ", ".join(f"{name}={value}" for name, value in shown.items() if name not in ("event", "level", "timestamp"))
+        return f"{shown['level']}: {shown['event']}" + (f" ({facts})" if facts else "")
 
 
 def _as_line(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> _Line:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import os
+import resource
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 from clock import Clock
 
 from streamfl.role import ConfigurationError, Measurement
-from streamfl.runtime.health import Health, HealthServer, Watchdog
+from streamfl.runtime import health_server
+from streamfl.runtime.health import Health, Watchdog
+from streamfl.runtime.health_server import Allowance, HealthServer
 from streamfl.runtime.metrics import CONTENT_TYPE, Metrics
 
 
@@ -140,8 +146,6 @@ def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFix
                 hang_up(server, said, at_once=True)
         hang_up(server, b"GET /metrics HTTP/1.1\r\n\r\n", at_once=False)
         assert ask(server, "/metrics")[0] == 200
-        while threads := [thread for thread in threading.enumerate() if "process_request" in thread.name]:
-            threads[0].join(30)
     assert capfd.readouterr().err == ""
 
 
@@ -155,3 +159,96 @@ def test_a_page_that_fails_is_one_line(clock: Clock, capfd: pytest.CaptureFixtur
         ask(server, "/metrics")
     assert "MemoryError" in caplog.text
     assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+def slow(server: HealthServer, many: int) -> list[socket.socket]:
+    """Connections that have said half a request."""
+    connections = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(many)]
+    for connection in connections:
+        connection.sendall(b"GET /met")
+    return connections
+
+
+def is_gone(connection: socket.socket) -> bool:
+    """Wait until the server ends it."""
+    try:
+        return not connection.recv(1)
+    except ConnectionError:
+        return True
+
+
+def test_slow_connections_are_bounded(server: HealthServer, health: Health, caplog: pytest.LogCaptureFixture) -> None:
+    """Protects learning from strangers: connections that say nothing made a thread each; now the oldest go, and it is said once."""
+    before = threading.active_count()
+    with ExitStack() as held:
+        connections = [held.enter_context(connection) for connection in slow(server, 200)]
+        # Whoever asks at once is answered although all places are taken.
+        assert ask(server, "/metrics")[0] == 200
+        assert threading.active_count() == before
+        assert all(is_gone(connection) for connection in connections[: 200 - health_server.CONNECTIONS])
+    assert caplog.text.count("too slow or too many") == 1
+
+
+def test_a_request_that_drips_in_ends(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the places from whoever says a byte now and then, which a time for each byte never ends."""
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.3)
+    with HealthServer("127.0.0.1", 0, health, bytes) as server, slow(server, 1)[0] as connection, suppress(ConnectionError):
+        for _ in range(1200):
+            connection.sendall(b"r")
+            time.sleep(0.05)
+        pytest.fail("it goes on after a minute")
+
+
+def test_an_answer_that_nobody_reads_ends(
+    health: Health, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects the worker's memory from whoever asks for large pages and never takes them."""
+    monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.3)
+    with ExitStack() as held:
+        server = held.enter_context(HealthServer("127.0.0.1", 0, health, lambda: b"x" * 50_000_000))
+        connection = held.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for _ in range(1200):
+            if "too slow" in caplog.text:
+                break
+            time.sleep(0.05)
+        read = 0
+        with suppress(ConnectionError):
+            while said := connection.recv(1_000_000):
+                read += len(said)
+    assert 0 < read < 50_000_000
+
+
+def test_without_a_file_left_the_port_goes_on(server: HealthServer) -> None:
+    """Protects from an accept loop that spins and never answers again when the process has no file left."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        connections = [held.enter_context(connection) for connection in slow(server, 20)]
+        waiting = held.enter_context(socket.socket())
+        waiting.settimeout(60)
+        # What came before it has been accepted.
+        assert ask(server, "/healthz")[0] == 200
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+        with suppress(OSError):
+            while True:
+                held.callback(os.close, os.dup(waiting.fileno()))
+        waiting.connect(("127.0.0.1", server.port))
+        waiting.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert waiting.recv(100).startswith(b"HTTP/1.0 200")
+        assert is_gone(connections[0])
+
+
+def test_the_port_takes_its_share_of_a_processor_and_no_more() -> None:
+    """Protects learning from any flood: over a long time the work is its share, and no probe waits for more than a second."""
+    now = worked = 0.0
+    allowance = Allowance(now)
+    while now < 1000.0:
+        rest = allowance.rest(0.002, now)
+        assert rest <= Allowance.REST_SECONDS
+        worked, now = worked + 0.002, now + 0.002 + rest
+    assert worked / now < 1.05 * Allowance.SHARE
+    assert allowance.rest(5.0, now) == Allowance.REST_SECONDS
+    # What was saved up in calm is bounded too.
+    assert allowance.rest(Allowance.AT_MOST_SECONDS, now + 10_000.0) == 0.0
+    assert allowance.rest(0.002, now + 10_000.0) > 0.0

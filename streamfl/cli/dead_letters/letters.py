@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from streamfl.printable import printable
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.draft import OTHERS_NAMES
 
-__all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "printable", "read_letter", "read_note"]
+__all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "read_letter", "read_note"]
 
 # The header of a note.
 REPLAYED = "replayed"
@@ -105,8 +106,3 @@ def check_reasons(bus: Bus, topic: str, reasons: frozenset[str]) -> None:
 def place_of(record: Record) -> str:
     """Where the record lies."""
     return f"{record.topic}-{record.partition}-{record.offset}"
-
-
-def printable(text: str) -> str:
-    """The text with everything that is not a visible character escaped: it is a stranger's and goes to a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

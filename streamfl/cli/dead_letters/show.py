@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import heapq
-import json
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 
-from streamfl.cli.dead_letters.letters import Letter, place_of, printable, read_letter, read_note
+from streamfl.cli.dead_letters.letters import Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured
-from streamfl.console import OutputFormat, print_table
+from streamfl.console import OutputFormat, print_json, print_line, print_table
+from streamfl.printable import printable
 from streamfl.runtime.bus import Bus, Subscription
 
 __all__ = ["LATEST_TIME", "SHOWN", "show"]
@@ -98,7 +97,7 @@ def _as_row(letter: Letter, replayed: bool) -> tuple[str, ...]:
 
 
 def _print_line(letter: Letter, replayed: bool) -> None:
-    print(*_as_row(letter, replayed), sep="  ", flush=True)
+    print_line(*_as_row(letter, replayed))
 
 
 def _print_object(letter: Letter, replayed: bool) -> None:
@@ -117,9 +116,7 @@ def _print_object(letter: Letter, replayed: bool) -> None:
         "letter": place_of(record),
         **_as_text("value", record.value),
     }
-    # In ASCII no control character reaches a terminal but DEL, which JSON lets stand.
-    sys.stdout.write(json.dumps(content).replace("\x7f", "\\u007f") + "\n")
-    sys.stdout.flush()
+    print_json(content)
 
 
 def _as_text(name: str, content: bytes | None) -> dict[str, str | None]:

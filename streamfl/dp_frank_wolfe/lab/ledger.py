@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import typer
 
-from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.dp_frank_wolfe.budget import SPARE
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party import PartyTask
@@ -62,7 +62,7 @@ class _Topic:
 def init(config: ConfigArgument) -> None:
     """Make the file in which each release is noted before it is sent, and print its identity. A file is never overwritten."""
     _, path, name, party = _settings(config)
-    print(Anchor.create(path, name, party).identity.hex())
+    print_text(Anchor.create(path, name, party).identity.hex())
     say(
         f"made {path}: keep it on a disk of this machine that nobody puts back to an earlier time\n"
         f"It is right only if nothing was ever released of these data. If something was, under the ledger {name!r} or another, "

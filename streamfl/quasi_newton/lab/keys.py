@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.quasi_newton import bignum
 from streamfl.quasi_newton.key_file import add_key, make_key_file, read_key_file, remove_key
 from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
@@ -33,7 +33,7 @@ def init(
 ) -> None:
     """Make a key where the coordinator runs, and print its fingerprint. The file is not overwritten."""
     bignum.require()
-    print(make_key_file(key_file, _length(bits)).public.fingerprint)
+    print_text(make_key_file(key_file, _length(bits)).public.fingerprint)
     length = "" if bits == 2048 else f" and encryption.key_bits = {bits}"
     say(
         f"made {key_file}: it stays here and leaves this machine by no way but a backup that only its owner can read\n"
@@ -54,7 +54,7 @@ def rotate(
     bignum.require()
     old = read_key_file(key_file)[0].public
     new = add_key(key_file, _length(bits or old.bits)).public
-    print(new.fingerprint)
+    print_text(new.fingerprint)
     length = "" if new.bits == old.bits else f" and encryption.key_bits = {new.bits}"
     say(
         f"{key_file} has a new key, and the old ones behind it; nothing has changed for the federation yet\n"

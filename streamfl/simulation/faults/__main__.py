@@ -9,6 +9,7 @@ from collections import Counter
 
 from threadpoolctl import threadpool_limits
 
+from streamfl.console import print_text
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.buses import CLUSTERS
 from streamfl.simulation.faults.chances import DURING_WORK, FAULTS
@@ -47,19 +48,19 @@ def main() -> int:
         verdict = simulate(seed, chosen.bus)
         faults += verdict.faults
         if chosen.transcript:
-            print("\n".join(verdict.lines))
+            print_text("\n".join(verdict.lines))
         if chosen.seeds == 1:
-            print(f"{system}, seed {seed}: {verdict.description}")
-            print(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
+            print_text(f"{system}, seed {seed}: {verdict.description}")
+            print_text(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
         if verdict.failure is not None:
             failed += 1
             on = " LIVENESS=1" if chosen.liveness else "" if chosen.bus == "memory" else f" BUS={chosen.bus}"
-            print(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}", flush=True)
+            print_text(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}")
         elif chosen.seeds == 1:
-            print("all checks hold")
-    print(", ".join(f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1))
+            print_text("all checks hold")
+    print_text(", ".join(f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1))
     if chosen.seeds > 1:
-        print(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
+        print_text(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
     return FAILED if failed else 0
 
 

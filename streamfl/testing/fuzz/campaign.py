@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import signal
-import sys
 import time
 import traceback
 import warnings
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from types import FrameType
 
+from streamfl.console import print_text, say
 from streamfl.testing.fuzz.mutations import Message, Mutator
 from streamfl.testing.fuzz.systems import targets
 
@@ -112,11 +112,11 @@ def print_report(report: Report, seed: int) -> None:
     for name, count in report.taken.items():
         reasons = {reason: number for (target, reason), number in report.refused.items() if target == name}
         listed = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
-        print(f"{name:{width}} {count:8} taken, {sum(reasons.values()):8} refused: {listed}")
-    print(
+        print_text(f"{name:{width}} {count:8} taken, {sum(reasons.values()):8} refused: {listed}")
+    print_text(
         f"{report.messages} malformed messages in {report.seconds:.0f} s, seed {seed}: {len(report.defects)} defects, "
         f"{report.refused.total()} refused; memory {report.memory[-1]:.0f} MiB, {report.growth():+.1f} MiB since the first fifth"
     )
     for defect in report.defects:
-        print(f"DEFECT {defect.target}, block {defect.block}: {defect.error} at {defect.place}", file=sys.stderr)
-        print(f"  {str(defect.message)[:1000]}", file=sys.stderr)
+        say(f"DEFECT {defect.target}, block {defect.block}: {defect.error} at {defect.place}")
+        say(f"  {str(defect.message)[:1000]}")

@@ -24,7 +24,8 @@ from streamfl.cli.preflight import read_configuration
 from streamfl.console import print_list
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled
-from streamfl.runtime.health import Health, HealthServer
+from streamfl.runtime.health import Health
+from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 
@@ -113,6 +114,28 @@ def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None
     assert sorted(samples.splitlines()) == sorted(ROWS.splitlines())
     [first, *_] = plant.lines("read", plant.client, "samples", "--envelope", "--client", "press-0")
     assert (first["key"], first["offset"], first["value"]["y"]) == ("press-0", 0, 0)
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_a_clients_name_steers_no_terminal(plant: Plant, format: str) -> None:
+    """Protects the operator's terminal from whoever may write into a topic: each command that looks shows names escaped."""
+    evil = "press\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
+    rows = [json.dumps({"device": evil, "x": n / 10, "y": n}) for n in range(4)]
+    refused = [json.dumps({"device": evil, "x": evil, "y": 1})]
+    plant.bus.write([Outgoing("readings", evil.encode(), row.encode()) for row in rows + refused])
+    plant.work()
+    for command in (
+        ("inspect", plant.client),
+        ("read", plant.client, "samples"),
+        ("read", plant.client, "predictions"),
+        ("updates", plant.client),
+        ("dead-letters", plant.client),
+        ("top", plant.client, "--count", 1),
+        ("check", plant.client),
+    ):
+        _, out, error = plant(*command, "--format", format)
+        assert all(sign.isprintable() or sign == "\n" for sign in out + error), command
+        assert command[0] in ("top", "check", "updates") or "owned" in out, command
 
 
 @pytest.mark.parametrize("format", ["table", "json"])

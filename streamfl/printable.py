@@ -1,0 +1,42 @@
+"""The one place that makes text printable: what came from topics may hold signs that move a terminal's cursor or forge a line."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["printable", "printable_json", "printable_lines"]
+
+# Letters, digits and the signs of ASCII, which nearly all texts are made of.
+PLAIN = re.compile(r"[ -~]*")
+
+
+def printable(text: str) -> str:
+    """The text on one line, with everything that is no visible sign escaped.
+
+    >>> print(printable("press\\x1b[2J 7\\n\\u202e"))
+    press\\x1b[2J 7\\n\\u202e
+    """
+    if PLAIN.fullmatch(text):
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same with its line breaks."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_json(text: str) -> str:
+    """JSON of the same meaning: what is no visible sign stands within its strings alone, and is escaped there.
+
+    >>> print(printable_json('{"client": "press\\x7f"}'))
+    {"client": "press\\u007f"}
+    """
+    if PLAIN.fullmatch(text):
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else _as_json(sign) for sign in text)
+
+
+def _as_json(sign: str) -> str:
+    units = sign.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

@@ -1,0 +1,56 @@
+"""Nobody prints around ``streamfl.console``, which makes text printable: what is written into topics reaches terminals."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# What writes to a terminal itself: before anything can be loaded, the log, a bar, and what all others use.
+OWN = {Path("streamfl") / name for name in ("entry.py", "runtime/log.py", "progress.py", "console.py")}
+WRITERS = {"print", "input"}
+STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+ECHOES = {"echo", "secho", "echo_via_pager", "prompt", "confirm", "print_exc", "print_exception", "print_stack", "pprint"}
+
+
+def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Lines that print, and by what."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in WRITERS | ECHOES:
+                yield node.lineno, name
+            case ast.Attribute(value=ast.Name(id="sys"), attr=name) if name in STREAMS:
+                yield node.lineno, f"sys.{name}"
+            case ast.Attribute(value=ast.Name(id="typer" | "click" | "traceback" | "pprint"), attr=name) if name in ECHOES:
+                yield node.lineno, name
+            case ast.Attribute(value=ast.Name(id="os"), attr="write"):
+                yield node.lineno, "os.write"
+            case ast.ImportFrom(module=str(module), names=names):
+                found = {name.name for name in names}
+                if module.partition(".")[0] == "rich" or (module == "sys" and found & STREAMS):
+                    yield node.lineno, f"from {module}"
+            case ast.Import(names=names) if any(name.name.partition(".")[0] == "rich" for name in names):
+                yield node.lineno, "rich"
+
+
+def test_nothing_prints_around_the_console() -> None:
+    """Protects operators' terminals from the next command: a client's name with escape sequences in it is printed by no print."""
+    files = [*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
+    assert len(files) > 300
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {what}: use streamfl.console"
+        for path in files
+        if path.relative_to(ROOT) not in OWN
+        for line, what in prints(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert wrong == []
+
+
+def test_every_way_of_printing_is_found() -> None:
+    """Protects the check above from being one that finds nothing."""
+    ways = (
+        "print('a')", "sys.stdout.write('a')", "from sys import stderr", "typer.echo('a')", "from rich.console import Console",
+        "import rich.table", "os.write(1, b'a')", "traceback.print_exc()", "echo('a')",
+    )  # fmt: skip
+    assert [way for way in ways if not list(prints(ast.parse(way)))] == []
