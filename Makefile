@@ -7,10 +7,11 @@ MESSAGES ?= 1000000
 SEED ?= 0
 SEEDS ?= 1
 MINUTES ?= 10
+KILLS ?= 100
 SCHEME ?= kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards picture check-release clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak kill-brokers lock check-deploy check-dashboards picture check-release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +70,9 @@ docs: $(INSTALLED) ## build the documents as a site, build/site/index.html, read
 
 soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
+
+kill-brokers: $(INSTALLED) ## kill a broker KILLS times (100) under twenty workers of each client of Kafka; none may end
+	OPENBLAS_NUM_THREADS=1 STREAMFL_TEST_KILLS=$(KILLS) $(BIN)/pytest -q -s tests/integration/test_dying_broker.py -k dying_broker_takes
 
 # The extras that roles need: the second client of Kafka, formats, encryption, spans. One lock for all versions of Python that streamfl takes.
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"

@@ -1,7 +1,8 @@
 """Many workers of one settings file, which look at their cluster more often than usual: ``python forked.py CONFIG COUNT SECONDS``.
 
-They are forks of one process that has loaded all that they need, so that twenty of them start on a busy machine. A line on stdout
-tells each that ends, with its number and its exit code, below 0 for a signal.
+They are forks of one process that has loaded all that they need, so that twenty of them start on a busy machine. One that could not
+connect is started again, as a supervisor does it. A line on stdout tells each other that ends: its number, and its exit code, which
+is below 0 for a signal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import streamfl.cli.run
 import streamfl.runtime.cluster_watch
 from streamfl.cli import main
 from streamfl.cli.preflight import read_configuration
+from streamfl.console import BUS_UNAVAILABLE
 
 
 def _work(number: int, configuration: Path) -> None:
@@ -27,15 +29,20 @@ def _work(number: int, configuration: Path) -> None:
 
 def _watch(count: int, configuration: Path) -> None:
     workers: dict[int, int] = {}
-    for number in range(count):
-        child = os.fork()
-        if child == 0:
-            _work(number, configuration)
-            return
-        workers[child] = number
-    while workers:
+    begun = list(range(count))
+    while begun or workers:
+        for number in begun:
+            child = os.fork()
+            if child == 0:
+                _work(number, configuration)
+                return
+            workers[child] = number
         child, status = os.wait()
-        print(workers.pop(child), os.waitstatus_to_exitcode(status), flush=True)
+        number, code = workers.pop(child), os.waitstatus_to_exitcode(status)
+        # On a busy machine a broker may not answer in time at the start.
+        begun = [number] if code == BUS_UNAVAILABLE else []
+        if not begun:
+            print(number, code, flush=True)
 
 
 if __name__ == "__main__":

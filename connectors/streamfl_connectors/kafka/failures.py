@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
+from streamfl_connectors.outage_log import ONE_LINE
 from streamfl_connectors.outgoing import REFUSED_TIME
 
 __all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "kind_of", "named", "needed", "quieten", "translated"]
@@ -177,10 +178,26 @@ class _PutRight(logging.Filter):
 _FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
 
 
+class _OneLine(logging.Filter):
+    """:data:`ONE_LINE`, but for what :func:`causes_logged` catches: that is not logged, and none of it may be missing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return any(isinstance(handler, _Causes) for handler in logging.getLogger("kafka").handlers) or ONE_LINE.filter(record)
+
+
+_ONE_LINE = _OneLine()
+
+
 def quieten() -> None:
-    """Hide what looks like a failure and is none. A filter is added once, however often this is called."""
+    """Hide what looks like a failure and is none, and most of what is said in an outage.
+
+    A filter is added once, however often this is called. It counts for its own logger only, so each of the library's has it.
+    """
     for name, hiding in _FILTERS.items():
         logging.getLogger(name).addFilter(hiding)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("kafka."):
+            logging.getLogger(name).addFilter(_ONE_LINE)
 
 
 class _Causes(logging.Handler):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import re
 
+from streamfl_connectors.outage_log import ONE_LINE
+
 __all__ = ["LOG", "EndTxnAnswers"]
 
 LOG = logging.getLogger(__name__)
@@ -18,6 +20,7 @@ class _OneOptionForAll(logging.Filter):
 
 
 LOG.addFilter(_OneOptionForAll())
+LOG.addFilter(ONE_LINE)
 
 
 class EndTxnAnswers:

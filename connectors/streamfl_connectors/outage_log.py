@@ -1,0 +1,79 @@
+"""What client libraries log while brokers are away: a line a broker and minute, with how many were left out."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from dataclasses import dataclass
+
+__all__ = ["ONE_LINE", "OneLine"]
+
+# host:port, and nothing that only looks like it, such as a time or the name of a thread before an address.
+ADDRESS = re.compile(r"(?<![\w.-])((?!\d+:)[\w.-]+|\[[\da-fA-F:]+\]):(\d{2,5})(?![\w.:])")
+ANY = ""
+MINUTE_SECONDS = 60.0
+
+
+@dataclass
+class _Window:
+    """What came of one broker since its last line. last: the logger, level and text of the last of them."""
+
+    left_out: int = 0
+    last: tuple[str, int, str] = ("", 0, "")
+
+
+class OneLine(logging.Filter):
+    """Lets a line a broker and minute pass; the next says how many it stands for.
+
+    A line that names no broker passes if none has passed within the last minute. kafka-python says of each attempt in four such
+    lines that it failed. With ``log.level`` debug everything passes.
+
+    seconds: a minute, but for tests.
+    """
+
+    def __init__(self, seconds: float = MINUTE_SECONDS) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._windows: dict[str, _Window] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be logged now."""
+        if hasattr(record, "left_out") or logging.getLogger("streamfl").isEnabledFor(logging.DEBUG):
+            return True
+        text = record.getMessage()
+        found = ADDRESS.search(text)
+        with self._lock:
+            broker = found[0] if found else next(iter(self._windows), ANY)
+            window = self._windows.get(broker)
+            if window is None:
+                self._open(broker)
+                return True
+            window.left_out += 1
+            window.last = record.name, record.levelno, text
+            return False
+
+    def _open(self, broker: str) -> None:
+        self._windows[broker] = _Window()
+        timer = threading.Timer(self._seconds, self._close, [broker])
+        timer.daemon = True
+        timer.start()
+
+    def _close(self, broker: str) -> None:
+        with self._lock:
+            window = self._windows.pop(broker)
+            if not window.left_out:
+                return
+            if broker == ANY and self._windows:
+                # By now they stand beside lines of a broker that is named.
+                next(iter(self._windows.values())).left_out += window.left_out
+                return
+            self._open(broker)
+        name, level, text = window.last
+        others = window.left_out - 1
+        told = f"{text} [{others} more lines were left out in {self._seconds:.0f} s]" if others else text
+        logging.getLogger(name).log(level, "%s", told, extra={"left_out": others})
+
+
+ONE_LINE = OneLine()

@@ -1,0 +1,64 @@
+"""What librdkafka's connector asks of a cluster it asks with kafka-python, which has to be let in by the same options."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+import streamfl_connectors.librdkafka
+from streamfl_connectors.librdkafka.entrance import entrance
+
+from streamfl.role import ConfigurationError
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "1", "-subj", "/CN=h"]
+    command += ["-passout", "pass:hush", "-keyout", str(folder / "key.pem"), "-out", str(folder / "own.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def test_no_admin_call_of_librdkafka_is_left() -> None:
+    """Protects workers from its admin client, which ends the process when the broker that it asks goes away."""
+    folder = Path(streamfl_connectors.librdkafka.__file__).parent
+    assert [path.name for path in folder.glob("*.py") if "confluent_kafka.admin" in path.read_text()] == []
+
+
+def test_a_login_has_kafka_pythons_names() -> None:
+    """Protects logins by name, by Kerberos and by token: however the options are spelled."""
+    options = {"security_protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl_password": "b"}
+    assert entrance(options) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "a",
+        "sasl_plain_password": "b",
+    }
+    assert entrance({"sasl.kerberos.service.name": "broker"}) == {"sasl_kerberos_service_name": "broker"}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_certificates_are_taken_from_files_and_from_texts(folder: Path, as_text: bool) -> None:
+    """Protects who gives librdkafka certificates, and a key under a password, as texts: Python wants files for its own."""
+    own, key = folder / "own.pem", folder / "key.pem"
+    if as_text:
+        options = {"ssl.ca.pem": own.read_text(), "ssl.certificate.pem": own.read_text(), "ssl.key.pem": key.read_text()}
+    else:
+        options = {"ssl.ca.location": str(own), "ssl.certificate.location": str(own), "ssl.key.location": str(key)}
+    context = entrance({"security.protocol": "ssl", "ssl.key.password": "hush", **options})["ssl_context"]
+    assert [found["subject"] for found in context.get_ca_certs()] == [((("commonName", "h"),),)]
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+    with pytest.raises(ConfigurationError, match="certificates and keys"):
+        entrance({"security.protocol": "ssl", "ssl.key.password": "wrong", **options})
+
+
+def test_what_is_not_to_be_verified_is_not() -> None:
+    """Protects who has switched it off for librdkafka: kafka-python would not be let in; and who has not, from its being off."""
+    named = entrance({"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"})["ssl_context"]
+    assert (named.check_hostname, named.verify_mode) == (False, ssl.CERT_REQUIRED)
+    unverified = entrance({"security.protocol": "ssl", "enable.ssl.certificate.verification": False})["ssl_context"]
+    assert (unverified.check_hostname, unverified.verify_mode) == (False, ssl.CERT_NONE)
+    assert "ssl_context" not in entrance({"security.protocol": "plaintext", "ssl.ca.location": "x"})
