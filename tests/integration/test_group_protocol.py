@@ -81,6 +81,23 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
                 worker.wait()
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_groups_members_are_counted(broker: Broker, protocol: str) -> None:
+    """Protects a standby under the new protocol: kafka-python sees no members of its group, so a worker too many would be red."""
+    group, samples = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("group", "samples"))
+    with closing(connect(f"kafka+librdkafka://{broker.address}", {"group.protocol": protocol})) as bus:
+        bus.create([TopicSpec(samples, 1, False)])
+        assert bus.members(group) == 0
+        sessions = [bus.session(Subscription(group, (samples,))) for _ in range(3)]
+        deadline = time.monotonic() + 60
+        while bus.members(group) < 3:
+            assert time.monotonic() < deadline
+            for session in sessions:
+                session.poll(0.1, 1)
+        for session in sessions:
+            session.close()
+
+
 def test_a_member_that_was_put_out_vouches_for_nothing() -> None:
     """Protects a group that has become empty: the cluster takes offsets of epoch -1 there from anybody, and under this protocol a
     member that was put out still has its name.

@@ -226,7 +226,7 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    """Protects restored state: the library says that such a partition ends below 0, so it would count as read whole, and empty."""
+    """Protects restored state: librdkafka says that such a partition ends below 0, so it would count as read whole, and empty."""
     with Broker(nodes=3) as broker:
         bus: Any = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 3})
         name = new("unreplicated")
@@ -242,7 +242,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
                 assert time.monotonic() < deadline
         assert bus.logs.ends(places) == dict.fromkeys(places, 1)
         broker.halt(1)
-        with pytest.raises(BusUnavailable, match=r"(?i)leader"):
+        with pytest.raises(BusUnavailable, match="reading the ends of partitions"):
             bus.logs.ends(places)
         broker.start()
         deadline = time.monotonic() + 60

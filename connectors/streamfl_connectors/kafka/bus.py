@@ -24,6 +24,7 @@ from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.kafka.commits import KafkaCommits
 from streamfl_connectors.kafka.failures import quieten, translated
+from streamfl_connectors.kafka.groups import members
 from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.logs import KafkaLogs
 from streamfl_connectors.kafka.membership import KafkaMembership
@@ -79,7 +80,7 @@ class KafkaBus:
     def members(self, group: str) -> int:
         """The members of a consumer group at present."""
         with translated("describing the group"):
-            return len(self.admin.describe_groups([group])[group]["members"])
+            return members(self.admin, group)
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
         """What of these rights this principal does not have, as far as the cluster tells."""
