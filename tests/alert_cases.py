@@ -178,7 +178,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflBudgetExhausted": share(('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61),
     "StreamflBudgetNearlySpent": (
-        *share(("update_bytes_total", 0.0091), {"update_budget_bytes_total": 0.01}, 0.0089, 31),
+        *share(("update_bytes_total", 0.0081), {"update_budget_bytes_total": 0.01}, 0.0079, 31),
         # There is none.
         Told({"update_bytes_total": grows(9), "update_budget_bytes_total": stays(0)}),
     ),

@@ -184,9 +184,8 @@ class Worker:
     def measure(self) -> Iterator[Measurement]:
         """The role's figures and the session's, from any thread."""
         with self.lock:
-            now = self._clock()
+            now, session, tasks = self._clock(), self._session, len(self._tasks)
             figures = [one.at(now) for one in self.role.measure()]
-            session, tasks = self._session, len(self._tasks)
         yield from self.health.measure()
         yield from figures
         yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks), (), True)

@@ -73,11 +73,11 @@ ALERTS = (
     ),
     Alert(
         "StreamflBudgetNearlySpent",
-        f"{increased('update_bytes_total', 60)} > 0.9 * {increased('update_budget_bytes_total', 60)}"
+        f"{increased('update_bytes_total', 60)} > 0.8 * {increased('update_budget_bytes_total', 60)}"
         f" and {increased('update_budget_bytes_total', 60)} > 0",
         30,
         "warning",
-        "{{ $labels.group }} sends nine tenths of the bytes that it may.",
+        "{{ $labels.group }} sends four fifths of the bytes that it may.",
         "Soon updates will be left out, and what they would have told is learnt by nobody else.",
         "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than they used to, find out "
         "why.",
