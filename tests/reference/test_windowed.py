@@ -26,7 +26,7 @@ def test_what_is_said_of_late_ends(name: str) -> None:
             found |= {
                 (one.name, one.until < math.inf)
                 for one in target.role.measure()
-                if "the last 1000" in one.help or one.name.startswith("held_out_") and one.name != "held_out_entities"
+                if "the last 1000" in one.help or (one.name.startswith("held_out_") and one.name != "held_out_entities")
             }
     assert {one for one, ends in found if not ends} == set()
     # DP Frank-Wolfe measures nothing against labels: it would tell of them without noise.
