@@ -1,0 +1,33 @@
+"""Every figure that says how things stand of late, in every system."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from streamfl.system import load, systems_with
+from streamfl.testing.fuzz.federations import Fuzzed
+from streamfl.testing.fuzz.targets import RoleTarget
+
+SYSTEMS = systems_with("fuzz")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_is_said_of_late_ends(name: str) -> None:
+    """Protects who looks at a board from a figure of last week: whatever is of the last labels says until when it holds."""
+    fuzzed: Fuzzed = load(SYSTEMS[name].fuzz or "")
+    found = set()
+    for target_name, make in fuzzed.targets(Random(0)).items():
+        target = make(target_name)
+        if isinstance(target, RoleTarget):
+            target.finish()
+            found |= {
+                (one.name, one.until < math.inf)
+                for one in target.role.measure()
+                if "the last 1000" in one.help or (one.name.startswith("held_out_") and one.name != "held_out_entities")
+            }
+    assert {one for one, ends in found if not ends} == set()
+    # DP Frank-Wolfe measures nothing against labels: it would tell of them without noise.
+    assert bool(found) == (name != "dp-frank-wolfe")
