@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from itertools import count
 from pathlib import Path
 
 import pytest
 from command_line import run_command
+from unit import test_rekey
 from unit.test_rekey import ASSEMBLE, SITES, Plant, drain
 
 from streamfl.runtime.kinds import build_worker
@@ -15,6 +18,13 @@ from streamfl.runtime.memory_log import PartitionLog
 
 STATE = "plant.pofmkl-client.rekey-samples.state"
 PIECES = "plant.pofmkl-client.rekey-samples.pieces"
+counter = count(1_000)
+
+
+@pytest.fixture(autouse=True)
+def _own_buses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other module counts its buses too, wherever it is imported under another name."""
+    monkeypatch.setattr(test_rekey, "counter", counter)
 
 
 def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
@@ -31,7 +41,9 @@ def test_what_is_being_put_together_moves_with_its_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Protects samples in several records: those begun before partitions were added are ended after it, each once."""
-    plant = Plant(tmp_path, ASSEMBLE, partitions=2)
+    plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds = 30", "expiry_seconds = 3000"), partitions=2)
+    # Of one clock with the command.
+    plant.now = time.time()
 
     def write(sensor: str, partition: int) -> None:
         for site in SITES:
