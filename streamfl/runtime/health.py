@@ -24,6 +24,7 @@ REASONS = {
     "commits": "what was read is not committed",
     "role": "the role cannot do its work",
     "records": "what it takes to read records does not answer",
+    "keys": "the key file or the members' file has changed and cannot be used",
     "loop": "the loop does not go round",
 }
 # So many refused commits in a row are trouble. A rebalance refuses only one or two.
