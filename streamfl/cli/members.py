@@ -37,8 +37,8 @@ def rotate(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="Th
     """Make a member's next key, at the head of its key file, and print its public half. The old one stays in use until then."""
     print_text(add_key(key_file).public.text)
     say(
-        f"{key_file} has a new key: restart this member's workers, then have the public key above added with streamfl members add; "
-        "when every other member has the new members' file give it to this one too, and then have the old key revoked"
+        f"{key_file} has a new key, which this member's workers read by themselves: have the public key above added with streamfl "
+        "members add; when every other member has the new members' file give it to this one too, and then have the old key revoked"
     )
 
 
@@ -74,11 +74,11 @@ def add(
     write_members(file, known.replaced(replace(member, public_keys=(key, *member.public_keys))))
     if member.public_keys:
         say(
-            f"added a key of {name}, beside its old ones: give {file} to all others and restart their workers; then to {name} "
+            f"added a key of {name}, beside its old ones: give {file} to all others; then to {name} "
             "itself, which uses the new key from then on; then revoke the old key"
         )
     else:
-        say(f"added {name}: give {file} to every member, and restart its workers")
+        say(f"added {name}: give {file} to every member; workers that run read it by themselves")
 
 
 @members.command()
@@ -100,7 +100,8 @@ def revoke(
         changed = replace(member, public_keys=rest, revoked_keys=(key, *member.revoked_keys))
     write_members(file, known.replaced(changed))
     what = name if public_key is None else f"a key of {name}"
-    say(f"revoked {what}: give {file} first to those who receive its messages, then to every other member; restart their workers")
+    text = "to those who receive its messages, then to every other member; their workers read it by themselves"
+    say(f"revoked {what}: give {file} first {text}")
 
 
 @members.command("list")

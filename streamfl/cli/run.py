@@ -19,6 +19,7 @@ from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.dealing import added
 from streamfl.runtime.health import Watchdog
 from streamfl.runtime.health_server import HealthServer
+from streamfl.runtime.identity_watch import IdentityWatch
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
@@ -90,6 +91,10 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
         )
         watch.start()
         held.callback(watch.close)
+        if settings.identity.key_file is not None:
+            keys = IdentityWatch(settings, worker.health)
+            keys.start()
+            held.callback(keys.close)
         log.info("running", role=configured.kind.name, federation=settings.federation.name, group=settings.group)
         begun.set()
         try:

@@ -3,7 +3,7 @@
 Knows no system and no bus. What it protects, and what not, is in docs/identity.md.
 """
 
-from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity
+from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity, renew_identities
 from streamfl.identity.channels import sealed_channels
 from streamfl.identity.keys import PrivateKey, PublicKey, add_key, make_key_file, read_key_file
 from streamfl.identity.members import Member, Members, read_members, write_members
@@ -21,6 +21,7 @@ __all__ = [
     "make_key_file",
     "read_key_file",
     "read_members",
+    "renew_identities",
     "sealed_channels",
     "signer_of_record",
     "write_members",

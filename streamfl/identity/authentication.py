@@ -12,6 +12,8 @@ import hmac
 import struct
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakSet
 
 from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
 from streamfl.identity.members import Found, Member, Members, read_members
@@ -19,7 +21,7 @@ from streamfl.role import ConfigurationError, Headers, PeerError, Record, Seal
 from streamfl.settings import RoleSettings
 from streamfl.wire import encoded_size
 
-__all__ = ["SEAL_BYTES", "Identity", "load_identity"]
+__all__ = ["SEAL_BYTES", "Identity", "load_identity", "renew_identities"]
 
 SEAL = "seal"
 # How a seal is made is its first byte; whose key made it, and for whose, comes next.
@@ -29,19 +31,28 @@ SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + C
 """What a seal adds to a record, in bytes as :func:`~streamfl.wire.encoded_size` counts them."""
 
 
-class Identity:
-    """A member with its own keys, as it starts: later changes of the files are not seen.
+class _Source(NamedTuple):
+    """Where an identity is read from."""
+
+    key_file: str
+    members_file: str
+    federation: str
+    kind: str
+
+
+class _Standing:
+    """What the files said when they were read.
 
     keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
     worker of the role ``kind``.
     """
 
     def __init__(self, keys: Collection[PrivateKey], members: Members, kind: str) -> None:
-        self.federation = members.federation
-        self._members = members
-        self._known = {found.key.identifier: found for found in members.every_key()}
+        self.made_of = [key.public.identifier for key in keys], members
+        self.known = {found.key.identifier: found for found in members.every_key()}
+        self._federation = members.federation
         self._pairs: dict[tuple[bytes, bytes], bytes] = {}
-        listed = [self._known[key.public.identifier] for key in keys if key.public.identifier in self._known]
+        listed = [self.known[key.public.identifier] for key in keys if key.public.identifier in self.known]
         if not listed:
             newest = next(iter(keys)).public.text
             raise ConfigurationError(
@@ -54,15 +65,85 @@ class Identity:
             raise ConfigurationError(f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added")
         # A new key opens before this member's own file has it, for the others may have a newer file.
         revoked = {found.key.identifier for found in listed if found.revoked}
-        self._own = {key.public.identifier: key for key in keys if key.public.identifier not in revoked}
+        self.own = {key.public.identifier: key for key in keys if key.public.identifier not in revoked}
         # The newest that the others can know.
-        self._key = self._own[valid[0]]
+        self.key = self.own[valid[0]]
         self.member: Member = listed[0].member
         if kind not in self.member.roles:
             raise ConfigurationError(
                 f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, says the members' "
                 "file: run what it may be, or have the file changed"
             )
+
+    def peer(self, kind: str, name: str | None) -> PublicKey:
+        """The newest key of the only member that is meant."""
+        found: dict[str, Found] = {}
+        for one in self.known.values():
+            member = one.member
+            if not one.revoked and kind in member.roles and (name is None or member.speaks_in_the_name_of(name)):
+                found.setdefault(member.name, one)
+        if len(found) != 1:
+            wanted = f"{kind} for {name!r}" if name else kind
+            raise ConfigurationError(
+                f"the members' file has {len(found)} members that may be {wanted} and have a key"
+                f"{_listed(found)}; exactly one is needed: its workers share one key file"
+            )
+        return next(iter(found.values())).key
+
+    def pair(self, own: PrivateKey, other: PublicKey, outgoing: bool) -> bytes:
+        """The key under which what goes from one to the other is sealed; the way back has another."""
+        sender, receiver = (own.public, other) if outgoing else (other, own.public)
+        ends = sender.identifier, receiver.identifier
+        if ends not in self._pairs:
+            parts = (self._federation.encode(), *(half for end in (sender, receiver) for half in (end.signing, end.agreement)))
+            self._pairs[ends] = derive(own.agree(other), b"seal" + b"".join(struct.pack(">I", len(part)) + part for part in parts))
+        return self._pairs[ends]
+
+
+class Identity:
+    """A member with its own keys, which may change while it works: each message meets what the files said when they were read last.
+
+    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
+    worker of the role ``kind``.
+    """
+
+    def __init__(self, keys: Collection[PrivateKey], members: Members, kind: str) -> None:
+        self.federation = members.federation
+        self.source: _Source | None = None
+        self._kind = kind
+        # What has to hold whenever the files change.
+        self._needed: list[Callable[[_Standing], object]] = []
+        # Replaced as a whole: another thread may be reading it.
+        self._now = _Standing(keys, members, kind)
+
+    @property
+    def member(self) -> Member:
+        """Who it is."""
+        return self._now.member
+
+    def renewed(self, keys: Collection[PrivateKey], members: Members) -> _Standing | None:
+        """What :meth:`take` takes where the files have changed; None: they say what they said.
+
+        ConfigurationError where this member could not have begun with them.
+        """
+        if self._now.made_of == ([key.public.identifier for key in keys], members):
+            return None
+        standing = _Standing(keys, members, self._kind)
+        for needed in self._needed:
+            needed(standing)
+        return standing
+
+    def take(self, standing: _Standing) -> None:
+        """Go on with it."""
+        self._now = standing
+
+    def need(self, check: Callable[[Member], object]) -> None:
+        """``check`` raises ConfigurationError where the member may not do what its worker does, now or after a change."""
+        self._require(lambda standing: check(standing.member))
+
+    def _require(self, needed: Callable[[_Standing], object]) -> None:
+        needed(self._now)
+        self._needed.append(needed)
 
     # ---- messages between peers
 
@@ -71,31 +152,38 @@ class Identity:
 
         ConfigurationError unless the members' file has exactly one such member with a key.
         """
-        receiver = self._one(kind, name)
-        prefix = FOR_A_PEER + self._key.public.identifier + receiver.identifier
-        code = _code(self._pair(self._key, receiver, outgoing=True), topic)
+        self._require(lambda standing: standing.peer(kind, name))
+        made = self._sealing(topic, kind, name)
 
         def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
             if partition is None:
                 raise ValueError(f"a message for {topic} is to be sealed and names no partition")
-            return ((SEAL, prefix + code(key, value, partition)),)
+            nonlocal made
+            if made.standing is not self._now:
+                made = self._sealing(topic, kind, name)
+            return ((SEAL, made.prefix + made.code(key, value, partition)),)
 
         return make
 
     def open(self, topic: str, kind: str) -> Callable[[Record], Member]:
         """Says which member sent a record that a worker of the role ``kind`` sealed for this member; PeerError if none did."""
+        now = self._now
         codes: dict[bytes, Callable[..., bytes]] = {}
 
         def check(record: Record) -> Member:
+            nonlocal now
+            if now is not self._now:
+                now = self._now
+                codes.clear()
             names, content = _seal_of(record)
-            found = self._known.get(names[:IDENTIFIER_BYTES])
+            found = now.known.get(names[:IDENTIFIER_BYTES])
             if found is None:
                 raise PeerError("not_a_member", f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has")
             if names not in codes:
-                own = self._own.get(names[IDENTIFIER_BYTES:])
+                own = now.own.get(names[IDENTIFIER_BYTES:])
                 if own is None:
-                    raise PeerError("forged", f"sealed by {found.member.name!r} for a key that {self.member.name!r} does not have")
-                codes[names] = _code(self._pair(own, found.key, outgoing=False), topic)
+                    raise PeerError("forged", f"sealed by {found.member.name!r} for a key that {now.member.name!r} does not have")
+                codes[names] = _code(now.pair(own, found.key, outgoing=False), topic)
             if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition)):
                 raise PeerError(
                     "forged",
@@ -110,7 +198,8 @@ class Identity:
 
     def sign(self, statement: bytes) -> bytes:
         """This member's signature under a statement, with the name of the key."""
-        return self._key.public.identifier + self._key.sign(statement)
+        key = self._now.key
+        return key.public.identifier + key.sign(statement)
 
     def check_signature(self, kind: str, statement: bytes, signature: bytes) -> None:
         """PeerError unless a member that may be ``kind`` signed the statement with a key that is not revoked."""
@@ -119,7 +208,7 @@ class Identity:
     def signer_of(self, kind: str, statement: bytes, signature: bytes) -> Member:
         """The member that signed the statement, as for :meth:`check_signature`."""
         identifier, content = signature[:IDENTIFIER_BYTES], signature[IDENTIFIER_BYTES:]
-        found = self._known.get(identifier)
+        found = self._now.known.get(identifier)
         if found is None:
             raise PeerError("not_a_member", f"signed with the key {identifier.hex()}, which no member has")
         if len(content) != SIGNATURE_BYTES or not found.key.verifies(content, statement):
@@ -127,51 +216,80 @@ class Identity:
         _check_standing(found, kind, "signed")
         return found.member
 
-    # ----
+    def _sealing(self, topic: str, kind: str, name: str | None) -> _Sealing:
+        now = self._now
+        receiver = now.peer(kind, name)
+        prefix = FOR_A_PEER + now.key.public.identifier + receiver.identifier
+        return _Sealing(now, prefix, _code(now.pair(now.key, receiver, outgoing=True), topic))
 
-    def _one(self, kind: str, name: str | None) -> PublicKey:
-        """The newest key of the only member that is meant."""
-        found: dict[str, Found] = {}
-        for one in self._known.values():
-            member = one.member
-            if not one.revoked and kind in member.roles and (name is None or member.speaks_in_the_name_of(name)):
-                found.setdefault(member.name, one)
-        if len(found) != 1:
-            wanted = f"{kind} for {name!r}" if name else kind
-            raise ConfigurationError(
-                f"the members' file has {len(found)} members that may be {wanted} and have a key"
-                f"{_listed(found)}; exactly one is needed: its workers share one key file"
-            )
-        return next(iter(found.values())).key
 
-    def _pair(self, own: PrivateKey, other: PublicKey, outgoing: bool) -> bytes:
-        """The key under which what goes from one to the other is sealed; the way back has another."""
-        sender, receiver = (own.public, other) if outgoing else (other, own.public)
-        ends = sender.identifier, receiver.identifier
-        if ends not in self._pairs:
-            parts = (self.federation.encode(), *(half for end in (sender, receiver) for half in (end.signing, end.agreement)))
-            self._pairs[ends] = derive(own.agree(other), b"seal" + b"".join(struct.pack(">I", len(part)) + part for part in parts))
-        return self._pairs[ends]
+class _Sealing(NamedTuple):
+    """How records of a topic are sealed as long as the files say the same."""
+
+    standing: _Standing
+    prefix: bytes
+    code: Callable[[bytes | None, bytes | None, int], bytes]
+
+
+# Those of this process, each with the files that it was read from.
+_loaded: WeakSet[Identity] = WeakSet()
 
 
 def load_identity(settings: RoleSettings) -> Identity | None:
     """The member that these settings describe; None where members have no keys. ConfigurationError says what does not fit."""
+    source = _source(settings)
+    if source is None:
+        return None
+    keys, members = _read(source)
+    try:
+        identity = Identity(keys, members, source.kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"federation.members: {error}") from None
+    identity.source = source
+    _loaded.add(identity)
+    return identity
+
+
+def renew_identities(settings: RoleSettings) -> bool:
+    """Read the files again, and let all that was loaded of these settings go on with what they say now; False if it is the same.
+
+    ConfigurationError: they cannot be used, and everything goes on as it was.
+    """
+    source = _source(settings)
+    found = [one for one in _loaded if one.source == source]
+    if source is None or not found:
+        return False
+    keys, members = _read(source)
+    try:
+        changed = [(one, standing) for one in found if (standing := one.renewed(keys, members)) is not None]
+    except ConfigurationError as error:
+        raise ConfigurationError(f"federation.members: {error}") from None
+    for one, standing in changed:
+        one.take(standing)
+    return bool(changed)
+
+
+def _source(settings: RoleSettings) -> _Source | None:
     key_file, members_file = settings.identity.key_file, settings.federation.members
     if key_file is None or members_file is None:
         return None
+    return _Source(key_file, members_file, settings.federation.name, settings.role.kind)
+
+
+def _read(source: _Source) -> tuple[tuple[PrivateKey, ...], Members]:
     try:
-        keys = read_key_file(Path(key_file))
+        keys = read_key_file(Path(source.key_file))
     except ConfigurationError as error:
         raise ConfigurationError(f"identity.key_file: {error}") from None
     try:
-        members = read_members(Path(members_file))
-        if members.federation != settings.federation.name:
+        members = read_members(Path(source.members_file))
+        if members.federation != source.federation:
             raise ConfigurationError(
-                f"{members_file}: has the members of {members.federation!r}, federation.name is {settings.federation.name!r}"
+                f"{source.members_file}: has the members of {members.federation!r}, federation.name is {source.federation!r}"
             )
-        return Identity(keys, members, settings.role.kind)
     except ConfigurationError as error:
         raise ConfigurationError(f"federation.members: {error}") from None
+    return keys, members
 
 
 def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, int], bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from streamfl.identity.authentication import Identity
@@ -19,11 +20,8 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
 
     ConfigurationError if a receiver is not among the members, or the member may not speak for its party.
     """
-    if channels.party is not None and not identity.member.speaks_in_the_name_of(channels.party):
-        raise ConfigurationError(
-            f"party.name = {channels.party!r}: {identity.member.name!r} may not speak for it, says the members' file: name a party "
-            "that it may, or have the file changed"
-        )
+    if channels.party is not None:
+        identity.need(partial(_check_party, channels.party))
     seals = {
         channel: identity.seal(channels.outputs[channel], receiver.kind, receiver.name)
         for channel, receiver in channels.receivers.items()
@@ -33,6 +31,14 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
         inputs={channel: _checked(source, identity) for channel, source in channels.inputs.items()},
         seals=seals,
     )
+
+
+def _check_party(party: str, member: Member) -> None:
+    if not member.speaks_in_the_name_of(party):
+        raise ConfigurationError(
+            f"party.name = {party!r}: {member.name!r} may not speak for it, says the members' file: name a party that it may, or "
+            "have the file changed"
+        )
 
 
 def _checked(source: Input, identity: Identity) -> Input:

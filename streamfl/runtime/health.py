@@ -26,6 +26,7 @@ REASONS = {
     "role": "the role cannot do its work",
     "transactions": "a transaction that nobody ends holds records back",
     "records": "what it takes to read records does not answer",
+    "keys": "the key file or the members' file has changed and cannot be used",
     "loop": "the loop does not go round",
 }
 # So many refused commits in a row are trouble. A rebalance refuses only one or two.

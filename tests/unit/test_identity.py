@@ -466,3 +466,58 @@ def test_a_signature_is_the_members_and_nobody_elses() -> None:
         with pytest.raises(PeerError) as refused:
             site(known).check_signature("server", statement, content)
         assert refused.value.reason == expected
+
+
+NEW, LATER = PrivateKey(b"n" * 32), PrivateKey(b"l" * 32)
+
+
+def renewed(identity: Identity, known: Members, keys: tuple[PrivateKey, ...]) -> None:
+    standing = identity.renewed(keys, known)
+    assert standing is not None
+    identity.take(standing)
+
+
+def test_keys_change_under_those_who_use_them() -> None:
+    """Protects a rotation without a restart: what seals, opens and signs goes on, and each message meets the newest files."""
+    sender, receiver = site(), server()
+    seal, check = sender.seal(TOPIC, "server"), receiver.open(TOPIC, "client")
+    first = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
+    assert check(first).name == "site"
+    both = members(site=(NEW, SITE))
+    renewed(receiver, both, (SERVER,))
+    assert receiver.renewed((SERVER,), both) is None
+    assert check(first).name == "site"
+    renewed(sender, both, (NEW, SITE))
+    second = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
+    assert second.headers != first.headers
+    assert check(second).name == "site"
+    signature = sender.sign(b"statement")
+    assert signature.startswith(NEW.public.identifier)
+    receiver.check_signature("client", b"statement", signature)
+    renewed(receiver, members(site=(NEW,), revoked_keys=(SITE,)), (SERVER,))
+    with pytest.raises(PeerError) as refused:
+        check(first)
+    assert refused.value.reason == "revoked"
+    assert check(second).name == "site"
+    # The receiver's own key.
+    renewed(receiver, members(site=(NEW,), server=(LATER, SERVER)), (LATER, SERVER))
+    assert check(second).name == "site"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [members(revoked=True), members(site=(NEW,)), members(server=()), members().replaced(Member("site", (), (SITE.public.text,)))],
+    ids=["revoked", "not listed", "no receiver", "no role"],
+)
+def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members) -> None:
+    """Protects a worker that works from a file that is wrong: it goes on with what it had, whatever it is asked."""
+    sender = site()
+    seal = sender.seal(TOPIC, "server")
+    before = seal(b"press-1", b"steps", 3)
+    with pytest.raises(ConfigurationError):
+        sender.renewed((SITE,), known)
+    assert seal(b"press-1", b"steps", 3) == before
+    channels = Channels({}, {}, {}, party="press-7")
+    sealed_channels(channels, sender)
+    with pytest.raises(ConfigurationError, match="may not speak"):
+        sender.renewed((SITE,), members().replaced(Member("site", ("client",), (SITE.public.text,), ("mill-*",))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
 from streamfl.role import PeerError, Record
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.identity_watch import IdentityWatch
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
@@ -470,10 +472,19 @@ def test_a_server_goes_on_from_its_copies_where_its_own_records_are_gone(tmp_pat
     assert plant["a"].role.model.versions > versions  # type: ignore[attr-defined]
 
 
-def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path) -> None:
+def looked(plant: Plant, member: str) -> None:
+    """A worker's watch looks at the member's files, and the worker goes on."""
+    worker = plant[member]
+    IdentityWatch(plant.settings(member), worker.health).look()
+    assert "keys" not in worker.health.reasons
+
+
+@pytest.mark.parametrize("told", [Plant.start, looked], ids=["restarted", "going on"])
+def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path, told: Callable[[Plant, str], object]) -> None:
     """Protects learning while keys change, in the order of the document: nothing is refused and no client turns red."""
     plant = Plant(tmp_path)
     plant.learn()
+    used = used_keys(plant)
     for name in ("server", "a"):
         new = add_key(plant.keys.key_file(name)).public.text
         others = [one for one in ("server", "a", "b") if one != name]
@@ -482,9 +493,9 @@ def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path) -> None:
                 member = plant.keys.member(name)
                 if new not in member.public_keys:
                     plant.keys.change(replace(member, public_keys=(new, *member.public_keys)))
-                plant.start(step)
+                told(plant, step)
             else:
-                plant.start(name)
+                told(plant, name)
             plant.learn(1)
             assert plant["a"].role.trouble is None
             assert plant["b"].role.trouble is None
@@ -492,11 +503,17 @@ def test_a_key_can_be_changed_while_the_federation_runs(tmp_path: Path) -> None:
         plant.keys.change(replace(member, public_keys=member.public_keys[:1], revoked_keys=member.public_keys[1:]))
         versions = plant["a"].role.model.versions  # type: ignore[attr-defined]
         for one in ("b", "server", "a"):
-            plant.start(one)
+            told(plant, one)
             plant.learn(1)
         assert [shard.model_version for shard in plant.server.snapshot().values()] > list(versions)
     assert not plant.refused()
     assert plant["a"].role.trouble is None
+    assert len(used_keys(plant) - used) == 3, "of the server before its change a's new key, and then the server's with a's and b's"
+
+
+def used_keys(plant: Plant) -> set[bytes]:
+    """Of the seals on updates, whose keys made them and for whose."""
+    return {dict(record.headers)["seal"][1:17] for record in plant.records("updates")}
 
 
 def test_a_byte_budget_counts_seals(tmp_path: Path) -> None:

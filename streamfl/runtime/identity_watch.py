@@ -1,0 +1,52 @@
+"""Reads a member's key file and the members' file again every few seconds, so that keys change without a restart."""
+
+from __future__ import annotations
+
+import threading
+
+from streamfl.identity import renew_identities
+from streamfl.role import ConfigurationError
+from streamfl.runtime.health import Health
+from streamfl.runtime.log import logger
+from streamfl.settings import RoleSettings
+
+__all__ = ["IdentityWatch"]
+
+log = logger(__name__)
+
+EVERY_SECONDS = 5.0
+
+
+class IdentityWatch:
+    """Looks on a thread of its own between start and close. Files that cannot be used change nothing, and ``health`` says so."""
+
+    def __init__(self, settings: RoleSettings, health: Health) -> None:
+        self._settings, self._health = settings, health
+        self._told = ""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="identity", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._closed.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Look once."""
+        wrong = ""
+        try:
+            if renew_identities(self._settings):
+                log.info("keys of members were read again: they have changed", members=self._settings.federation.members)
+        except ConfigurationError as error:
+            wrong = str(error)
+            if wrong != self._told:
+                log.error("changed keys of members cannot be used: what was read before counts", cause=wrong)
+        self._told = wrong
+        self._health.note("keys", wrong and f"the key file or the members' file cannot be used: {wrong}")
+
+    def _watch(self) -> None:
+        while not self._closed.wait(EVERY_SECONDS):
+            self.look()
