@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -59,6 +58,7 @@ class MemoryBus:
         self.monotonic = monotonic
         self._changed = changed or threading.Condition()
         self._topics: dict[str, _Topic] = {}
+        self._created = 0
         self._groups: dict[str, _Group] = {}
 
     @property
@@ -87,7 +87,9 @@ class MemoryBus:
     def create(self, topics: Sequence[TopicSpec]) -> None:
         with self._changed:
             for spec in topics:
-                self._topics.setdefault(spec.name, _Topic(spec))
+                if spec.name not in self._topics:
+                    self._created += 1
+                    self._topics[spec.name] = _Topic(spec, f"{self._created}")
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)
@@ -357,9 +359,9 @@ class _Group:
 
 
 class _Topic:
-    def __init__(self, spec: TopicSpec) -> None:
+    def __init__(self, spec: TopicSpec, identity: str) -> None:
         self._spec = spec
-        self._identity = str(uuid.uuid4())
+        self._identity = identity
         self._keyless = 0
         self.partitions = [PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
 
