@@ -62,16 +62,16 @@ def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, .
     """
     others = dict(others or {})
     found = [
-        Told({counter: "0+0.25x120 30x200", **others}, 135),
-        Told({counter: "0 " + " ".join(f"{number}x3" for number in range(1, 28)) + " 27x60", **others}, 1755, (), 15),
-        Told({counter: "0 " + " ".join(f"{number}x3" for number in range(1, 21)) + " 20x20", **others}, 32040, (), 360),
-        Told({counter: grows(0.25, 300), **others}, end=290),
+        Told({counter: "0+0.25x30 7.5x60", **others}, 45),
+        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 435, (), 15),
+        Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 10440, (), 360),
+        Told({counter: grows(0.25), **others}, end=60),
         # Once in half an hour: nothing for a quarter of one is nothing unusual.
-        Told({counter: " ".join(f"{number}x29" for number in range(10)), **others}, end=290),
+        Told({counter: "0x29 1x29 2x29 3x29", **others}, end=100),
     ]
     if others:
         # The others have ended with it.
-        found.append(Told({counter: "0+0.25x120 30x200", **dict.fromkeys(others, "0+0.25x120 30x200")}, end=300))
+        found.append(Told(dict.fromkeys((counter, *others), "0+0.25x30 7.5x60"), end=80))
     return tuple(found)
 
 
@@ -135,8 +135,8 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflSamplesGone": ends("samples_total"),
     "StreamflLabelsGone": (
-        *ends("labels_total", {"samples_total": grows(0.02, 400)}),
-        *ends("labels_total", {"embeddings_total": grows(0.02, 400)}),
+        *ends("labels_total", {"samples_total": grows(0.02)}),
+        *ends("labels_total", {"embeddings_total": grows(0.02)}),
     ),
     "StreamflDeletedUnread": once('deleted_unread_records_total{topic="readings"}'),
     "StreamflRecordsLost": once('lost_records_total{topic="readings"}'),
@@ -245,7 +245,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({'forgotten_entities_total{reason="no_label"}': grows(0.02), "learnt_total": grows(0.02)}),
         Told({'forgotten_entities_total{reason="displaced"}': grows(2), "learnt_total": stays(0)}),
     ),
-    "StreamflLearningStands": ends("learnt_total", {"embeddings_total": grows(0.02, 400)}),
+    "StreamflLearningStands": ends("learnt_total", {"embeddings_total": grows(0.02)}),
     "StreamflPredictedUnlearnt": (
         Told({"predictions_total": grows(0.02), "learnt_total": stays(0)}, 61),
         Told({"predictions_total": grows(5), "learnt_total": "0 1x220"}, begin=10),
@@ -262,7 +262,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"rows_dropped_total": grows(0.02)}, 31),
         Told({"rows_dropped_total": stays(0)}),
     ),
-    "StreamflIterationsStand": ends("iterations_total", {"samples_total": grows(0.02, 400)}),
+    "StreamflIterationsStand": ends("iterations_total", {"samples_total": grows(0.02)}),
     "StreamflPredictedUntrained": (
         Told({"predictions_total": grows(0.02), "iterations_total": stays(0)}, 61),
         Told({"predictions_total": grows(5), "iterations_total": "0 1x220"}, begin=10),
@@ -306,7 +306,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"missing_entities": "1+1x220", "complete_entities": "5+0.02x220", "windows_total": stays(0)}),
         Told({"missing_entities": "1+1x220", "complete_entities": stays(5), "windows_total": grows(0.02)}),
     ),
-    "StreamflFitsStand": ends("windows_total", {"samples_total": grows(0.02, 400)}),
+    "StreamflFitsStand": ends("windows_total", {"samples_total": grows(0.02)}),
     "StreamflNoModelYet": share(("early_records_total", 5.1), {"samples_total": 10}, 4.9, 61),
     "StreamflPredictionsExpired": share(("expired_predictions_total", 1.1), {"predictions_total": 10}, 0.9, 31),
     "StreamflPredictionBudgetNearlySpent": share(("unpredicted_entities_total", 1.1), {"samples_total": 10}, 0.9, 31),

@@ -64,11 +64,11 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
 
-def stopped(counter: str, while_growing: str = "") -> str:
+def stopped(counter: str, *while_growing: str) -> str:
     """One of streamfl's counters has stopped that usually grows: in nineteen of twenty times before, and not in three of them.
 
     These are five minutes, an hour and a day: so what comes once a day has stopped after three days, and what comes each second
-    after a quarter of an hour. while_growing: another counter, which goes on; empty: whatever the others do.
+    after a quarter of an hour. while_growing: other counters, one of which goes on; none: whatever the others do.
 
     >>> stopped("labels_total").count(" or ")
     2
@@ -77,8 +77,8 @@ def stopped(counter: str, while_growing: str = "") -> str:
     for time, before in (("5m", "2h"), ("1h", "1d"), ("1d", "14d")):
         three = f"{3 * int(time[:-1])}{time[-1]}"
         usual = f"quantile_over_time(0.05, ({_grown(counter, time)})[{before}:{time}] offset {three})"
-        goes_on = f" and {_grown(while_growing, three)} > 0" if while_growing else ""
-        found.append(f"{_grown(counter, three)} == 0 and {usual} > 0{goes_on}")
+        others = " or ".join(f"{_grown(other, three)} > 0" for other in while_growing)
+        found.append(f"{_grown(counter, three)} == 0 and {usual} > 0" + (f" and ({others})" if others else ""))
     return " or ".join(found)
 
 
@@ -157,7 +157,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLabelsGone",
-        f"{stopped('labels_total', 'samples_total')} or {stopped('labels_total', 'embeddings_total')}",
+        stopped("labels_total", "samples_total", "embeddings_total"),
         0,
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
