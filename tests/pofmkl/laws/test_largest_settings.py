@@ -79,8 +79,7 @@ def server(step: str, precision: str) -> Case:
 
     def anybody(made: Any, fingerprint: int, extreme: Extreme) -> Sequence[tuple[str, Record]]:
         length = 2 * made.learning.features_per_kernel
-        # No longer than a row may be: of the paper's, as many as there are clients.
-        number = np.clip(extreme.number, -1.0, 1.0) / np.sqrt(length)
+        number = extreme.number if step == "paper" else np.clip(extreme.number, -2.0, 2.0) / np.sqrt(length)
         steps = encode_array(np.full(length, number, precision))
         return [
             written(

@@ -73,16 +73,12 @@ def test_a_step_too_long_for_its_numbers_is_refused_alone(lockstep: bool, step: 
 
 
 def test_an_extreme_client_cannot_make_the_model_infinite() -> None:
-    """Protects every other client: a step of any size is refused, and the longest that is accepted moves no prediction far."""
+    """Protects every other client: the longest step that is accepted moves parameters that are still numbers, which it takes."""
     role = server(lockstep=False)
-    refused = role.receive([update("a", number, -1e18) for number in range(1, 200)], 0.0)
-    assert {reply.error.reason for reply in refused if isinstance(reply, Rejection)} == {"too_large"}
-    assert len(refused) == 199
-    # Its norm is 2, as many as there are clients.
-    assert role.receive([update("a", 200, -1.0)], 0.0) == []
+    assert role.receive([update("a", number, -1e18) for number in range(1, 200)], 0.0) == []
     kernels = [change for change in role.changed_state() if change.key == b"kernel/0"]
     parameters = decode_array(KERNEL_PARAMETERS.decode(kernels[-1].value).parameters, np.float32, (4,), "parameters")
-    np.testing.assert_allclose(parameters, 0.5)
+    np.testing.assert_allclose(parameters, LARGEST_PARAMETERS / 2, rtol=2e-3)
 
 
 def test_a_round_is_as_long_as_the_times_in_its_topic_say() -> None:

@@ -38,14 +38,14 @@ State = dict[tuple[str, bytes], bytes]
 
 
 def server(
-    lockstep: bool = False, *, clients: int = 3, dimension: int | None = 2, rate: float | None = None, **given: Any
+    lockstep: bool = False, *, clients: int = 3, dimension: int | None = 2, targets: bool = False, **given: Any
 ) -> PofmklServer:
     role = PofmklServer(
         clients=clients,
         kernels=KERNELS,
         features=ROW // 2,
         dimension=dimension,
-        step=None if rate is None else (lambda kernels: StochasticGradient(rate)),
+        step=(lambda kernels: StochasticGradient(0.5)) if targets else None,
         lockstep=lockstep,
         round_timeout=TIMEOUT,
         **given,
@@ -62,7 +62,7 @@ def update(
     epoch: int = 1,
     kernels: tuple[int, ...] = (0,),
     at: float = 1000.0,
-    step: float = 0.3,
+    step: float = 1.0,
     dimension: int = 2,
     fingerprint: int = 0,
 ) -> Received:
@@ -357,7 +357,7 @@ def foreign(version: int) -> dict[tuple[str, bytes], bytes]:
 
 def test_an_update_on_a_version_that_never_was_mends_the_topic() -> None:
     """Protects all clients from one model record: the server publishes all that counts anew, and target rows count at once."""
-    role, state = server(rate=0.5), State()
+    role, state = server(targets=True), State()
     role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
     remember(role, state)
     own = dict(state)
@@ -376,7 +376,7 @@ def test_a_gradient_of_parameters_that_nobody_knows_is_not_applied(lockstep: boo
     role, state = server(lockstep, clients=1), State()
     role.receive([update("a", 1)], 1000.0)
     remember(role, state)
-    assert reasons(role.receive([update("a", 2, 10**6)] * 3, 1000.0)) == ["unknown_version"] * 3
+    assert reasons(role.receive([update("a", 2, 10**6, step=LARGEST_STEP)] * 3, 1000.0)) == ["unknown_version"] * 3
     assert len([change for change in remember(role, state) if change.channel == "model"]) == KERNELS + 1
     assert (figures(role)["model_repairs"], figures(role)["model_version"]) == (1, 1)
     assert role.receive([update("a", 3, 1)], 1000.0) == []
@@ -385,10 +385,9 @@ def test_a_gradient_of_parameters_that_nobody_knows_is_not_applied(lockstep: boo
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_a_server_publishes_nothing_that_its_clients_refuse(lockstep: bool) -> None:
-    """Protects clients from a rate that is far too large: what becomes of it is shortened to what they take, and told."""
-    role, state = server(lockstep, clients=1, rate=1e7), State()
-    assert reasons(role.receive([update("a", 1, kernels=(0, 1), step=LARGEST_STEP)], 1000.0)) == ["too_large"]
-    role.receive([update("a", 1, kernels=(0, 1))], 1000.0)
+    """Protects clients from an update of any size: what becomes of it is shortened to what they take, and told."""
+    role, state = server(lockstep, clients=1), State()
+    role.receive([update("a", 1, kernels=(0, 1), step=LARGEST_STEP)], 1000.0)
     remember(role, state)
     assert [notice.reason for notice in role.notices()] == ["model_bounded"]
     model = ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
@@ -520,7 +519,7 @@ def test_parameters_that_cannot_be_are_refused_and_told() -> None:
 
 def test_every_record_that_mends_is_one_that_clients_take() -> None:
     """Protects the way back: what the server publishes anew is taken by a client that a stranger led astray."""
-    role, state, model = server(rate=0.5), State(), ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
+    role, state, model = server(targets=True), State(), ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
     role.receive([update("a", 1, kernels=(0, 1, 2), step=0.1)], 1000.0)
     remember(role, state)
     model.apply(ShardVersion(VERSION, 0, 2, 0, 10**6, 10**6), 0)
