@@ -174,19 +174,16 @@ CLASSES = (
     ),
     Panel(
         "Inputs and labels at the edge",
-        "A second: inputs that were lacking and filled in, labels outside samples.label_range, what was too far out and counted as "
-        "less, and predictions that had to be kept near the range.",
+        "A second: inputs that were lacking and filled in, labels outside samples.label_range, and predictions that had to be "
+        "kept near it.",
         "ops",
         (
             of_all("filled_inputs_total", "filled in"),
             of_all("labels_outside_range_total", "labels outside"),
-            of_all("bounded_labels_total", "labels far out"),
-            of_all("bounded_inputs_total", "inputs far out"),
-            of_all("bounded_steps_total", "steps shortened"),
             of_all("bounded_predictions_total", "predictions kept near"),
         ),
         remedy="If labels lie outside: set samples.label_range to what they really are. If many inputs lack: look why the "
-        "samples come without them. If numbers are far out: look for a sensor that fails, or a unit that changed.",
+        "samples come without them.",
     ),
 )
 
