@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clipped", "moments_with", "predictive_deviation", "reach"]
-
-# Of what follows a normal distribution, nothing is ever so many deviations from the mean.
-FURTHEST = 10.0
-# Where few numbers are known, their deviation may be far too small: (1 / CHANCE) ** (1 / (n - 1)) is how Student's t falls.
-CHANCE = 1e3
-# Below it, in units of the mean, numbers differ by rounding.
-ROUNDING = 1e-9
+__all__ = ["clipped", "moments_with", "predictive_deviation"]
 
 Floats = NDArray[np.float64]
 
@@ -57,21 +50,3 @@ def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) ->
     """
     variances = squares / np.maximum(counts - 1, 1) * (1.0 + 1.0 / np.maximum(counts, 1))
     return np.asarray(np.maximum(np.sqrt(variances), least))
-
-
-def reach(counts: NDArray[Any], means: Floats, squares: Floats) -> Floats:
-    """How far from the mean of those seen the next value may be, whatever is wrong with it.
-
-    10 CHANCE^(1 / (n - 1)) deviations as :func:`predictive_deviation` has them: 10 after many values, 316 after three. Where
-    nothing varied nobody knows, and it is infinite.
-
-    Parameters: counts (rows,); means, squares (rows, ...). Returns the shape of the means.
-
-    >>> reach(np.array([1, 3, 10_001]), np.zeros(3), np.array([0.0, 2.0, 1e4])).round(1).tolist()
-    [inf, 365.1, 10.0]
-    """
-    counts = counts.reshape(counts.shape + (1,) * (means.ndim - 1))
-    degrees = np.maximum(counts - 1, 1)
-    deviations = np.sqrt(squares / degrees * (1.0 + 1.0 / np.maximum(counts, 1)))
-    varied = (counts > 1) & (deviations > ROUNDING * np.abs(means))
-    return np.asarray(np.where(varied, FURTHEST * CHANCE ** (1.0 / degrees) * deviations, np.inf))

@@ -37,7 +37,7 @@ SYSTEM = System(
         "kernel": "kernel numbers that do not belong to the shard",
         "replayed": "an older version of the model, or a record of it, written again",
         "shard": "a partition of the model that federation.shards does not have",
-        "too_large": "a row for a kernel longer than what may move the model at once",
+        "too_large": "a target row longer than 3: its label was not clipped",
         "too_many_clients": "one client more than federation.clients",
         "unknown_version": "an update made on a version of the model that the server never published",
     },

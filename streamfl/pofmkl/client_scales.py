@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation, reach
-from streamfl.pofmkl.bounds import Bounds
+from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 
@@ -21,8 +20,6 @@ LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
 # Labels before and after a change hardly overlap where the means are this many deviations apart. From 1 to 2 it hardly matters.
 ANOTHER_LEVEL = 2.0
-# A label may be so many times as far out as the one before it.
-FOLLOWED = 10.0
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +77,6 @@ class ClientScales:
     """
 
     def __init__(self, features: ViewedFeatures, project: Projection, logistic: bool) -> None:
-        self.bounds = Bounds()
         self._features = features
         self._project = project
         self._logistic = logistic
@@ -122,27 +118,6 @@ class ClientScales:
     def kept(self, row: int) -> int:
         """How many of the client's samples are kept, those that have left the ring included."""
         return int(self._moments["kept"][row])
-
-    def bounded_inputs(self, rows: NDArray[np.intp], inputs: Floats) -> Floats:
-        """A sample's inputs of each of these clients, (rows, d), none further out than those before it let it be."""
-        if (np.abs(inputs) <= 1.0).all():
-            return inputs
-        moments = self._moments[rows]
-        means = moments["input_mean"]
-        far = reach(moments["samples"], means, moments["input_squares"])
-        return self.bounds.within("inputs", inputs, means, far, -1.0, 1.0)
-
-    def bounded_labels(self, rows: NDArray[np.intp], labels: Floats) -> Floats:
-        """A label of each of these clients, (rows,), none further out than those before it let it be.
-
-        A level that moves for good is followed within a few labels: each may be much further out than the one before.
-        """
-        if ((labels >= 0.0) & (labels <= 1.0)).all():
-            return labels
-        moments = self._moments[rows]
-        means = moments["label_mean"]
-        far = np.fmax(reach(moments["labels"], means, moments["label_squares"]), FOLLOWED * np.abs(moments["lags"][:, 0] - means))
-        return self.bounds.within("labels", labels, means, far, 0.0, 1.0)
 
     def see(self, rows: NDArray[np.intp], inputs: Floats) -> None:
         """A sample of each of these clients, without its label."""

@@ -6,10 +6,9 @@ once, as for the client alone that ``streamfl simulate`` shows beside the federa
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -20,17 +19,13 @@ from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
-from streamfl.pofmkl.columns import Columns
 from streamfl.pofmkl.config import BANDWIDTHS
-from streamfl.pofmkl.first_labels import FIRST, settled
 from streamfl.pofmkl.lone_client import LoneClient
 from streamfl.pofmkl.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
 from streamfl.pofmkl.views import VIEWS, ViewedFeatures
 from streamfl.role import ConfigurationError
 
 __all__ = ["Classifier", "Regressor"]
-
-log = logging.getLogger(__name__)
 
 PRECISIONS: dict[str, type[np.float32] | type[np.float64]] = {"float32": np.float32, "float64": np.float64}
 DETECTORS = ("adwin", "none")
@@ -43,6 +38,54 @@ MOST_CLASSES = 100
 
 Floats = NDArray[np.float64]
 _Sample = dict[Hashable, float]
+
+
+class _Columns:
+    """Which feature is which column. Room for new features is made by doubling, so that making room stays rare.
+
+    A column that is added later is told from its first value: before that value, all samples have 0 there.
+    """
+
+    def __init__(self) -> None:
+        self.room = 0
+        self._places: dict[Hashable, int] = {}
+        # Lists: a number of an array takes Python longer than the sum that it is for.
+        self._origins: list[float] = []
+        self._sums: list[float] = []
+        self._counts: list[int] = []
+
+    def new(self, x: Iterable[Hashable]) -> list[Hashable]:
+        # Sorted, so that the order of the features within a sample does not matter.
+        return sorted((name for name in x if name not in self._places), key=repr)
+
+    def add(self, names: list[Hashable], x: _Sample) -> None:
+        """Give these features of a sample a column each. More room is made where there is too little."""
+        first = not self.room
+        # A learner has a column at least, where the first sample has no feature.
+        needed = max(1, len(self._places) + len(names))
+        if needed > self.room:
+            self.room = needed if first else max(needed, 2 * self.room)
+        for name in names:
+            self._places[name] = len(self._places)
+            self._origins.append(0.0 if first else x[name])
+            self._sums.append(0.0)
+            self._counts.append(0)
+
+    def row(self, x: _Sample) -> Floats:
+        """The sample as (1, room); what it lacks is the mean of what came so far."""
+        row = np.zeros((1, self.room))
+        row[0, : len(self._sums)] = [
+            x[name] - self._origins[place] if name in x else self._sums[place] / max(self._counts[place], 1)
+            for name, place in self._places.items()
+        ]
+        return row
+
+    def see(self, x: _Sample) -> None:
+        """Count the sample among what came so far."""
+        for name, value in x.items():
+            place = self._places[name]
+            self._sums[place] += value - self._origins[place]
+            self._counts[place] += 1
 
 
 class _Alone(base.Estimator):  # type: ignore[misc]
@@ -63,12 +106,11 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self.detector = detector
         self.precision = precision
         self.seed = seed
-        self._columns = Columns()
+        self._columns = _Columns()
         # One learns the label, or whether it is of one class.
         self._clients: list[LoneClient] = []
         self._latest: deque[tuple[_Sample, Any]] = deque(maxlen=KEPT)
         self._label_name: Hashable = None
-        self._bounded: Counter[str] = Counter()
 
     @property
     def kernel_weights(self) -> Floats:
@@ -111,23 +153,6 @@ class _Alone(base.Estimator):  # type: ignore[misc]
             self._latest.append((x, label))
             for client, target in zip(self._clients, self._targets(label), strict=True):
                 client.learn(self._columns.row(x), target)
-                for what, count in client.bounds.take().items():
-                    self._say(what, count)
-
-    def _say(self, what: str, count: int) -> None:
-        """So many labels or inputs were too far out."""
-        if not self._bounded[what]:
-            log.warning(
-                "%s: %s came that are further out than any before could be; they count as far less (the count: .bounded)",
-                type(self).__name__,
-                what,
-            )
-        self._bounded[what] += count
-
-    @property
-    def bounded(self) -> dict[str, int]:
-        """How many labels and inputs were too far out, and counted as the furthest that are usual."""
-        return dict(self._bounded)
 
     def _begun(self, place: int) -> LoneClient:
         """A client with room for the columns, that has learnt the latest samples."""
@@ -143,8 +168,6 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         client = LoneClient(features, self._loss, self.seed, self.river or (), self.detector)
         for x, label in self._latest:
             client.learn(self._columns.row(x), self._targets(label)[place])
-        # They were told when they came.
-        client.bounds.take()
         return client
 
     def _predicted(self, x: _Sample) -> list[float]:
@@ -164,9 +187,6 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     mixture of them follows their recent errors. Inputs and labels are scaled as they come, so there is nothing to tune, and no
     scaler is needed. The last two labels are inputs too: where labels come much later than their samples, errors are larger than
     here.
-
-    A label or an input that is ten standard deviations from the mean of those before counts as one that is three from it, so that
-    one wrong number spoils nothing. ``bounded`` says how many there were, and the log that there are any.
 
     A feature that a sample lacks, or that is None, NaN or NA, counts as its mean so far. One that first appears in a later sample
     is learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
@@ -206,20 +226,6 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
         """Learn from one sample; ValueError, and nothing learnt, if one of them is no finite number, or the label missing."""
         self._learn(_sample(x), self._scaled(y))
-        # The deque only grows until it is full.
-        if len(self._latest) == FIRST and (labels := settled([label for _, label in self._latest])) is not None:
-            self._begin_anew(labels)
-
-    def _begin_anew(self, labels: list[float]) -> None:
-        """These are the labels so far, and one of the first, which the scale was made of, may have been none."""
-        assert self._origin is not None
-        self._say("labels", sum(label != was for label, (_, was) in zip(labels, self._latest, strict=True)))
-        given = [self._origin + label * (self._unit or 1.0) for label in labels]
-        self._origin = self._unit = None
-        self._latest = deque(
-            [(x, self._scaled(label)) for (x, _), label in zip(self._latest, given, strict=True)], maxlen=KEPT
-        )
-        self._clients = [self._begun(0)]
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
         """The prediction for one sample, in the unit of the target; 0 before anything was learnt."""

@@ -63,8 +63,6 @@ class DefaultLearner:
     """
 
     summed = False
-    # Its rows are of the target's norm, which is clipped.
-    longest_step = np.inf
     record_bytes = 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
 
@@ -92,7 +90,6 @@ class DefaultLearner:
         project = Projection(self.dimension, seed)
         self._changed = ChangedParts()
         self._scales = ClientScales(features, project, logistic)
-        self.bounds = self._scales.bounds
         personal = len({*experts} & {*LOCAL_EXPERTS}) + len(river)
         self._mixtures = ClientMixtures(self.kernels, personal, mixtures, loss)
         self._journal = ClientJournal(self.dimension, self._mixtures.experts, self.dtype, logistic, self._changed)
@@ -120,7 +117,7 @@ class DefaultLearner:
 
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
         self._put_together(batch.rows.tolist())
-        inputs, labels, labelled = np.array(batch.inputs, np.float64), batch.labels.copy(), batch.labelled
+        inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
         parted = list(waves(batch))
         scales: list[Scale] = []
         experts = np.empty((len(labels), self._mixtures.experts))
@@ -133,11 +130,9 @@ class DefaultLearner:
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
-                inputs[index] = self._scales.bounded_inputs(rows, inputs[index])
                 self._scales.see(rows, inputs[index])
                 own_scales.append(self._scales.scale(rows, inputs[index]))
                 known = labelled[index]
-                labels[index[known]] = self._scales.bounded_labels(rows[known], labels[index[known]])
                 self._scales.learn(rows[known], labels[index[known]])
                 for row, number in self._journal.due(rows, self._scales.entries(rows)):
                     moments[row, number] = self._scales.content(row)
@@ -167,7 +162,6 @@ class DefaultLearner:
         return TargetRows(
             features=self.features,
             views=scale.views,
-            labels=labels,
             targets=targets,
             predictions=predictions,
             scores=logit(predictions) if self.loss is LOGISTIC else predictions,
@@ -178,7 +172,7 @@ class DefaultLearner:
 
     def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
         self._put_together(rows.tolist())
-        inputs = self._scales.bounded_inputs(rows, np.asarray(inputs, np.float64))
+        inputs = np.asarray(inputs, np.float64)
         self._scales.see(rows, inputs)
         scale = self._scales.scale(rows, inputs)
         forecast = self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters))
@@ -204,7 +198,7 @@ class DefaultLearner:
         self._put_together(rows.tolist())
         layout = self._journal.forecast_layout
         given = Forecast.decoded(np.frombuffer(b"".join(forecasts), layout), layout)
-        scale, labels = self._scales.scale(rows, given.inputs, given.lags), self._scales.bounded_labels(rows, labels)
+        scale = self._scales.scale(rows, given.inputs, given.lags)
         errors = self._mixtures.errors(given.predictions, labels, scale.deviation)
         forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
         if len(again):
@@ -223,7 +217,6 @@ class DefaultLearner:
         return TargetRows(
             features=self.features,
             views=scale.views,
-            labels=labels,
             targets=np.where(scale.known >= 2, scale.target(labels), 0.0),
             predictions=given.predictions,
             scores=logit(given.predictions) if self.loss is LOGISTIC else given.predictions,

@@ -24,8 +24,7 @@ class _GradientStep:
     The optimiser has arrays of (2 D,) numbers a kernel. They are remembered once a commit, for each kernel that changed.
     """
 
-    of_a_version = False
-    largest_norm: float = LARGEST_TARGET_NORM
+    largest_norm: float | None = LARGEST_TARGET_NORM
 
     def __init__(self, optimiser: Optimiser) -> None:
         self._optimiser = optimiser

@@ -142,7 +142,7 @@ class LabelsWithSamples:
         if not self._model.published:
             for client, count in zip(clients, batch.counts.tolist(), strict=True):
                 self._outcomes.count_on_version_zero(client, count)
-        self._outcomes.learnt(learnt.predictions[batch.labelled], learnt.labels[batch.labelled], now)
+        self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
         if self._challengers is not None:
             self._challengers.run(((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now)
         for client in clients:
@@ -167,7 +167,7 @@ class LabelsWithSamples:
                 StepTrace(
                     client=upload.client.record.name,
                     inputs=batch.inputs[place],
-                    label=float(learnt.labels[place]),
+                    label=float(batch.labels[place]),
                     prediction=float(learnt.scores[place]),
                     kernel_predictions=learnt.kernel_predictions[place],
                     kernel_order=orders.get(place, np.arange(self._learner.kernels)),

@@ -150,7 +150,7 @@ class LateLabels:
                 self._seats.touch(line.client)
             uploads = {place: upload for place, (_, _, upload) in enumerate(learning)}
             self._uploads.gather(uploads, learnt)
-            self._outcomes.learnt(learnt.predictions, learnt.labels, now)
+            self._outcomes.learnt(learnt.predictions, labels, now)
             sends += self._uploads.send_complete(uploads.values(), now)
 
     @property

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
-from streamfl.pofmkl.bounds import Bounds
 from streamfl.pofmkl.own_steps import OwnSteps
 from streamfl.role import Measurement
 
@@ -46,10 +45,6 @@ class Learnt(Protocol):
     @property
     def predictions(self) -> NDArray[np.float64]:
         """What the user reads, (samples,): with the logistic loss the probability of label 1."""
-
-    @property
-    def labels(self) -> NDArray[np.float64]:
-        """The labels as they count, (samples,): none outside of its bounds; 0 where there is none."""
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -101,13 +96,6 @@ class Learner(Protocol):
     """Changes found in the clients' errors since the learner was made."""
     bounded: int
     """Predictions that would have been out of all proportion to the labels, and were kept at the bound, since it was made."""
-
-    longest_step: float
-    """What the server is sent of a kernel is no longer than this."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """Counts what was too far out."""
 
     @property
     def own_steps(self) -> OwnSteps | None:

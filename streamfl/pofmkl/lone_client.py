@@ -62,7 +62,6 @@ class LoneClient:
         logistic = loss is LOGISTIC
         project = Projection(features.dimension, seed)
         self._scales = ClientScales(features, project, logistic)
-        self.bounds = self._scales.bounds
         self._mixtures = ClientMixtures(features.kernels, len(LOCAL_EXPERTS) + len(river), MIXTURES, loss)
         other_bytes = self._scales.layout.itemsize + self._mixtures.layout.itemsize
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
@@ -93,8 +92,7 @@ class LoneClient:
     def learn(self, inputs: Floats, label: float) -> None:
         """Learn a sample, inputs (1, d), and its label."""
         seen, self._looked_at = self._look_at(inputs), None
-        scale, forecast = seen.scale, seen.forecast
-        labels = self._scales.bounded_labels(_ROW, np.array([label]))
+        scale, forecast, labels = seen.scale, seen.forecast, np.array([label])
         self._scales.restore(0, seen.moments[0])
         self._scales.learn(_ROW, labels)
         self._mixtures.learn(_ROW, forecast, scale.deviation, labels)
@@ -108,7 +106,6 @@ class LoneClient:
         content = inputs.tobytes()
         if self._looked_at is not None and self._looked_at.content == content:
             return self._looked_at
-        inputs = self._scales.bounded_inputs(_ROW, inputs)
         moments = self._scales.seen(_ROW, inputs)
         scale = self._scales.scale_by(moments, inputs)
         rows = self._features.rows_of_all(scale.views)

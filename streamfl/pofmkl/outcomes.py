@@ -85,7 +85,6 @@ class Outcomes:
         return USELESS if self._useless else None
 
     def notices(self) -> Iterable[Notice]:
-        yield from self._learner.bounds.notices()
         bounded = self._learner.bounded - self._told_bounded
         self._told_bounded = self._learner.bounded
         if bounded:
@@ -125,7 +124,6 @@ class Outcomes:
         yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
-        yield from self._learner.bounds.measure()
         yield from self._learner.measure()
 
     def _in_label_units(self, squared_error: float) -> float:

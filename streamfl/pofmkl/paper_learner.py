@@ -6,7 +6,6 @@ equations (4), (6), (7) and (9).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ from scipy.special import expit
 
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
-from streamfl.pofmkl.bounds import HIGHEST, LOWEST, Bounds
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.restored import check_inputs
 from streamfl.pofmkl.rows import Rows
@@ -32,16 +30,15 @@ __all__ = ["PaperLearner"]
 LARGEST_SCORE = 1.001 * LARGEST_NUMBER
 # Of as many losses as there may be, each of which is the square of such a number.
 LARGEST_SUM = 1e60
+# What is published is at most one label range beyond either end of it. Nothing bounds what a model predicts that diverged, or that
+# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed.
+LOWEST, HIGHEST = -1.0, 2.0
 
 
 class PaperLearner:
     """Each client weighs the kernels by what they lost on its own samples; their parameters are everybody's.
 
-    learning_rate eta, regularisation lambda, loss L. longest_step: to which an upload's steps are shortened. One object serves one
-    thread, as its ``features`` do.
-
-    Neither a label nor what is published is more than one label range beyond either end of it. Nothing bounds what a model predicts
-    that diverged, or that somebody else wrote.
+    learning_rate eta, regularisation lambda, loss L. One object serves one thread, as its ``features`` do.
     """
 
     own_steps = None
@@ -49,11 +46,7 @@ class PaperLearner:
     drifts = 0
     part_bytes = 0
 
-    def __init__(
-        self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss, longest_step: float = math.inf
-    ) -> None:
-        self.longest_step = longest_step
-        self.bounds = Bounds()
+    def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
         self.features = features
         self.learning_rate = learning_rate
         self.regularisation = regularisation
@@ -78,7 +71,7 @@ class PaperLearner:
         self._personal.give_back([row])
 
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> _Learnt:
-        kernels, starts, labels, labelled = self.kernels, batch.starts, self._bounded(batch.labels), batch.labelled
+        kernels, starts, labels, labelled = self.kernels, batch.starts, batch.labels, batch.labelled
         kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
         plain_losses = self.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
@@ -104,11 +97,7 @@ class PaperLearner:
         personal[:, kernels:-4] += np.add.reduceat(plain_losses, starts, axis=0)
         personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
         self._personal.numbers[batch.rows] = personal
-        return _Learnt(self, batch, labels, parameters, predictions, scores, kernel_predictions, log_weights, changes)
-
-    def _bounded(self, labels: NDArray[np.float64]) -> NDArray[np.float64]:
-        middle = (LOWEST + HIGHEST) / 2
-        return labels if self.loss is LOGISTIC else self.bounds.within("labels", labels, middle, HIGHEST - middle, LOWEST, HIGHEST)
+        return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
@@ -146,7 +135,6 @@ class PaperLearner:
     ) -> _Learnt:
         """(7) and (9) with the f_i of then, and the parameters of now in the regularisation only."""
         then = np.frombuffer(b"".join(forecasts), self._forecast_type)
-        labels = self._bounded(labels)
         scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
         predictions = self._published(scores)
         plain_losses = self.loss.value(kernel_predictions, labels[:, None])
@@ -159,7 +147,7 @@ class PaperLearner:
         self._personal.numbers[rows] = personal
         one = np.ones(len(rows), np.intp)
         batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
-        return _Learnt(self, batch, labels, parameters, predictions, scores, kernel_predictions, log_weights, changes)
+        return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     @property
     def forecast_bytes(self) -> int:
@@ -234,7 +222,6 @@ class _Learnt:
 
     learner: PaperLearner
     batch: Batch
-    labels: NDArray[np.float64]
     parameters: NDArray[Any]
     predictions: NDArray[np.float64]
     scores: NDArray[np.float64]
@@ -249,7 +236,7 @@ class _Learnt:
     def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]) -> NDArray[Any]:
         """(eta / p_i) grad l_i with grad l_i = L'(f_i, y) z_i(x) + 2 lambda theta_i   (POF-MKL, eq. 9)."""
         learner, batch = self.learner, self.batch
-        slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], self.labels[samples])
+        slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], batch.labels[samples])
         gradients: NDArray[Any] = slopes[:, None] * learner.features.rows(batch.inputs[samples], kernels)
         gradients += 2.0 * learner.regularisation * self.parameters[kernels]
         gradients *= (learner.learning_rate / probabilities)[:, None]

@@ -14,7 +14,6 @@ from streamfl.dealt import Dealt
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.agreement import Agreement
-from streamfl.pofmkl.bounds import longest_step
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.client_record import client_of
 from streamfl.pofmkl.config import PofmklSettings
@@ -116,7 +115,6 @@ def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeature
             learning_rate=learning.rate,
             regularisation=learning.regularisation,
             loss=loss_named(learning.loss),
-            longest_step=longest_step(settings.federation.clients),
         )
     return DefaultLearner(
         features=viewed(

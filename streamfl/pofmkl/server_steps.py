@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
-from streamfl.pofmkl.bounds import longest_step
 from streamfl.pofmkl.gradient_steps import AdaGrad, StochasticGradient
 from streamfl.pofmkl.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
 from streamfl.restored import check_within
@@ -33,8 +32,6 @@ from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
 
-# Of a row's norm in single precision.
-ROUNDING = 1e-3
 # Of recursive least squares, unless somebody studies others.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
 
@@ -43,12 +40,8 @@ class ServerStep(Protocol):
     """How the parameters of one shard move, and what is remembered for it beside them."""
 
     @property
-    def of_a_version(self) -> bool:
-        """Whether rows depend on the parameters that their client knew."""
-
-    @property
-    def largest_norm(self) -> float:
-        """The Euclidean norm above which a row is refused."""
+    def largest_norm(self) -> float | None:
+        """The Euclidean norm above which a row is refused; None: its numbers are bounded by ``LARGEST_STEP`` alone."""
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         """The parameters after these rows, taken in order.
@@ -73,13 +66,10 @@ class AveragedStep:
     theta_i <- theta_i - (1/K) sum over the rows delta_ik of kernel i.
     """
 
-    of_a_version = True
+    largest_norm: float | None = None
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
-        # A kernel's prediction is theta z with |z| = 1. So no row moves one by more than a label range. What corrects predictions
-        # that are off by one range at most moves none further, unless it overshoots.
-        self.largest_norm = longest_step(clients) * (1 + ROUNDING)
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         selection = csr_array((np.ones(len(rows)), (kernels, np.arange(len(rows)))), shape=(len(parameters), len(rows)))
@@ -128,8 +118,7 @@ class RecursiveLeastSquares:
     remembered: False where ``changed_state`` has nothing to give, as nobody will restore the step from it.
     """
 
-    of_a_version = False
-    largest_norm: float = LARGEST_TARGET_NORM
+    largest_norm: float | None = LARGEST_TARGET_NORM
 
     def __init__(
         self,

@@ -9,11 +9,10 @@ import numpy as np
 from streamfl.moments import time_written
 from streamfl.pofmkl.incidents import Incidents
 from streamfl.pofmkl.members import Members
-from streamfl.pofmkl.messages import LARGEST_STEP, Update
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
 from streamfl.pofmkl.rounds import Round
 from streamfl.pofmkl.server_steps import ServerStep
-from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks
-from streamfl.pofmkl.step_rows import norms
+from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks, norms
 from streamfl.role import ConfigurationError, PeerError, Received, Rejection, StateChange
 from streamfl.sequences import check_numbers
 
@@ -86,10 +85,10 @@ class Shard:
             except PeerError as error:
                 rejections.append(Rejection(received, error))
         steps = self._federation.steps([received.message for received in sound])
-        longest = self.model.step.largest_norm
+        largest_norm = self.model.step.largest_norm
         # One comparison for all: it is False for a NaN, too.
         bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
-        short = norms(steps) <= longest
+        short = bounded if largest_norm is None else norms(steps) <= largest_norm
         all_sound = bool((bounded & short).all())
         applied: list[Update] = []
         row = 0
@@ -98,9 +97,9 @@ class Shard:
             rows = slice(row, row := row + len(update.kernels))
             try:
                 if not (all_sound or bounded[rows].all()):
-                    raise PeerError("not_finite", f"a step holds NaN, an infinity or a number above {LARGEST_STEP:g}")
+                    raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
                 if not (all_sound or short[rows].all()):
-                    raise PeerError("too_large", f"a kernel's row is longer than {longest:.4g}, more than may move the model")
+                    raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
                 # Whoever wrote the time may have a clock that is ahead.
                 if self._hear(update, min(time_written(received.record.timestamp, now), now), now):
                     applied.append(update)
@@ -179,7 +178,7 @@ class Shard:
         if update.model_version == model.version + 1 and federation.lockstep and federation.shards == 1:
             # Clients wait for a version that they have not sent anything on. Shards have to stay at one version, though.
             self.round.mislead()
-        if federation.lockstep or model.step.of_a_version:
+        if federation.lockstep or model.step.largest_norm is None:
             raise PeerError(
                 "unknown_version",
                 f"the update names version {update.model_version}, which was never published: {model.version} was",

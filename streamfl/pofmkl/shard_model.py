@@ -16,7 +16,6 @@ from streamfl.pofmkl.model import LARGEST_PARAMETERS
 from streamfl.pofmkl.publication import Publication
 from streamfl.pofmkl.server_steps import ServerStep
 from streamfl.pofmkl.signed_model import ModelSigning
-from streamfl.pofmkl.step_rows import norms
 from streamfl.role import PeerError, StateChange
 from streamfl.wire import VERSION
 
@@ -218,6 +217,14 @@ class ShardModel:
             if self._remembered and not self._publication.has_a_book:
                 raise
             self._publication.spoil(key)
+
+
+def norms(rows: NDArray[Any]) -> NDArray[Any]:
+    """Euclidean, of rows (n, 2 D): (n,)."""
+    # A number whose square is infinite is longer than any bound.
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths: NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        return lengths
 
 
 def blocks(items: Sequence[Item], update_of: Callable[[Item], Update]) -> Iterator[Sequence[Item]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamfl.pofmkl.messages import LARGEST_TARGET
 from streamfl.role import PeerError
 
-__all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "decoded", "norms", "samples_of"]
+__all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "decoded", "samples_of"]
 
 # A row's norm is |y| only up to the rounding of its features.
 LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
@@ -26,14 +26,6 @@ def decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
         return msgspec.msgpack.decode(value, type=kind)
     except msgspec.DecodeError as error:
         raise PeerError("malformed", f"step state {key!r}: {error}") from None
-
-
-def norms(rows: NDArray[Any]) -> NDArray[Any]:
-    """Euclidean, of rows (n, 2 D): (n,)."""
-    # A number whose square is infinite is longer than any bound.
-    with np.errstate(over="ignore", invalid="ignore"):
-        lengths: NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        return lengths
 
 
 def samples_of(

@@ -17,14 +17,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TargetRows:
-    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels.
-
-    labels (samples,): as they count, within their bounds.
-    """
+    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels."""
 
     features: ViewedFeatures
     views: list[NDArray[Any]]
-    labels: Floats
     targets: Floats
     predictions: Floats
     scores: Floats

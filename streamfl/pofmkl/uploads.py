@@ -21,7 +21,6 @@ from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.rows import Rows
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
-from streamfl.pofmkl.step_rows import norms
 from streamfl.role import Measurement, PeerError, Send
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
@@ -255,7 +254,7 @@ class Uploads:
         if not uploads:
             return []
         rows = [row for upload in uploads for row in upload.step_rows]
-        content = encode_array(self._within_bounds(self._steps.numbers[rows]).astype(self._learner.dtype))
+        content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype))
         sends: list[Send] = []
         start = 0
         for upload in uploads:
@@ -278,14 +277,6 @@ class Uploads:
             self.sent += 1
         self._steps.give_back(rows)
         return sends
-
-    def _within_bounds(self, steps: NDArray[np.float64]) -> NDArray[np.float64]:
-        steps, longest = np.clip(steps, -LARGEST_STEP, LARGEST_STEP), self._learner.longest_step
-        lengths = norms(steps)
-        if lengths.max(initial=0.0) > longest:
-            self._learner.bounds.note("updates", int(np.count_nonzero(lengths > longest)), float(lengths.max()))
-            steps = steps * np.minimum(1.0, longest / np.maximum(lengths, longest))[:, np.newaxis]
-        return steps
 
     def _add_updates(self, upload: Upload, steps: list[bytes], sends: list[Send]) -> None:
         """Add a message for each shard that the upload has kernels of, in lockstep for every shard."""
