@@ -12,6 +12,7 @@ __all__ = ["ONE_LINE", "OneLine"]
 # host:port, and nothing that only looks like it, such as a time or the name of a thread before an address.
 ADDRESS = re.compile(r"(?<![\w.-])((?!\d+:)[\w.-]+|\[[\da-fA-F:]+\]):(\d{2,5})(?![\w.:])")
 ANY = ""
+MOST_KINDS = 100
 MINUTE_SECONDS = 60.0
 
 
@@ -26,8 +27,9 @@ class _Window:
 class OneLine(logging.Filter):
     """Lets a line a broker and minute pass; the next says how many it stands for.
 
-    A line that names no broker passes if none has passed within the last minute. kafka-python says of each attempt in four such
-    lines that it failed. With ``log.level`` debug everything passes.
+    A line that names no broker stands behind one that does, if there was one within the last minute: kafka-python says of each
+    attempt in four such lines that it failed. Else it passes if none of its kind has passed within that time. With ``log.level``
+    debug everything passes.
 
     seconds: a minute, but for tests.
     """
@@ -45,7 +47,7 @@ class OneLine(logging.Filter):
         text = record.getMessage()
         found = ADDRESS.search(text)
         with self._lock:
-            broker = found[0] if found else next(iter(self._windows), ANY)
+            broker = found[0] if found else next(filter(ADDRESS.fullmatch, self._windows), self._kind(record))
             window = self._windows.get(broker)
             if window is None:
                 self._open(broker)
@@ -53,6 +55,9 @@ class OneLine(logging.Filter):
             window.left_out += 1
             window.last = record.name, record.levelno, text
             return False
+
+    def _kind(self, record: logging.LogRecord) -> str:
+        return f"{record.name} {record.msg}" if len(self._windows) < MOST_KINDS else ANY
 
     def _open(self, broker: str) -> None:
         self._windows[broker] = _Window()
@@ -64,10 +69,6 @@ class OneLine(logging.Filter):
         with self._lock:
             window = self._windows.pop(broker)
             if not window.left_out:
-                return
-            if broker == ANY and self._windows:
-                # By now they stand beside lines of a broker that is named.
-                next(iter(self._windows.values())).left_out += window.left_out
                 return
             self._open(broker)
         name, level, text = window.last

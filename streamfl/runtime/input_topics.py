@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
-from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Moved, TopicPartition
 
 __all__ = ["InputTopics", "Unread", "is_fact", "unread_of"]
@@ -71,18 +70,12 @@ class InputTopics:
         self._facts = {place: value for place, value in self._facts.items() if place[1] != partition}
         self._written = {place: value for place, value in self._written.items() if place[1] != partition}
 
-    def check(self, partition: int, topics: Collection[str], remedy: str) -> None:
-        """Compare the topics that are there with those that were read. topics: those with a position. remedy: what to do.
-
-        ConfigurationError if one is another topic of the same name.
-        """
+    def remade(self, partition: int, topics: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Those of the topics that are other ones than were read, though of the same name: its name, and that of the fact."""
         for topic, identity in self._identities.items():
-            known = self._facts.setdefault((IDENTITY + topic, partition), identity)
-            if topic in topics and known != identity:
-                raise ConfigurationError(
-                    f"topic {topic!r} was deleted and made again since its partition {partition} was read last: the position that "
-                    f"is remembered is one in the topic that it was. {remedy}"
-                )
+            fact = IDENTITY + topic
+            if self._facts.setdefault((fact, partition), identity) != identity and topic in topics:
+                yield topic, fact
 
     def begin_anew(self, partition: int) -> None:
         """The partition is read anew, of the topics that are there now."""

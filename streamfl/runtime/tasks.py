@@ -96,7 +96,7 @@ class Tasks:
                     "another bus.group."
                 )
             self._sleep(0.05)
-        self.topics.check(partition, remembered, self._remedy)
+        self._check_remade(partition, remembered)
         self._tell_of_other_offsets(partition, committed, remembered)
         for topic, position in remembered.items():
             self.positions[topic, partition] = position
@@ -174,8 +174,17 @@ class Tasks:
 
     def check_topic(self, topic: str, partition: int, position: int, end: int) -> None:
         """ConfigurationError where an input is another topic than the one that was read, or ends before what was read of it."""
-        self.topics.check(partition, [topic], self._remedy)
+        self._check_remade(partition, [topic])
         self.check_end(topic, partition, position, end)
+
+    def _check_remade(self, partition: int, topics: Collection[str]) -> None:
+        for topic, fact in self.topics.remade(partition, topics):
+            where = next(iter(self._channels.own_changelogs.values()), "")
+            raise ConfigurationError(
+                f"topic {topic!r} was deleted and made again since its partition {partition} was read last: the position that is "
+                f"remembered is one in the topic that it was (topic {where}, partition {partition}, key "
+                f"{POSITION_KEY + fact.encode()!r}). {self._remedy}"
+            )
 
     def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
         """The changelog of a step from which on the state is dealt over these partitions, with these positions in the inputs."""

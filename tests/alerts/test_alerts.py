@@ -158,7 +158,7 @@ def test_alerts_are_of_metrics_that_exist_and_say_what_to_do(name: str) -> None:
         assert set(used) <= metrics(), one.name
         assert all(text.endswith(".") for text in (one.means, one.remedy, one.summary)), one.name
         for label in re.findall(r"\$labels\.(\w+)", one.summary):
-            assert label in {*MEMBER.split(", "), "reason", "instance"}, one.name
+            assert label in {*MEMBER.split(", "), "reason", "instance", "topic"}, one.name
             assert re.search(rf"\b{label}\b", one.expression), one.name
 
 

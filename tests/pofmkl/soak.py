@@ -49,8 +49,8 @@ bandwidths = [0.7, 2.8]
 [uplink]
 kernels_per_upload = 2
 """
-# Places in what is remembered of a client that hold a time of this run: when its state began and its byte budget was filled.
-CLIENT_TIMES = (1, 7, 10)
+# Places in what is remembered of a client that hold times of this run: of its state's begin, its byte budget, and its records.
+CLIENT_TIMES = (1, 7, 10, 15, 16)
 # Samples of one poll are multiplied together, and rounded by how many they are.
 TOLERANCE = 1e-6
 # Of kept samples: the error of a prediction, which differs by its rounding, in single precision.

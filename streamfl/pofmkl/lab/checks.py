@@ -23,6 +23,7 @@ from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.pofmkl.server_silence import SILENCE
+from streamfl.rhythm import Rhythm
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
@@ -351,8 +352,15 @@ def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
     return kind, rest[2:end].decode(), rest[end:]
 
 
-# When a client's state began, its token bucket was filled last, and it was seen last.
-_CLIENT_TIMES = {"epoch": 0, "filled_at": 0.0, "seen_at": 0.0, "on_version_zero": 0}
+# When a client's state began, its token bucket was filled last, it was seen last, and how often it was.
+_CLIENT_TIMES = {
+    "epoch": 0,
+    "filled_at": 0.0,
+    "seen_at": 0.0,
+    "on_version_zero": 0,
+    "sample_rhythm": Rhythm(),
+    "label_rhythm": Rhythm(),
+}
 # When the client's state began, which its runs say too, and when it was heard last.
 _SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "runs": []}
 

@@ -38,6 +38,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
 from streamfl.role import PeerError, Record
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.dealing import PARTITIONS_HEADER
 from streamfl.runtime.identity_watch import IdentityWatch
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -159,7 +160,7 @@ def test_members_learn_as_they_would_without_keys(tmp_path: Path, staleness: str
     np.testing.assert_array_equal(signed.parameters("a"), plain.parameters("a"))
     # Without keys there is nothing of them in what is written.
     headers = {name for topic in ("updates", "model") for record in plain.records(topic) for name, _ in record.headers}
-    assert headers <= {"crc", MADE_WITH_HEADER, LAYOUT_HEADER, RELEASE_HEADER}
+    assert headers <= {"crc", MADE_WITH_HEADER, LAYOUT_HEADER, RELEASE_HEADER, PARTITIONS_HEADER}
     assert MARKER_KEY in {record.key for record in plain.records("model")}
     assert SIGNED_KEY not in {record.key for record in plain.records("model")}
 

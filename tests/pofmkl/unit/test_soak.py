@@ -48,7 +48,7 @@ DAMAGE: dict[str, Callable[[Topics], None]] = {
     "updates applied": lambda topics: without(topics, MODEL),
     "model, .* not as after a calm run": lambda topics: altered(topics, MODEL, b"kernel/"),
     "state, .* not as after a calm run": lambda topics: altered(topics, STATE, b"part/"),
-    "the state reflects": lambda topics: altered(topics, STATE, POSITION_KEY),
+    "the state reflects": lambda topics: altered(topics, STATE, POSITION_KEY + READINGS.encode()),
     "dead letters": lambda topics: topics["soak.dead-letters"].append(topics[READINGS][0]),
 }
 
