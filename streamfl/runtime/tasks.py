@@ -183,8 +183,8 @@ class Tasks:
             raise ConfigurationError(
                 f"topic {topic!r} was deleted and made again since its partition {partition} was read last: the position that is "
                 f"remembered is one in the topic that it was (topic {where}, partition {partition}, key "
-                f"{POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same offsets, as of a cluster that was "
-                "moved, write a record without a value under that key instead."
+                f"{POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same offsets, as where a "
+                "cluster was moved, write a record without a value under that key instead."
             )
 
     def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
