@@ -43,9 +43,13 @@ def measure() -> Iterator[Figure]:
         assert elsewhere.stdout is not None
         other = int(elsewhere.stdout.readline())
         _rates(learn)
-        wall, processor, threads = [], [], 0
+        wall, processor, share, threads = [], [], [], 0
+        clock = time.pthread_getcpuclockid(server.thread)
         for _ in range(ROUNDS):
-            control, beside = (_besieged(port, learn) for port in (other, server.port))
+            control = _besieged(other, learn)
+            taken, all_of_it = time.clock_gettime(clock), time.process_time()
+            beside = _besieged(server.port, learn)
+            share.append((time.clock_gettime(clock) - taken) / (time.process_time() - all_of_it))
             threads = max(threads, threading.active_count())
             wall.append(beside[0] / control[0])
             processor.append(beside[1] / control[1])
@@ -53,6 +57,7 @@ def measure() -> Iterator[Figure]:
     name = f"learning beside {CONNECTIONS:,} slow connections to its metrics port"
     yield Figure(f"{name}: samples a second, against the same to another process", median(wall), "x", goal=0.95)
     yield Figure(f"{name}: samples a second of processor time, against the same", median(processor), "x", goal=0.95)
+    yield Figure(f"{name}: of the process's processor time, the port's", median(share), "x", goal=0.05, at_most=True)
     yield Figure(f"{name}: threads", threads, "")
 
 

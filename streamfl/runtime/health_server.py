@@ -1,7 +1,8 @@
 """``/metrics``, ``/healthz`` and ``/readyz`` over HTTP. Whatever strangers do to the port, it takes little of the worker's time.
 
-One thread serves all connections, and rests when it has taken more than its share of a processor. A connection has so many seconds
-from its beginning to the answer's last byte. Where there are too many, the oldest goes, so that whoever asks at once is answered.
+One thread serves all connections, and rests when it has taken more than its share of the processor. A connection has so many
+seconds from its beginning to the answer's last byte. Where there are too many, the oldest goes, so that whoever asks at once is
+answered.
 """
 
 from __future__ import annotations
@@ -47,28 +48,35 @@ Page = Callable[[], tuple[int, str, bytes]]
 
 
 class Allowance:
-    """How much of one processor may be taken, and how long to rest when it was more.
+    """How much of the processor's time may be taken, and how long to rest when it was more.
 
-    >>> allowance = Allowance(now=0.0)
-    >>> allowance.rest(worked=0.2, now=0.0)
+    It is a share of what the whole process takes: under a quota, or on a machine that is busy, the process gets little itself.
+
+    now: seconds that never run backwards. process: seconds of a processor that the process has had.
+
+    >>> allowance = Allowance(now=0.0, process=0.0)
+    >>> allowance.rest(worked=0.2, now=0.0, process=0.2)
     0.0
-    >>> round(allowance.rest(worked=0.065, now=0.0), 6), allowance.rest(worked=9.0, now=0.5)
-    (0.5, 1.0)
+    >>> round(allowance.rest(worked=0.059, now=0.0, process=0.2), 6), allowance.rest(worked=9.0, now=0.5, process=9.2)
+    (0.3, 0.5)
     """
 
     SHARE = 0.03
+    # Of time, for a process that does nothing else.
+    IDLE_SHARE = 0.002
     # What is left over for later: a page of many figures takes .05.
     AT_MOST_SECONDS = 0.25
     # A probe does not wait for longer.
-    REST_SECONDS = 1.0
+    REST_SECONDS = 0.5
 
-    def __init__(self, now: float) -> None:
-        self._left, self._at = self.AT_MOST_SECONDS, now
+    def __init__(self, now: float, process: float) -> None:
+        self._left, self._now, self._process = self.AT_MOST_SECONDS, now, process
 
-    def rest(self, worked: float, now: float) -> float:
+    def rest(self, worked: float, now: float, process: float) -> float:
         """So many seconds of rest follow ``worked`` seconds of a processor's time."""
-        left = min(self.AT_MOST_SECONDS, self._left + self.SHARE * (now - self._at)) - worked
-        self._left, self._at = max(left, -self.SHARE * self.REST_SECONDS), now
+        earned = self.SHARE * (process - self._process) + self.IDLE_SHARE * (now - self._now)
+        self._now, self._process = now, process
+        self._left = max(min(self.AT_MOST_SECONDS, self._left + earned) - worked, -self.SHARE * self.REST_SECONDS)
         return max(0.0, -self._left / self.SHARE)
 
 
@@ -99,6 +107,11 @@ class HealthServer:
         """The port that is listened on."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def thread(self) -> int:
+        """The thread that serves, as the system's clocks know it."""
+        return self._thread.ident or 0
+
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()
@@ -117,7 +130,7 @@ class HealthServer:
         self.close()
 
     def _serve(self) -> None:
-        allowance = Allowance(time.monotonic())
+        allowance = Allowance(time.monotonic(), time.process_time())
         while not self._closed.is_set():
             found = self._selector.select(self._patience())
             worked, calls = time.thread_time(), len(found)
@@ -129,7 +142,7 @@ class HealthServer:
             now = time.monotonic()
             for connection in [one for one in self._open.values() if one.until <= now]:
                 self._drop(connection)
-            self._closed.wait(allowance.rest(time.thread_time() - worked + calls * CALL_SECONDS, now))
+            self._closed.wait(allowance.rest(time.thread_time() - worked + calls * CALL_SECONDS, now, time.process_time()))
 
     def _patience(self) -> float | None:
         # Connections are kept in the order in which they came.
