@@ -285,9 +285,11 @@ class PofmklClient:
                     if self._means:
                         # At once, in the order of the records: what waits for the model waits with the mean of its time.
                         message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
-                labels.arrive(key, client, message, received.record.key, carry(received.record))
-                if client is not None:
-                    seats.hear(client, message, written_at, now)
+                labels.arrive(key, client, message, received.record, carry(received.record))
+                if client is not None and channel == "samples":
+                    seats.hear_sample(client, written_at, now)
+                    if message.label is not None:
+                        seats.hear_label(client, written_at, now)
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()

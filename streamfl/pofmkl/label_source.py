@@ -9,7 +9,7 @@ from streamfl.pofmkl.seats import Client, ClientKey
 from streamfl.pofmkl.waiting_room import WaitingRoom
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, Record, Send, StateChange
 
 __all__ = ["LabelSource"]
 
@@ -28,11 +28,11 @@ class LabelSource(Protocol):
         """Forget what waits in a partition."""
 
     def arrive(
-        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
         """A sample or a label of the client, None if it has no seat; PeerError if there is no room for it.
 
-        record_key, headers: of a sample, what its prediction gets.
+        record: it came in this one. headers: of a sample, what its prediction gets beside the record's key.
         """
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:

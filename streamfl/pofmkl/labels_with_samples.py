@@ -23,7 +23,7 @@ from streamfl.pofmkl.waiting_room import Line, SampleRoom, WaitingSample
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.restored import check_name
-from streamfl.role import Headers, Measurement, Notice, PeerError, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
 
@@ -88,11 +88,11 @@ class LabelsWithSamples:
             self._challengers.close(partition)
 
     def arrive(
-        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
         if client is None or not isinstance(message, Sample):
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
-        self.room.put(client, (message, record_key, headers))
+        self.room.put(client, (message, record.key, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []

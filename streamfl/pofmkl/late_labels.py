@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamfl.kernels import LOGISTIC
+from streamfl.moments import time_written
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.model import ModelTable
@@ -20,7 +21,7 @@ from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, PeerError, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
 
 __all__ = ["LateLabels"]
 
@@ -57,7 +58,7 @@ class LateLabels:
         self._join = join
         self.watch = watch
         self.room: WaitingRoom[Pair] = WaitingRoom()
-        self._arrived: dict[ClientKey, list[tuple[Sample | Label, bytes | None, Headers]]] = {}
+        self._arrived: dict[ClientKey, list[tuple[Sample | Label, Record, Headers]]] = {}
 
     def open(self, partition: int) -> None:
         self.room.open(partition)
@@ -68,11 +69,11 @@ class LateLabels:
         self._join.close(partition)
 
     def arrive(
-        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
         if client is None:
             self._join.check_room(*key)
-        self._arrived.setdefault(key, []).append((message, record_key, headers))
+        self._arrived.setdefault(key, []).append((message, record, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         if tick:
@@ -88,16 +89,21 @@ class LateLabels:
                 for key, message, _, _ in wave
                 if isinstance(message, Label)
             ]
-            samples = [(key, (message, origin, headers)) for key, message, origin, headers in wave if isinstance(message, Sample)]
+            samples = [
+                (key, (message, record.key, headers)) for key, message, record, headers in wave if isinstance(message, Sample)
+            ]
             if samples:
                 pairs += self._predict(samples, sends, now)
+            written = {key: min(time_written(record.timestamp, now), now) for key, _, record, _ in wave}
             for pair in pairs:
                 if pair is not None:
-                    self._put(self._seats[pair.key[:2]], pair)
+                    client = self._seats[pair.key[:2]]
+                    self._seats.hear_label(client, written[client.key], now)
+                    self._put(client, pair)
             sends += self._learn_pairs(now)
         return sends
 
-    def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, bytes | None, Headers]]]]) -> None:
+    def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]) -> None:
         """Note who is behind with its labels."""
         labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
         for key in {*labels, *self.room.ready}:

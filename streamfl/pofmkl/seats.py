@@ -12,8 +12,6 @@ import msgspec
 from streamfl.pofmkl.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client_record import ClientRecord, UploadRecord, part_key
 from streamfl.pofmkl.learner import Learner
-from streamfl.records.labels import Label
-from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError, StateChange
 from streamfl.seeding import UniformSequence
 from streamfl.sequences import epoch_at, is_to_come
@@ -145,11 +143,14 @@ class Seats:
                 self._touched[key] = client
         return client
 
-    def hear(self, client: Client, message: Sample | Label, written_at: float, now: float) -> None:
-        """A sample of the client came, or a label, or both in one."""
-        record = client.record
-        changed = isinstance(message, Sample) and record.sample_rhythm.came(written_at, now)
-        if (message.label is not None and record.label_rhythm.came(written_at, now)) or changed:
+    def hear_sample(self, client: Client, written_at: float, now: float) -> None:
+        """A sample of the client came that was written then."""
+        if client.record.sample_rhythm.came(written_at, now):
+            self._touched[client.key] = client
+
+    def hear_label(self, client: Client, written_at: float, now: float) -> None:
+        """A label of the client came to its sample: a label that finds none, or comes again, says nothing of how often they do."""
+        if client.record.label_rhythm.came(written_at, now):
             self._touched[client.key] = client
 
     def measure(self) -> Iterable[Measurement]:

@@ -63,6 +63,9 @@ ZERO = (
     ("Ignored updates", "{{reason}}"),
     ("Rounds without all clients", "closed without all"),
     ("Rounds without all clients", "clients forgotten"),
+    ("Behind", "partitions, {{instance}}"),
+    ("Alone", "{{instance}}"),
+    ("Predictions without a model", "latest"),
     ("Signs of a stranger", "two speak for one"),
     ("Signs of a stranger", "model written anew"),
     ("Signs of a stranger", "parameters shortened"),
@@ -202,6 +205,7 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
     }
     homes = {str(one["client"]): owners[one["partition"]] for one in plant.clients}
     own = {worker: [one for one in plant.clients if owners[one["partition"]] == worker] for worker in {*homes.values()}}
+    versions = [json.loads(one.value or b"")["model_version"] for half in (plant.earlier, now) for one in half["plant.predictions"]]
     regret = _exact(sum(one["scaled_regret"] for one in plant.clients) / sum(one["labels"] for one in plant.clients))
     return {
         ("Samples a second now", "samples"): len(rows) / plant.seconds,
@@ -224,6 +228,7 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
             worker: _exact(sum(one["scaled_regret"] for one in some) / sum(one["labels"] for one in some))
             for worker, some in own.items()
         },
+        ("Predictions without a model", "ever"): _exact(versions.count(0) / len(versions)),
         ("Clients", "clients"): len(plant.clients),
         ("Clients by worker", "clients, {{instance}}"): Counter(homes.values()),
         ("Clients heard of", "known"): len(plant.clients),
@@ -242,6 +247,7 @@ def _compared(plant: CalmPlant) -> dict[Line, Truth]:
         ("RMSE against challengers, in the label's unit", "{{model}}"): challengers,
         ("Challengers", "{{model}}"): challengers,
         ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},
+        ("Behind", "labels, {{instance}}"): {worker: plant.grown("streamfl_catch_up_labels_total", worker) for worker in workers},
         ("Drifts", "drifts"): plant.grown("streamfl_drifts_total"),
         ("Inputs and labels at the edge", "predictions kept near"): plant.grown("streamfl_bounded_predictions_total"),
         ("Clients heard of", "heard in this round"): plant.after.of("streamfl_round_waiting"),
