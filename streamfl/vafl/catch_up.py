@@ -11,53 +11,33 @@ party goes on without waiting until a gradient comes within the patience after i
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
-from streamfl.changelog import ChangedParts
-from streamfl.restored import Time
-from streamfl.vafl.party_life import PartyLife
+from streamfl.vafl.party_life import PartyLife, Window
 from streamfl.vafl.shown_entities import ShownEntities, ShownEntity
-from streamfl.wire import Count
 
-__all__ = ["KEY", "CatchUp"]
+__all__ = ["CatchUp"]
 
-KEY = b"catch-up"
 # More than gradients take from one to the next.
 PAUSE_SECONDS = 1.0
 BEHIND = "a backlog is shown in step with the model: {} records lie unread, and {} samples in hand wait for gradients"
 ALONE = "a backlog is shown without waiting for gradients, since none came: {} records lie unread, {} samples are in hand"
 
 
-class _Window(msgspec.Struct, array_like=True):
-    """The entities that are waited for; remembered under one key.
-
-    begin: embeddings with a higher number belong to it. since: when the last one was shown, or the last gradient came. answered:
-    whether any came. alone: nothing is waited for.
-    """
-
-    begin: Count = 0
-    since: Time = 0.0
-    answered: bool = False
-    alone: bool = False
-
-
 class CatchUp:
     """Of one partition.
 
-    parts: where it is remembered.
-    life: counts embeddings.
+    life: counts embeddings, and remembers what is waited for.
     shown: entities without a gradient.
     samples: n; 0: it never waits.
     patience: seconds.
     """
 
-    def __init__(self, parts: ChangedParts, life: PartyLife, shown: ShownEntities, samples: int, patience: float) -> None:
-        self._parts = parts
+    def __init__(self, life: PartyLife, shown: ShownEntities, samples: int, patience: float) -> None:
         self._life = life
         self._shown = shown
         self._samples = samples
         self._patience = patience
-        self._window = _Window()
         self._unread: int | None = None
         # Samples of the batch that were not taken yet.
         self.rest = 0
@@ -65,7 +45,7 @@ class CatchUp:
     @property
     def room(self) -> int | None:
         """The most samples that are worth holding; None: any number."""
-        return self._samples if self._samples and self._unread != 0 and not self._window.alone else None
+        return self._samples if self._samples and self._unread != 0 and not self._life.window.alone else None
 
     def unread(self, records: int) -> None:
         """So many lie behind the next batch."""
@@ -75,7 +55,7 @@ class CatchUp:
         """What it is behind with, in a sentence, with so many samples in hand; None: it is not behind."""
         if not self.is_behind(waiting):
             return None
-        return (ALONE if self._window.alone else BEHIND).format(self._unread or 0, waiting)
+        return (ALONE if self._life.window.alone else BEHIND).format(self._unread or 0, waiting)
 
     def is_behind(self, waiting: int) -> bool:
         """Whether it is, with so many samples in hand."""
@@ -83,11 +63,11 @@ class CatchUp:
 
     def waits(self, waiting: int) -> bool:
         """Whether nothing more is shown now. waiting: samples in hand."""
-        return self.is_behind(waiting) and not self._window.alone and self._unanswered >= self._samples
+        return self.is_behind(waiting) and not self._life.window.alone and self._unanswered >= self._samples
 
     def wake_at(self, waiting: int) -> float | None:
         """When that ends by itself."""
-        return self._window.since + self._limit if self.waits(waiting) else None
+        return self._life.window.since + self._limit if self.waits(waiting) else None
 
     def is_over(self, waiting: int, now: float) -> bool:
         """Whether it has lasted as long as it may."""
@@ -96,46 +76,34 @@ class CatchUp:
 
     def showed(self, waiting: int, now: float) -> None:
         """An entity is shown."""
-        if self.is_behind(waiting) and not self._window.alone:
-            self._window.since = now
-            self._remember()
+        if self.is_behind(waiting) and not self._life.window.alone:
+            self._life.window = replace(self._life.window, since=now)
 
     def heard(self, one: ShownEntity, now: float) -> None:
         """A gradient came to an embedding."""
-        window = self._window
+        window = self._life.window
         if window.alone and one.since + self._patience >= now:
             # What was shown without waiting is not waited for.
-            window.alone, window.begin = False, self._life.sequence
+            window = replace(window, alone=False, begin=self._life.sequence)
         elif window.alone or not self._samples or one.sequence <= window.begin:
             return
-        window.since, window.answered = now, True
-        self._remember()
+        self._life.window = replace(window, since=now, answered=True)
 
     def pass_time(self, waiting: int, now: float) -> None:
         """Nothing is waited for longer than it may be."""
         if not self.is_over(waiting, now):
             return
-        window = self._window
-        window.alone = not window.answered
-        window.begin, window.since, window.answered = self._life.sequence, now, False
-        self._remember()
+        self._life.window = Window(begin=self._life.sequence, since=now, alone=not self._life.window.answered)
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
-        if self._window.since > now:
-            self._window.since = now
-            self._remember()
-
-    def restore(self, value: bytes) -> None:
-        self._window = msgspec.msgpack.decode(value, type=_Window)
+        if self._life.window.since > now:
+            self._life.window = replace(self._life.window, since=now)
 
     @property
     def _unanswered(self) -> int:
-        return self._shown.count_after(self._window.begin, self._samples)
+        return self._shown.count_after(self._life.window.begin, self._samples)
 
     @property
     def _limit(self) -> float:
-        return min(PAUSE_SECONDS, self._patience) if self._window.answered else self._patience
-
-    def _remember(self) -> None:
-        self._parts.remember(KEY, self._window)
+        return min(PAUSE_SECONDS, self._patience) if self._life.window.answered else self._patience

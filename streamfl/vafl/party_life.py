@@ -5,14 +5,28 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.restored import Time
 from streamfl.role import PeerError
 from streamfl.sequences import epoch_at
 from streamfl.vafl.messages import ANOTHER
 from streamfl.wire import Count
 
-__all__ = ["KEY", "PartyLife"]
+__all__ = ["KEY", "PartyLife", "Window"]
 
 KEY = b"task"
+
+
+class Window(msgspec.Struct, array_like=True, frozen=True):
+    """The entities whose gradients a party that is behind waits for.
+
+    begin: embeddings with a higher number belong to it. since: when the last one was shown, or the last gradient came. answered:
+    whether any came. alone: nothing is waited for.
+    """
+
+    begin: Count = 0
+    since: Time = 0.0
+    answered: bool = False
+    alone: bool = False
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -27,6 +41,7 @@ class Counters(msgspec.Struct, array_like=True):
     shown_bare: whether ever an embedding was sent without the noise that makes mu.
     learnt_bare: whether ever a gradient was taken without it.
     start: what the first parameters were drawn from beside the seed; empty: from the seed alone.
+    window: of a party that is behind.
     """
 
     epoch: Count
@@ -38,6 +53,7 @@ class Counters(msgspec.Struct, array_like=True):
     shown_bare: bool = False
     learnt_bare: bool = False
     start: bytes = b""
+    window: Window = Window()
 
 
 class PartyLife:
@@ -92,6 +108,15 @@ class PartyLife:
     @property
     def learnt_bare(self) -> bool:
         return self._known.learnt_bare
+
+    @property
+    def window(self) -> Window:
+        return Window() if self._counters is None else self._counters.window
+
+    @window.setter
+    def window(self, window: Window) -> None:
+        self._known.window = window
+        self._remember()
 
     def begin(self, now: float) -> None:
         """Begin the life if it has not begun."""

@@ -14,7 +14,6 @@ from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.role import Notice, PeerError
 from streamfl.sequences import is_to_come
-from streamfl.vafl.catch_up import KEY as CATCH_UP
 from streamfl.vafl.catch_up import CatchUp
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.party_life import KEY as LIFE
@@ -84,7 +83,7 @@ class PartyPartition:
         steps = settings.steps
         # With in_flight it never shows all at once, behind or not.
         samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
-        self.catch_up = CatchUp(self._parts, self.life, self.shown, samples, settings.catch_up_patience)
+        self.catch_up = CatchUp(self.life, self.shown, samples, settings.catch_up_patience)
         mechanism, name = settings.mechanism, settings.name
         self.ledger = Ledger(settings.ledger_limit, None if mechanism is None else mechanism.budget)
         noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
@@ -153,8 +152,6 @@ class PartyPartition:
             self._check_history()
             if not self.life.steps:
                 self.model.begin_with(self._first_parameters(self.life.start))
-        elif key == CATCH_UP:
-            self.catch_up.restore(value)
         elif kind == b"entity":
             self.shown.restore(name, value, self.model.check_features)
         elif kind == b"answered":

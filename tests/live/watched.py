@@ -242,7 +242,8 @@ class Watched:
 
     def counted(self, counter: str, role: str = ".*") -> float:
         """What workers of a role have counted since it has been calm; Prometheus' own growth would be extrapolated."""
-        counted = f'sum(streamfl_{counter}{{system="{self.system}",role=~"{role}"}})'
+        # On a busy machine a scrape is missed now and then, and a worker's series with it.
+        counted = f'sum(last_over_time(streamfl_{counter}{{system="{self.system}",role=~"{role}"}}[15s]))'
         return self.prometheus.value(counted) - self.prometheus.value(counted, self.calm)
 
     def value(self, title: str, legend: str = "", at: float | None = None) -> float:

@@ -71,11 +71,6 @@ FAILURES = (
     ),
     Failure((kafka_errors.InvalidTimestampError,), "stop", f"{REFUSED_TIME} ({{error}})"),
     Failure(
-        (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError),
-        "stop",
-        "the position is not in the topic any more and bus.auto_offset_reset = 'error': choose 'earliest' or 'latest' ({error})",
-    ),
-    Failure(
         (
             kafka_errors.CommitFailedError,
             kafka_errors.IllegalGenerationError,
