@@ -124,6 +124,6 @@ def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str
             minutes = (time.monotonic() - died) / 60
             lines = [from_libraries(one)[told:] for one, told in zip(workers.voices, before, strict=True)]
             print(f"{[len(said) for said in lines]} lines in {minutes:.1f} minutes", flush=True)
-            # A line that names no broker comes once for each kind of it, as the connections break; it were thousands.
+            # A line that names no broker comes once for each kind of it, as the connections break. There were thousands.
             assert all(len(said) <= 8 + minutes for said in lines), lines
             print(f"green again after {time.monotonic() - back:.1f} s", flush=True)
