@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Protocol, TypeVar
 
-__all__ = ["Aged", "Moments", "overdue", "set_back", "time_written"]
+__all__ = ["Aged", "Moments", "overdue", "set_back", "time_written", "time_written_by"]
 
 Key = TypeVar("Key")
 
@@ -81,3 +81,12 @@ def time_written(timestamp: float, now: float) -> float:
     (5.0, 7.0)
     """
     return timestamp if timestamp > 0 else now
+
+
+def time_written_by(now: float, timestamp: float) -> float:
+    """The same, but not after ``now``: for what is compared with times of the clock here.
+
+    >>> time_written_by(7.0, 5.0), time_written_by(7.0, 9.0)
+    (5.0, 7.0)
+    """
+    return min(time_written(timestamp, now), now)

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import Moments, time_written
+from streamfl.moments import Moments, time_written_by
 from streamfl.pofmkl.admission import MEANS, Admission
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
@@ -279,7 +279,7 @@ class PofmklClient:
                     watch.label(*key, message.label)
                 if logistic:
                     _check_class(message.label)
-                client, written_at = seats.find(key), min(time_written(received.record.timestamp, now), now)
+                client, written_at = seats.find(key), time_written_by(now, received.record.timestamp)
                 if channel == "samples":
                     client = seats.see(key, written_at) or self._admission.admit(key, written_at, now)
                     if self._means:

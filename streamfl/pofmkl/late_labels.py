@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import time_written
+from streamfl.moments import time_written_by
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.model import ModelTable
@@ -94,11 +94,11 @@ class LateLabels:
             ]
             if samples:
                 pairs += self._predict(samples, sends, now)
-            written = {key: min(time_written(record.timestamp, now), now) for key, _, record, _ in wave}
+            records = {key: record for key, _, record, _ in wave}
             for pair in pairs:
                 if pair is not None:
                     client = self._seats[pair.key[:2]]
-                    self._seats.hear_label(client, written[client.key], now)
+                    self._seats.hear_label(client, time_written_by(now, records[client.key].timestamp), now)
                     self._put(client, pair)
             sends += self._learn_pairs(now)
         return sends

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.moments import time_written
+from streamfl.moments import time_written, time_written_by
 from streamfl.pofmkl.incidents import Incidents
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
@@ -101,7 +101,7 @@ class Shard:
                 if not (all_sound or short[rows].all()):
                     raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
                 # Whoever wrote the time may have a clock that is ahead.
-                if self._hear(update, min(time_written(received.record.timestamp, now), now), now):
+                if self._hear(update, time_written_by(now, received.record.timestamp), now):
                     applied.append(update)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
