@@ -244,7 +244,7 @@ class PofmklClient:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)
             room.look_again(self._seats)
-        if waited_enough or (not batch and self.silence.look(now)):
+        if self.silence.look(now) or waited_enough:
             room.look_again(self._seats)
         self._seats.begin_own_steps(self.silence.is_unanswered)
         learnt = self._outcomes.labels

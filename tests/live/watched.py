@@ -32,7 +32,7 @@ from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import find_kind
 from streamfl.system import parts_of_systems
 
-__all__ = ["NOTHING_REFUSED", "SCRAPED_SECONDS", "TOLERANCE", "Watched", "federation"]
+__all__ = ["NOTHING_REFUSED", "TOLERANCE", "Watched", "federation"]
 
 BUS = """
 [bus]
@@ -41,9 +41,7 @@ url = "sqlite://{folder}/bus.db"
 session_timeout_seconds = 2
 """
 PARTITIONS = 2
-INTERVAL = "500ms"
-# After this long, what was counted is in Prometheus.
-SCRAPED_SECONDS = 1.5
+INTERVAL = "1s"
 # Prometheus extrapolates to the ends of the time that it is asked for.
 TOLERANCE = 0.1
 # Lines that are empty as long as nothing was refused.
@@ -113,7 +111,17 @@ class Watched:
     def ready(self) -> None:
         """Wait until every worker serves and has all partitions of its group, and Prometheus has seen that."""
         self.until(lambda: all(map(self._serves, self.processes)), "all serve")
-        time.sleep(SCRAPED_SECONDS)
+        self._scraped()
+
+    def _scraped(self) -> None:
+        """Wait until Prometheus has asked every worker that runs again: on a busy machine it misses some of its times."""
+        now = time.time()
+        ports = {f"127.0.0.1:{self.ports[member]}" for member in self.processes}
+
+        def asked() -> set[str]:
+            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up == 1)") if at > now}
+
+        self.until(lambda: asked() >= ports, "all are scraped")
 
     def _serves(self, member: str) -> bool:
         """Whether it says that it is ready, and has all partitions."""
@@ -156,11 +164,17 @@ class Watched:
             return True
 
         self.until(rests, "everything was read")
-        time.sleep(SCRAPED_SECONDS)
+        lag = f'sum(last_over_time(streamfl_group_lag_records{{system="{self.system}"}}[15s])) or vector(0)'
+        # Which workers look at now and then.
+        self.until(lambda: self.prometheus.value(lag) == 0, "workers say that everything was read")
+        self._scraped()
 
     def calm_from_now(self) -> None:
         """From now on nothing is killed: what a killed worker counted and nobody scraped is lost."""
+        self._scraped()
         self.calm = time.time()
+        # A scrape that comes late has the time at which it was due.
+        self._scraped()
         self._before = {name: self.count(name) for name in self.topics}
 
     def written(self, topic: str) -> int:
@@ -242,9 +256,11 @@ class Watched:
 
     def counted(self, counter: str, role: str = ".*") -> float:
         """What workers of a role have counted since it has been calm; Prometheus' own growth would be extrapolated."""
+        chosen = f'streamfl_{counter}{{system="{self.system}",role=~"{role}"}}'
         # On a busy machine a scrape is missed now and then, and a worker's series with it.
-        counted = f'sum(last_over_time(streamfl_{counter}{{system="{self.system}",role=~"{role}"}}[15s]))'
-        return self.prometheus.value(counted) - self.prometheus.value(counted, self.calm)
+        last = self.prometheus.value(f"sum(last_over_time({chosen}[15s]))")
+        # Then all had been scraped. What a killed worker had counted is not looked back at: a new one may have no such series.
+        return last - self.prometheus.value(f"sum({chosen}) or vector(0)", self.calm)
 
     def value(self, title: str, legend: str = "", at: float | None = None) -> float:
         """Of a panel's line that has one series, on any of the system's boards. legend: what it begins with. at: then, not now."""
