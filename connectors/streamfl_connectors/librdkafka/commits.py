@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import KafkaException, TopicPartition
 
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import CommitRefused, Outgoing, Step
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
@@ -89,9 +89,13 @@ class LibrdkafkaCommits:
             writer.settle(left())
             ending = True
             writer.client.commit_transaction(left())
-        except BaseException:
+        except BaseException as error:
             try:
-                writer.blame(None if ending else writer.why_failed(self._group, limits))
+                reason = None if ending else writer.why_failed(self._group, limits)
+                writer.blame(reason)
+                if isinstance(reason, ConfigurationError) and isinstance(error, BusUnavailable):
+                    # A record's topic was refused before its record was, and the offsets came to a transaction that had failed.
+                    raise reason from error
                 with translated("committing", self._group):
                     raise
             except (CommitRefused, ConfigurationError):
