@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -45,14 +46,14 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     """Run a worker until told to stop. kind: its own; None: the role's that the settings name."""
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
-    stop, begun = threading.Event(), threading.Event()
+    stop, begun, limit = threading.Event(), threading.Event(), _Limit()
     lost: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: _stop(stop, begun))
+        signal.signal(number, lambda _number, _frame: _stop(stop, begun, limit))
     log.info("connecting", url=settings.bus.url)
     with progress(f"connecting to {settings.bus.url}", write=log.info):
         connected = configured.connect()
-    with closing(connected) as bus, ExitStack() as held:
+    with closing(limit), closing(connected) as bus, ExitStack() as held:
         wrong = [
             f"topic {found.spec.name} {found.problem}: {found.remedy}"
             for found in inspect_topics(configured, bus)
@@ -83,7 +84,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             topics,
             settings.group,
             worker.health,
-            lambda text: _end_lost(stop, lost, text),
+            lambda text: _end_lost(stop, lost, limit, text),
             settings.bus.connect_timeout_seconds,
             lag=worker.lag,
             transactions=OpenTransactions(bus, read, time.monotonic),
@@ -107,7 +108,24 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     log.info("stopped")
 
 
-def _stop(stop: threading.Event, begun: threading.Event) -> None:
+class _Limit:
+    """Ends the process LEAVE_SECONDS after it was told to stop: with the cluster away, leaving the group may take longer."""
+
+    def __init__(self) -> None:
+        self._timers: list[threading.Timer] = []
+
+    def begin(self, end: Callable[[], None]) -> None:
+        timer = threading.Timer(LEAVE_SECONDS, end)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _stop(stop: threading.Event, begun: threading.Event, limit: _Limit) -> None:
     if not begun.is_set():
         # Nothing is held yet, and looking for a cluster that is away may go on for long.
         log.info("stopped before it began")
@@ -115,20 +133,15 @@ def _stop(stop: threading.Event, begun: threading.Event) -> None:
     if stop.is_set():
         return
     stop.set()
-    # With the cluster away, leaving the group may take longer than the process is given.
-    limit = threading.Timer(LEAVE_SECONDS, _end_leaving)
-    limit.daemon = True
-    limit.start()
+    limit.begin(_end_leaving)
 
 
-def _end_lost(stop: threading.Event, lost: list[str], text: str) -> None:
+def _end_lost(stop: threading.Event, lost: list[str], limit: _Limit, text: str) -> None:
     log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
     lost.append(text)
     stop.set()
     # Writing to a topic that is gone is tried for long.
-    limit = threading.Timer(LEAVE_SECONDS, lambda: os._exit(CONFIGURATION))
-    limit.daemon = True
-    limit.start()
+    limit.begin(lambda: os._exit(CONFIGURATION))
 
 
 def _end_leaving() -> None:

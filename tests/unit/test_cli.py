@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from command_line import run_command
 
-from streamfl.cli import run as run_module
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import TopicSpec
@@ -294,12 +293,10 @@ def test_bandwidths_below_single_precision_are_refused(
     assert "kernels.bandwidths: 1e-40" in error
 
 
-def test_run_predicts_and_leaves_when_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing."""
+def test_run_predicts_and_leaves_when_told(line: Line) -> None:
+    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing; no timer outlives it."""
     line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
-    # The limit on leaving would outlive this test's process otherwise.
-    monkeypatch.setattr(run_module, "LEAVE_SECONDS", 3600.0)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def stop_when_predicted() -> None:
@@ -315,6 +312,7 @@ def test_run_predicts_and_leaves_when_told(line: Line, monkeypatch: pytest.Monke
         for number, handler in before.items():
             signal.signal(number, handler)
     assert (code, out) == (0, "")
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and not thread.finished.is_set()]
     prediction = json.loads(next(iter(line.bus.read("plant.predictions"))).value or b"")
     assert prediction["client"] == "a"
     assert prediction["label"] is None
