@@ -85,8 +85,7 @@ def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> 
             workers.none_ended()
 
 
-@pytest.mark.parametrize("hangs", [False, True], ids=["killed", "hangs"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "hangs"), [(SCHEMES[0], False), (SCHEMES[1], True)], ids=["librdkafka-killed", "kafka-hangs"])
 def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str, hangs: bool) -> None:
     """Protects an alert on dead brokers: a standby of librdkafka stayed green, and active workers named another reason.
 
