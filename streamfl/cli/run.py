@@ -46,14 +46,14 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     """Run a worker until told to stop. kind: its own; None: the role's that the settings name."""
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
-    stop, begun, limit = threading.Event(), threading.Event(), _Limit()
+    stop, begun, leaving = threading.Event(), threading.Event(), ExitStack()
     lost: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: _stop(stop, begun, limit))
+        signal.signal(number, lambda _number, _frame: _stop(stop, begun, leaving))
     log.info("connecting", url=settings.bus.url)
     with progress(f"connecting to {settings.bus.url}", write=log.info):
         connected = configured.connect()
-    with closing(limit), closing(connected) as bus, ExitStack() as held:
+    with leaving, closing(connected) as bus, ExitStack() as held:
         wrong = [
             f"topic {found.spec.name} {found.problem}: {found.remedy}"
             for found in inspect_topics(configured, bus)
@@ -84,7 +84,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             topics,
             settings.group,
             worker.health,
-            lambda text: _end_lost(stop, lost, limit, text),
+            lambda text: _end_lost(stop, lost, leaving, text),
             settings.bus.connect_timeout_seconds,
             lag=worker.lag,
             transactions=OpenTransactions(bus, read, time.monotonic),
@@ -108,24 +108,15 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
     log.info("stopped")
 
 
-class _Limit:
-    """Ends the process LEAVE_SECONDS after it was told to stop: with the cluster away, leaving the group may take longer."""
-
-    def __init__(self) -> None:
-        self._timers: list[threading.Timer] = []
-
-    def begin(self, end: Callable[[], None]) -> None:
-        timer = threading.Timer(LEAVE_SECONDS, end)
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
-
-    def close(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
+def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:
+    """End the process after LEAVE_SECONDS, unless it has left by then: with the cluster away, leaving the group may take longer."""
+    timer = threading.Timer(LEAVE_SECONDS, end)
+    timer.daemon = True
+    leaving.callback(timer.cancel)
+    timer.start()
 
 
-def _stop(stop: threading.Event, begun: threading.Event, limit: _Limit) -> None:
+def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> None:
     if not begun.is_set():
         # Nothing is held yet, and looking for a cluster that is away may go on for long.
         log.info("stopped before it began")
@@ -133,15 +124,15 @@ def _stop(stop: threading.Event, begun: threading.Event, limit: _Limit) -> None:
     if stop.is_set():
         return
     stop.set()
-    limit.begin(_end_leaving)
+    _limit(leaving, _end_leaving)
 
 
-def _end_lost(stop: threading.Event, lost: list[str], limit: _Limit, text: str) -> None:
+def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: str) -> None:
     log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
     lost.append(text)
     stop.set()
     # Writing to a topic that is gone is tried for long.
-    limit.begin(lambda: os._exit(CONFIGURATION))
+    _limit(leaving, lambda: os._exit(CONFIGURATION))
 
 
 def _end_leaving() -> None:

@@ -32,7 +32,7 @@ from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import find_kind
 from streamfl.system import parts_of_systems
 
-__all__ = ["NOTHING_REFUSED", "TOLERANCE", "Watched", "federation"]
+__all__ = ["NOTHING_REFUSED", "TOLERANCE", "Watched", "federation", "replaced"]
 
 BUS = """
 [bus]
@@ -119,7 +119,7 @@ class Watched:
         ports = {f"127.0.0.1:{self.ports[member]}" for member in self.processes}
 
         def asked() -> set[str]:
-            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up == 1)") if at > now}
+            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up) and (up == 1)") if at > now}
 
         self.until(lambda: asked() >= ports, "all are scraped")
 
@@ -311,3 +311,11 @@ def federation(
             yield watched
         finally:
             watched.close()
+
+
+def replaced(text: str, parts: Mapping[str, str]) -> str:
+    """The text with other parts; each has to be there."""
+    for old, new in parts.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from dp_frank_wolfe.soak import RELEASES, SOAK
-from live.watched import NOTHING_REFUSED, Watched, federation
+from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
@@ -48,14 +48,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         found.write(*found.load(COUNT, 2 * COUNT))
         found.rest()
         yield found
-
-
-def replaced(text: str, parts: Mapping[str, str]) -> str:
-    """The text with other parts; each has to be there."""
-    for old, new in parts.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
 
 
 def epsilon_of(rho: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from live.watched import NOTHING_REFUSED, Watched, federation
+from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
@@ -27,7 +27,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A federation of which coordinator and guest were killed in a training, and that rests."""
     plan, folder = Plan("quasi-newton", "sqlite"), tmp_path_factory.mktemp("scorecard")
     # So long that a kill falls into it on a busy machine, too, and that iterations are left after it.
-    with federation("quasi-newton", plan, folder, lambda _, own: own.replace("epochs = 4", "epochs = 16")) as found:
+    with federation("quasi-newton", plan, folder, lambda _, own: replaced(own, {"epochs = 4": "epochs = 16"})) as found:
         found.write(*found.load(0, COUNT))
         for killed in ("coordinator", "bank"):
             said = found.count(f"{FEDERATION}.bank.decisions")
