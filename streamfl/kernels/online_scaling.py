@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clipped", "moments_with", "predictive_deviation"]
+__all__ = ["clipped", "moments_with", "predictive_deviation", "reach"]
+
+# Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations.
+LEAST_REACH = 8.0
 
 Floats = NDArray[np.float64]
 
@@ -50,3 +53,19 @@ def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) ->
     """
     variances = squares / np.maximum(counts - 1, 1) * (1.0 + 1.0 / np.maximum(counts, 1))
     return np.asarray(np.maximum(np.sqrt(variances), least))
+
+
+def reach(counts: NDArray[Any], squares: Floats) -> Floats:
+    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 sqrt(S / n)); infinity where S = 0.
+
+    One value thus adds at most as much to S as all before it together, or 64 deviations squared. None of those seen was farther
+    away than sqrt(S), so what came once is never cut when it comes again; and a new level is believed after a few values, as the
+    reach grows with each.
+
+    Parameters: counts (rows,), squares (rows,) or more columns. Returns the shape of squares.
+
+    >>> reach(np.array([4, 400, 400]), np.array([4.0, 400.0, 0.0])).tolist()
+    [8.0, 20.0, inf]
+    """
+    farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH / np.sqrt(np.maximum(counts, 1)))
+    return np.where(squares > 0, farthest, np.inf)

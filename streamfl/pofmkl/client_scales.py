@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation
+from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation, reach
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 
@@ -32,6 +32,7 @@ class Scale:
     kept (samples,): samples of the client that are kept.
     mean, deviation (samples,): of the labels.
     low, high (samples,): where predictions are clipped.
+    reach (samples,): how far from the mean a label counts.
     lags (samples, 2): the two labels before; NaN where there was none.
     scaled_lags (samples, 2): the same, standardised.
     views: the kernels' inputs, an array (samples, columns) for each view.
@@ -45,6 +46,7 @@ class Scale:
     deviation: Floats
     low: Floats
     high: Floats
+    reach: Floats
     lags: Floats
     scaled_lags: Floats
     views: list[NDArray[Any]]
@@ -62,6 +64,10 @@ class Scale:
         names = [name for name in vars(scales[0]) if name != "views"]
         parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
         return Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
+
+    def bounded(self, labels: Floats) -> Floats:
+        """Labels as they are learnt, within ``reach`` of the mean: (samples,)."""
+        return clipped(labels, self.mean - self.reach, self.mean + self.reach)
 
     def target(self, labels: Floats) -> Floats:
         """y_n = clip((y - m) / s, +-3): (samples,)."""
@@ -130,13 +136,15 @@ class ClientScales:
         first = counts == 1
         if first.any():
             moments["origin"][first] = self._project(inputs[first])
-        means, squares = moments_with(counts, moments["input_mean"], moments["input_squares"], inputs)
+        mean, squares = moments["input_mean"], moments["input_squares"]
+        within = reach((counts - 1)[:, None], squares)
+        means, squares = moments_with(counts, mean, squares, clipped(inputs, mean - within, mean + within))
         moments["samples"], moments["input_mean"], moments["input_squares"] = counts, means, squares
         moments["entries"] += 1
         return moments
 
     def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
-        """A label of each of these clients. late: its sample was seen in an entry of its own."""
+        """A label of each of these clients, as ``Scale.bounded`` has it. late: its sample was seen in an entry of its own."""
         moments = self._moments[rows]
         if late:
             moments["entries"] += 1
@@ -179,6 +187,7 @@ class ClientScales:
             deviation=deviation,
             low=low,
             high=high,
+            reach=reach(known, moments["label_squares"]),
             lags=lags,
             scaled_lags=scaled_lags,
             views=self._features.inputs(inputs, moments["input_mean"], variances, scaled_lags),

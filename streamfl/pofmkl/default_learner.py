@@ -39,7 +39,8 @@ Floats = NDArray[np.float64]
 class DefaultLearner:
     """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
 
-    The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
+    A label that lies far from its mean is learnt as a nearer one (``reach`` in :mod:`streamfl.kernels.online_scaling`); errors and
+    regret are told of it as it came. It is predicted in units of its own running mean m and deviation s, so no range is assumed:
         f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
     The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter
     corrected by a ridge regression on the experts' deviations. The prediction is the mean of the three. With the logistic loss
@@ -123,6 +124,7 @@ class DefaultLearner:
         experts = np.empty((len(labels), self._mixtures.experts))
         predictions, counts, counts_after = np.empty((3, len(labels)))
         losses, losses_after = np.empty((2, len(labels), self.kernels))
+        bounded = np.empty(len(labels))
         one_by_one = self._local.finds_changes or len(self.own_steps) > 0
         for group in [[wave] for wave in parted] if one_by_one else [parted]:
             # What scales a sample depends on the samples before it and not on the model, unless a change is found or the client
@@ -133,7 +135,8 @@ class DefaultLearner:
                 self._scales.see(rows, inputs[index])
                 own_scales.append(self._scales.scale(rows, inputs[index]))
                 known = labelled[index]
-                self._scales.learn(rows[known], labels[index[known]])
+                bounded[index] = own_scales[-1].bounded(labels[index])
+                self._scales.learn(rows[known], bounded[index[known]])
                 for row, number in self._journal.due(rows, self._scales.entries(rows)):
                     moments[row, number] = self._scales.content(row)
             scales += own_scales
@@ -148,7 +151,7 @@ class DefaultLearner:
                 self._journal.samples(rows, self._mixtures.entries(rows), labels[index], labelled[index], forecast)
                 learning = np.flatnonzero(labelled[index])
                 if len(learning):
-                    learnt, some, then = labels[index[learning]], forecast.where(learning), own.at(learning)
+                    learnt, some, then = bounded[index[learning]], forecast.where(learning), own.at(learning)
                     self._mixtures.learn(rows[learning], some, then.deviation, learnt)
                     self._take_own_steps(rows[learning], then, learnt, parameters)
                     errors = self._mixtures.errors(some.predictions, learnt, then.deviation)
@@ -158,7 +161,7 @@ class DefaultLearner:
                 self._react(rows[learning])
                 losses_after[index], counts_after[index] = self._mixtures.kernel_weights(rows)
         scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in parted])))
-        targets = np.where(labelled & (scale.known >= 2), scale.target(labels), 0.0)
+        targets = np.where(labelled & (scale.known >= 2), scale.target(bounded), 0.0)
         return TargetRows(
             features=self.features,
             views=scale.views,
@@ -199,7 +202,8 @@ class DefaultLearner:
         layout = self._journal.forecast_layout
         given = Forecast.decoded(np.frombuffer(b"".join(forecasts), layout), layout)
         scale = self._scales.scale(rows, given.inputs, given.lags)
-        errors = self._mixtures.errors(given.predictions, labels, scale.deviation)
+        bounded = scale.bounded(labels)
+        errors = self._mixtures.errors(given.predictions, bounded, scale.deviation)
         forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
         if len(again):
             some = scale.at(again)
@@ -207,17 +211,17 @@ class DefaultLearner:
             forecast = given.where(np.arange(len(rows)))
             for name in ("experts", "pivot", "known"):
                 getattr(forecast, name)[again] = getattr(asked, name)
-        self._take_own_steps(rows, scale, labels, parameters)
+        self._take_own_steps(rows, scale, bounded, parameters)
         losses, counts = self._mixtures.kernel_weights(rows)
         self._learn_late(rows, forecast, scale, labels)
         self._journal.late_labels(rows, self._mixtures.entries(rows), labels, forecast)
-        self._local.keep(rows, scale, labels, errors)
+        self._local.keep(rows, scale, bounded, errors)
         self._snapshot_due(rows)
         self._react(rows)
         return TargetRows(
             features=self.features,
             views=scale.views,
-            targets=np.where(scale.known >= 2, scale.target(labels), 0.0),
+            targets=np.where(scale.known >= 2, scale.target(bounded), 0.0),
             predictions=given.predictions,
             scores=logit(given.predictions) if self.loss is LOGISTIC else given.predictions,
             kernel_predictions=forecast.experts[:, : self.kernels],
@@ -320,8 +324,9 @@ class DefaultLearner:
 
     def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats) -> None:
         self._mixtures.count_late_labels(rows, labels, forecast)
-        self._mixtures.learn(rows, forecast, scale.deviation, labels)
-        self._scales.learn(rows, labels, late=True)
+        bounded = scale.bounded(labels)
+        self._mixtures.learn(rows, forecast, scale.deviation, bounded)
+        self._scales.learn(rows, bounded, late=True)
 
     def _react(self, rows: NDArray[np.intp]) -> None:
         """Let clients whose errors have risen forget what was before."""
@@ -372,8 +377,9 @@ class DefaultLearner:
         scale = self._scales.scale(rows, inputs)
         forecast = self._mixed(rows, inputs, scale, entry["experts"].astype(np.float64))
         self._count(rows, labels, labelled, forecast)
-        self._mixtures.learn(rows, forecast, scale.deviation, labels)
-        self._scales.learn(rows, labels)
+        bounded = scale.bounded(labels)
+        self._mixtures.learn(rows, forecast, scale.deviation, bounded)
+        self._scales.learn(rows, bounded)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class _GradientStep:
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
+    shortened = 0
 
     def __init__(self, optimiser: Optimiser) -> None:
         self._optimiser = optimiser

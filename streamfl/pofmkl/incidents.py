@@ -36,7 +36,7 @@ class Incidents:
             yield Measurement("ignored_updates", "counter", "Updates that changed nothing", count, (("reason", reason),), True)
         text = "Updates with a number below one that was heard just before: two speak for one client"
         yield Measurement("superseded_updates", "counter", text, self.superseded)
-        text = "Times that parameters grew beyond what clients take, and were shortened"
+        text = "Times that parameters grew beyond what clients take, or updates of a kernel beyond a client's, and were shortened"
         yield Measurement("bounded_parameters", "counter", text, self.bounded)
         text = "Times that the model topic held what the server had not published, and was written anew"
         yield Measurement("model_repairs", "counter", text, self.mended)

@@ -65,9 +65,7 @@ class LoneClient:
         self._mixtures = ClientMixtures(features.kernels, len(LOCAL_EXPERTS) + len(river), MIXTURES, loss)
         other_bytes = self._scales.layout.itemsize + self._mixtures.layout.itemsize
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
-        self._local = LocalExperts(
-            LOCAL_EXPERTS, project.width, other_bytes, river, kind, detector != "none", _NothingRemembered()
-        )
+        self._local = LocalExperts(LOCAL_EXPERTS, project.width, other_bytes, river, kind, detector != "none", _NothingRemembered())
         for owner in (self._scales, self._mixtures, self._local):
             owner.grow(1)
         self._step = self._new_step()
@@ -92,7 +90,8 @@ class LoneClient:
     def learn(self, inputs: Floats, label: float) -> None:
         """Learn a sample, inputs (1, d), and its label."""
         seen, self._looked_at = self._look_at(inputs), None
-        scale, forecast, labels = seen.scale, seen.forecast, np.array([label])
+        scale, forecast = seen.scale, seen.forecast
+        labels = scale.bounded(np.array([label]))
         self._scales.restore(0, seen.moments[0])
         self._scales.learn(_ROW, labels)
         self._mixtures.learn(_ROW, forecast, scale.deviation, labels)

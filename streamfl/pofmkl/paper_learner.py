@@ -7,7 +7,7 @@ equations (4), (6), (7) and (9).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ LARGEST_SCORE = 1.001 * LARGEST_NUMBER
 # Of as many losses as there may be, each of which is the square of such a number.
 LARGEST_SUM = 1e60
 # What is published is at most one label range beyond either end of it. Nothing bounds what a model predicts that diverged, or that
-# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed.
+# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed. So a label
+# that is farther away is learnt as one of these, too: the paper's labels are within the range.
 LOWEST, HIGHEST = -1.0, 2.0
 
 
@@ -71,7 +72,8 @@ class PaperLearner:
         self._personal.give_back([row])
 
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> _Learnt:
-        kernels, starts, labels, labelled = self.kernels, batch.starts, batch.labels, batch.labelled
+        kernels, starts, labelled = self.kernels, batch.starts, batch.labelled
+        labels = np.clip(batch.labels, LOWEST, HIGHEST)
         kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
         plain_losses = self.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
@@ -90,13 +92,14 @@ class PaperLearner:
         self._count_bounded(scores)
 
         last = starts + batch.counts - 1
-        errors = np.where(labelled, np.square(predictions - labels), 0.0)
+        errors = np.where(labelled, np.square(predictions - batch.labels), 0.0)
         own_losses = self.loss.value(scores, labels) * labelled
         sums = np.stack([np.ones(len(labels)), labelled, errors, own_losses], axis=1)
         personal[:, :kernels] = log_weights[last] + changes[last]
         personal[:, kernels:-4] += np.add.reduceat(plain_losses, starts, axis=0)
         personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
         self._personal.numbers[batch.rows] = personal
+        batch = replace(batch, labels=labels)
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -137,16 +140,18 @@ class PaperLearner:
         then = np.frombuffer(b"".join(forecasts), self._forecast_type)
         scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
         predictions = self._published(scores)
-        plain_losses = self.loss.value(kernel_predictions, labels[:, None])
+        learnt = np.clip(labels, LOWEST, HIGHEST)
+        plain_losses = self.loss.value(kernel_predictions, learnt[:, None])
         changes = -self.learning_rate * (plain_losses + self.regularisation * squared_norms)
         personal = self._personal.numbers[rows]
         log_weights = personal[:, : self.kernels].copy()
         personal[:, : self.kernels] += changes
         personal[:, self.kernels : -4] += plain_losses
-        personal[:, -3:] += np.stack([np.ones(len(rows)), np.square(predictions - labels), self.loss.value(scores, labels)], axis=1)
+        sums = [np.ones(len(rows)), np.square(predictions - labels), self.loss.value(scores, learnt)]
+        personal[:, -3:] += np.stack(sums, axis=1)
         self._personal.numbers[rows] = personal
         one = np.ones(len(rows), np.intp)
-        batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
+        batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), learnt, one.astype(np.bool_))
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     @property

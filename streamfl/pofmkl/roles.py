@@ -49,6 +49,9 @@ CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 # Seconds, and rounds that time out, without a new model after which a client is not ready.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
+# Nobody says how many samples an asynchronous client adds up. Their gradients seldom point the same way.
+MOST_SAMPLES = 100
+
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
 # Without small segments the part that is never compacted, the active one, would be up to 1 GiB to read at every start.
@@ -138,12 +141,22 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
     """The step of a shard of so many kernels, by the preset."""
     learning, row_length = settings.learning, 2 * settings.learning.features_per_kernel
     if learning.preset == "paper":
-        return lambda kernels: AveragedStep(settings.federation.clients)
+        return lambda kernels: AveragedStep(settings.federation.clients, _longest_step(settings), learning.regularisation)
     if learning.server_step == "gradient":
         return lambda kernels: StochasticGradient(learning.rate)
     if learning.server_step == "adagrad":
         return lambda kernels: AdaGrad(kernels, row_length, learning.rate)
     return lambda kernels: RecursiveLeastSquares(kernels, row_length, dtype=_dtype(settings))
+
+
+def _longest_step(settings: PofmklSettings) -> float:
+    """With the paper's preset: eta / p of the smallest p that a client may draw with, times the most samples of an update."""
+    learning = settings.learning
+    if not learning.effective_exploration:
+        return math.inf
+    samples = 1 if learning.staleness == "lockstep" else learning.max_staleness or MOST_SAMPLES
+    # Clients say for themselves how many kernels they send: a bin may be of one.
+    return learning.rate * samples * settings.kernel_count / learning.effective_exploration
 
 
 def _build_client(settings: PofmklSettings) -> PofmklClient:
@@ -361,8 +374,6 @@ ROLES: dict[str, RoleKind[Any]] = {
             _client_partitions,
             begins_anew=True,
         ),
-        RoleKind(
-            SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True
-        ),
+        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True),
     )
 }

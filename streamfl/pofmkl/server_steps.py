@@ -34,6 +34,8 @@ __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "St
 
 # Of recursive least squares, unless somebody studies others.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
+# The largest label that a client of the paper's preset learns, and the rounding of what it sends.
+LARGEST_LABEL, LARGEST_ROUNDING = 2.0, 1.001
 
 
 class ServerStep(Protocol):
@@ -42,6 +44,10 @@ class ServerStep(Protocol):
     @property
     def largest_norm(self) -> float | None:
         """The Euclidean norm above which a row is refused; None: its numbers are bounded by ``LARGEST_STEP`` alone."""
+
+    @property
+    def shortened(self) -> int:
+        """Rows, since this was made, that were longer than an honest client's and counted as if they were not."""
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         """The parameters after these rows, taken in order.
@@ -64,14 +70,35 @@ class AveragedStep:
     """Gradients, of one or several samples each, added up and divided by the size K of the federation (POF-MKL, eq. 10):
 
     theta_i <- theta_i - (1/K) sum over the rows delta_ik of kernel i.
+
+    A client's row is the sum over its samples of (eta / p) (L'(theta_i . z, y) z + 2 lambda theta_i), equation (9). |z| = 1, and y
+    is learnt as from -1 to 2, so the norm of a row of one sample is at most
+
+        eta / p (2 (|theta_i| + 2) + 2 lambda |theta_i|).
+
+    A row that is longer than ``factor`` times the bracket is shortened to that, and counted in ``shortened``.
+
+    clients: K.
+    factor: eta / p for the smallest p, times the most samples of a row.
+    regularisation: lambda.
     """
 
     largest_norm: float | None = None
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self, clients: int, factor: float = np.inf, regularisation: float = 0.0) -> None:
         self._clients = clients
+        self._factor = factor
+        self._regularisation = regularisation
+        self.shortened = 0
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        lengths = np.linalg.norm(parameters.astype(np.float64), axis=1)
+        longest = self._factor * (2.0 * (lengths + LARGEST_LABEL) + 2.0 * self._regularisation * lengths)[kernels]
+        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+        too_long = norms > LARGEST_ROUNDING * longest
+        if too_long.any():
+            self.shortened += int(too_long.sum())
+            rows = rows * np.where(too_long, longest / np.maximum(norms, longest), 1.0)[:, np.newaxis]
         selection = csr_array((np.ones(len(rows)), (kernels, np.arange(len(rows)))), shape=(len(parameters), len(rows)))
         averaged: NDArray[np.float64] = parameters - selection @ rows.astype(np.float64) / self._clients
         return averaged
@@ -119,6 +146,7 @@ class RecursiveLeastSquares:
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
+    shortened = 0
 
     def __init__(
         self,

@@ -99,13 +99,20 @@ class ShardModel:
 
     def apply(self, updates: Sequence[Update]) -> None:
         """Take a step of these updates, in order."""
-        federation, parameters = self._federation, self.parameters
+        federation, parameters, shortened = self._federation, self.parameters, self.step.shortened
         for block in blocks(updates, lambda update: update):
             kernels = list(chain.from_iterable(update.kernels for update in block))
             with np.errstate(over="ignore", invalid="ignore"):
                 places = np.array(kernels, dtype=np.intp) // federation.shards
                 parameters = self.step.apply(parameters, places, federation.steps(block))
             self._changed_kernels.update(kernels)
+        if shortened := self.step.shortened - shortened:
+            self._incidents.bounded += shortened
+            self._incidents.say(
+                "update_bounded",
+                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Have "
+                "server and clients the same [learning], or does somebody else write updates?",
+            )
         # A learning rate that is far too large makes them grow without end, and what is longer no client takes.
         parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
         lengths = norms(parameters)

@@ -65,9 +65,7 @@ def alone(
 
     Raises ConfigurationError for another preset.
     """
-    every = settings.model_copy(
-        update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})}
-    )
+    every = settings.model_copy(update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})})
     counts = samples_of(labels)
     # Those with many samples together: a round has all clients of its group for as long as possible.
     longest = np.argsort(-counts, kind="stable")
@@ -209,6 +207,7 @@ class _Stretch:
                 labels = group._labels[sample, rows]
                 if sample != number:
                     learnt = scales.scale(rows, group._at(sample, rows), group._lags[sample, rows])
+                labels = learnt.bounded(labels)
                 self._targets[number - self.start, rows] = np.where(learnt.known >= 2, learnt.target(labels), 0.0)
                 scales.learn(rows, labels, late=True)
             for place, one in enumerate((scale, learnt)):

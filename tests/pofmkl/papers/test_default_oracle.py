@@ -43,10 +43,11 @@ class OracleClient:
         """The sample is counted, and then seen from every view."""
         if self.samples == 0:
             self.origin = x
+        near = np.array([within(x[j], self.input_mean[j], self.input_squares[j], self.samples) for j in range(len(x))])
         self.samples += 1
-        before = x - self.input_mean
+        before = near - self.input_mean
         self.input_mean = self.input_mean + before / self.samples
-        self.input_squares = self.input_squares + before * (x - self.input_mean)
+        self.input_squares = self.input_squares + before * (near - self.input_mean)
         self.variances = self.input_squares / self.samples
         n = max(self.labels, 1)
         self.deviation = max(np.sqrt(self.squares / max(self.labels - 1, 1) * (1 + 1 / n)), 1e-3)
@@ -119,6 +120,7 @@ class OracleClient:
 
     def learn(self, y: float) -> float:
         """Returns the standardised label, 0 where too little is known."""
+        y = within(y, self.mean, self.squares, self.labels)
         if self.labels >= 1:
             losses = -np.log(self.experts if y > 0.5 else 1 - self.experts) if self.logistic else (self.experts - y) ** 2
             self.losses, self.count = MEMORY * self.losses + losses, MEMORY * self.count + 1
@@ -141,6 +143,14 @@ class OracleClient:
 
 
 NEIGHBOURS, MEMORY, RING = 3, 0.97, 256
+
+
+def within(value: float, mean: float, squares: float, count: int) -> float:
+    """As far from the mean as any of those before it could have been, or 8 deviations."""
+    if squares == 0:
+        return value
+    reach = max(np.sqrt(squares), 8 * np.sqrt(squares / count))
+    return float(min(max(value, mean - reach), mean + reach))
 
 
 def coarse(square: float) -> float:
@@ -261,8 +271,16 @@ def time_series(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Fl
     return inputs, 0.5 + 0.02 * np.cumsum(rng.standard_normal((rounds, clients)), axis=0) + 0.1 * np.sin(inputs[..., 1])
 
 
+def damaged(rounds: int, clients: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Values that no sensor meant, early and late, one and several in a row."""
+    inputs, labels = independent(rounds, clients, rng)
+    labels[[4, 40, 41], 0] = 50.0
+    labels[60, 2], inputs[20, 2, 0], inputs[50, 3, 1] = -3.0, 1e3, -1e4
+    return inputs, labels
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize("stream", [independent, time_series])
+@pytest.mark.parametrize("stream", [independent, time_series, damaged])
 def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) -> None:
     """Protects every equation of the default preset wherever the data sets are missing, constant columns and labels included."""
     inputs, labels = stream(90, 4, np.random.default_rng(5))

@@ -166,6 +166,29 @@ def test_adagrad_goes_on_with_its_squares() -> None:
     assert [key for key, _ in stayed.changed_state()] == [b"squares/0"]
 
 
+def test_a_row_of_the_paper_is_as_long_as_a_client_can_make_it() -> None:
+    """Protects the paper's preset without keys: an update of 1e18 moves a kernel as far as the longest honest one, and is counted.
+
+    The longest honest row is equation (9) for |y| = 2 and z opposite to theta.
+    """
+    eta, penalty, clients = 0.1, 0.01, 4
+    theta = np.zeros((KERNELS, LENGTH))
+    theta[0, 0] = 3.0
+    z = np.zeros(LENGTH)
+    z[0] = -1.0
+    honest = eta * (2 * (theta[0] @ z - 2.0) * z + 2 * penalty * theta[0])
+    step = AveragedStep(clients, eta, penalty)
+    kernels, rows = np.array([0, 1]), np.stack([honest, honest])
+    plain = AveragedStep(clients).apply(theta, kernels[:1], rows[:1])
+    np.testing.assert_array_equal(step.apply(theta, kernels[:1], rows[:1]), plain)
+    assert step.shortened == 0
+    moved = step.apply(theta, kernels, 1e18 * rows)
+    np.testing.assert_allclose(moved[0], plain[0], rtol=1e-12)
+    # A kernel of which nothing was learnt yet: 2 eta |y| is the most.
+    np.testing.assert_allclose(np.linalg.norm(moved[1]), 4 * eta / clients, rtol=1e-12)
+    assert step.shortened == 2
+
+
 def test_the_averaged_step_is_equation_ten() -> None:
     """Protects the paper's preset: theta_i - (1/K) sum of delta_ik, K the federation's size and not that of those heard."""
     kernels, units, _ = samples(50)

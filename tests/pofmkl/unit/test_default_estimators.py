@@ -113,6 +113,40 @@ def test_no_unit_of_the_label_has_to_be_known() -> None:
     np.testing.assert_allclose(predictions[2], predictions[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("at", ["label", "input"])
+def test_one_number_that_nobody_meant_is_soon_of_no_weight(at: str) -> None:
+    """Protects against faulty sensors: one label of 1e6 used to multiply the errors of hundreds of samples by millions."""
+    rng = np.random.default_rng(8)
+    inputs = rng.standard_normal((400, 3))
+    labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1] + 0.1 * rng.standard_normal(400)
+    errors = []
+    for damaged in (False, True):
+        model, lost = Regressor(features_per_kernel=20), []
+        for number, (row, label) in enumerate(zip(inputs, labels.tolist(), strict=True)):
+            x = dict(zip("abc", row.tolist(), strict=True))
+            if damaged and number == 200:
+                x, label = ({**x, "a": 1e6}, label) if at == "input" else (x, 1e6)
+            lost.append((model.predict_one(x) - label) ** 2)
+            model.learn_one(x, label)
+        errors.append(np.array(lost))
+    healthy, damaged_errors = errors
+    for first, last, most in ((202, 220, 10.0), (220, 300, 3.0), (300, 400, 1.5)):
+        assert damaged_errors[first:last].mean() <= most * healthy[first:last].mean()
+
+
+def test_a_new_level_is_learnt() -> None:
+    """Protects streams whose unit or place changes: what lies far off and stays there is believed after some samples."""
+    rng = np.random.default_rng(9)
+    inputs = rng.standard_normal((500, 3))
+    labels = inputs[:, 0] + np.where(np.arange(500) < 300, 0.0, 40.0)
+    model, lost = Regressor(features_per_kernel=20), []
+    for row, label in zip(inputs, labels.tolist(), strict=True):
+        x = dict(zip("abc", row.tolist(), strict=True))
+        lost.append((model.predict_one(x) - label) ** 2)
+        model.learn_one(x, label)
+    assert np.mean(lost[400:]) < 1.0
+
+
 def test_looking_at_a_sample_leaves_no_trace() -> None:
     """Protects dashboards and shadow traffic: a prediction that nobody learns from must not move the next one."""
     rows = list(datasets.TrumpApproval().take(60))

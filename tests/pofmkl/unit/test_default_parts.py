@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
 from streamfl.kernels import SQUARE
-from streamfl.kernels.online_scaling import moments_with, predictive_deviation
+from streamfl.kernels.online_scaling import moments_with, predictive_deviation, reach
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
@@ -48,6 +48,26 @@ def test_the_predictive_deviation_is_that_of_the_next_value() -> None:
         np.testing.assert_allclose(deviations, seen.std(axis=1, ddof=1) * np.sqrt(1 + 1 / count))
         assert np.mean(np.square(deviations)) == pytest.approx(np.mean(np.square(drawn[:, 4] - seen.mean(axis=1))), rel=0.03)
     assert predictive_deviation(np.array([0, 1, 9]), np.zeros(3), 0.25).tolist() == [0.25] * 3
+
+
+@pytest.mark.parametrize("drawn", ["normal", "rare"])
+def test_what_was_seen_once_is_within_reach_of_those_seen(drawn: str) -> None:
+    """Protects labels that are 0 but for rare large values: what came before is never cut when it comes again."""
+    rng = np.random.default_rng(4)
+    for count in (2, 5, 100, 3000):
+        values = rng.standard_normal(count) if drawn == "normal" else np.where(np.arange(count) == 1, 1e6, 0.0)
+        squares = np.array([count * values.var()])
+        assert np.abs(values - values.mean()).max() <= reach(np.array([count]), squares)[0] * (1 + 1e-12)
+
+
+def test_one_value_weighs_no_more_than_all_before_it() -> None:
+    """Protects scales: after 64 values or more, the variance at most doubles by one value, whatever it is."""
+    for count in (64, 1000):
+        values = np.random.default_rng(5).standard_normal(count)
+        squares = np.array([count * values.var()])
+        far = values.mean() + reach(np.array([count]), squares)
+        _, after = moments_with(np.array([count + 1]), np.array([values.mean()]), squares, far)
+        assert squares[0] < after[0] <= 2 * squares[0] * (1 + 1e-12)
 
 
 def test_views_have_bounded_norms_and_no_constant_columns() -> None:
