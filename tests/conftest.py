@@ -28,6 +28,8 @@ with warnings.catch_warnings():
 
 
 ROOT = Path(__file__).parents[1]
+# Brokers of tests live for seconds: to compile and collect for long runs would take most of their time.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # The edit loop tries a quarter of the examples; `make test` tries all.
 FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
 FEWER = 4
