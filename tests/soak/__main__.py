@@ -22,6 +22,7 @@ if __name__ == "__main__":
     parser.add_argument("--mode", help="how it learns, as the system calls it; left out: its first mode")
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=3, help="brokers of the cluster")
     parser.add_argument("--rate", type=float, default=50.0, help="samples a second")
+    parser.add_argument("--keys", action="store_true", help="members have keys")
     parser.add_argument("--outage", type=float, default=120.0, help="seconds that the whole cluster is away at the end; 0: none")
     parser.add_argument("--kinds", default=None, help="only these kinds of faults, in this order, separated by commas")
     parser.add_argument("--report", type=Path, default=Path("soak.json"))
@@ -32,7 +33,7 @@ if __name__ == "__main__":
         parser.error(str(error))
     if chosen.mode not in (None, *system.modes):
         parser.error(f"--mode {chosen.mode}: {name} knows {', '.join(system.modes)}")
-    plan = Plan(chosen.mode or system.modes[0], chosen.scheme, chosen.nodes, chosen.seed, chosen.rate)
+    plan = Plan(chosen.mode or system.modes[0], chosen.scheme, chosen.nodes, chosen.seed, chosen.rate, chosen.keys)
     console = Console(width=132)
     kinds = None if chosen.kinds is None else [kind.strip() for kind in chosen.kinds.split(",") if kind.strip()]
     report = run(name, plan, 60 * chosen.minutes, chosen.outage, kinds, console)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from soak.subject import PARTITIONS, Plan, SoakedSystem
+from identities import Keys
+from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
 
 from streamfl.role import TopicSpec
 from streamfl.runtime.kinds import find_kind
@@ -47,7 +48,18 @@ def write_configuration(system: SoakedSystem, plan: Plan, url: str, folder: Path
     for name, member in system.members(plan).items():
         files[name] = folder / f"{name}.toml"
         files[name].write_text(member.sections + bus)
+    if plan.keys:
+        give_keys(files, Keys(folder, FEDERATION))
     return files
+
+
+def give_keys(files: Mapping[str, Path], keys: Keys) -> None:
+    """A key for every member, which may speak for its party, or for every client."""
+    for name, settings in load_members(files).items():
+        party = getattr(settings, "party", None)
+        sections = files[name].read_text().replace("[federation]\n", f'[federation]\nmembers = "{keys.file}"\n')
+        files[name].write_text(f'{sections}\n[identity]\nkey_file = "{keys.key_file(name)}"\n')
+        keys.add(name, settings.role.kind, speaks_for=("*",) if party is None else (party.name,))
 
 
 def load_members(files: Mapping[str, Path]) -> dict[str, RoleSettings]:

@@ -31,6 +31,7 @@ class Plan:
     mode: how the system learns, one of its modes.
     nodes: of the cluster.
     rate: samples a second, of all members.
+    keys: members have keys, and what they send each other is sealed.
     """
 
     mode: str
@@ -38,6 +39,7 @@ class Plan:
     nodes: int = 1
     seed: int = 0
     rate: float = 50.0
+    keys: bool = False
 
 
 @dataclass(frozen=True)
