@@ -57,6 +57,8 @@ Integers = NDArray[np.int64]
 MARGINAL = {"choices": 0.4, "values": 0.4, "norms": 0.2}
 TWO_ROUND = {"choices": 0.25, "values": 0.2, "rows": 0.25, "products": 0.2, "gram": 0.1}
 EXACT_BITS = 52
+# Of a mean of products within 1.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,22 @@ class SelectionPlan:
         # Without a prediction a score moves by 2.
         each = rho_of_choice(2 * self.rate * 2 * FEATURE_ONE * RESIDUAL_ONE)
         return self.columns * each + sum(noise.rho for noise in self.noises.values())
+
+    def range_of(self, kind: str, rows: int) -> tuple[float, float]:
+        """Between what a released number of this kind lies, whatever the rows are and however the noise falls. rows: n."""
+        one = {
+            "values": FEATURE_ONE * RESIDUAL_ONE * rows,
+            "norms": FEATURE_ONE**2 * rows,
+            "rows": FEATURE_ONE,
+            "products": (FEATURE_ONE << row_bits(self.row_bound)) * rows,
+            "gram": FEATURE_ONE**2 * rows,
+        }[kind]
+        noise = self.noises.get(kind)
+        # Values are rounded to the noise's unit.
+        added = 0.0 if noise is None else (noise.largest + 1) * noise.unit / one
+        exact = self.row_bound if kind == "products" else 1
+        lowest = 0 if kind == "norms" else -exact
+        return lowest - added - ROUNDING, exact + added + ROUNDING
 
     def product_deviation(self, rows: int) -> float:
         """Of the noise on one number of A_k'Z / n. rows: n."""

@@ -14,7 +14,6 @@ from streamfl.changelog import ChangedParts
 from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.estimator import Calculation, Question
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
-from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import Refit, refitted
@@ -28,8 +27,6 @@ Floats = NDArray[np.float64]
 KEY = b"selection"
 # Asked for choices; asked for products; there are weights.
 CHOOSING, MULTIPLYING, OVER = range(3)
-# Of means of products within 1: no noise that costs less than everything takes them further.
-LARGEST = 1e9
 
 
 class _Progress(msgspec.Struct, array_like=True):
@@ -153,14 +150,15 @@ class Selection:
     def _end(self, takers: list[str], found: Floats) -> None:
         """Weights of the chosen columns of these parties, one party's behind another's."""
         weights, at = {}, 0
+        # What a least squares comes to depends on what parties told, and what is beyond the ball could not be taken back.
+        radius = self._public.settings.learning.radius
+        found = found * min(1.0, radius / max(float(np.sum(np.abs(found))), radius))
         for party in takers:
             own = np.zeros(self._public.settings.federation.columns[party])
             columns = self._columns(party)
             own[columns] = found[at : at + len(columns)]
             at += len(columns)
             weights[party] = weights_of(own)
-        if not float(np.sum(np.abs(found))) <= self._public.settings.learning.radius * (1 + SLACK):
-            raise AssertionError("the least squares has left its ball")
         self._weights.write(msgspec.msgpack.encode(weights))
         self._progress.step = OVER
         self._counts["iterations"] += 1
@@ -176,18 +174,28 @@ class Selection:
             raise PeerError("quota", f"{party!r} has chosen {len(columns)} columns, {count} are its part")
         norms, rows = (0, count * self._rows) if self._is_two_round else (count, 0)
         for given, size, what in ((chosen.values, count, "values"), (chosen.norms, norms, "norms"), (chosen.rows, rows, "rows")):
-            _check_numbers(given, size, what)
+            self._check_numbers(party, given, size, what)
         return 2 * count + norms + rows
 
     def _check_products(self, party: str, products: Products) -> int:
         own = len(self._columns(party))
         others = sum(len(self._columns(other)) for other in self._choosers if other != party)
-        _check_numbers(products.products, own * others, "products")
-        _check_numbers(products.gram, own * own, "gram")
-        gram = _floats(products.gram).reshape(own, own)
+        self._check_numbers(party, products.products, own * others, "products")
+        gram = self._check_numbers(party, products.gram, own * own, "gram").reshape(own, own)
         if not np.array_equal(gram, gram.T):
             raise PeerError("implausible", "products of columns among themselves are symmetric")
         return own * others + own * (own + 1) // 2
+
+    def _check_numbers(self, party: str, content: bytes, count: int, kind: str) -> Floats:
+        """(count,). PeerError for what the public plan does not allow the party to release."""
+        numbers = decode_array(content, np.float64, (count,), kind)
+        if not count:
+            return numbers
+        lowest, highest = self._public.selection_plan(party).range_of(kind, self._rows)
+        if not ((numbers >= lowest) & (numbers <= highest)).all():
+            text = f"{kind} from {numbers.min():g} to {numbers.max():g}, where no noise takes them beyond {lowest:g} to {highest:g}"
+            raise PeerError("out_of_bounds", text)
+        return numbers
 
     @property
     def _choosers(self) -> list[str]:
@@ -216,12 +224,6 @@ class Selection:
             mask = np.concatenate([np.zeros(0, dtype=bool), *kept])
             products[party] = _matrix(given.products, count, len(mask))[:, mask]
         return gram_of(own, products)
-
-
-def _check_numbers(content: bytes, count: int, what: str) -> None:
-    numbers = decode_array(content, np.float64, (count,), what)
-    if (np.abs(numbers) > LARGEST).any():
-        raise PeerError("out_of_bounds", f"{what} are means of products within 1, and one is beyond {LARGEST:g}")
 
 
 def _floats(content: bytes) -> Floats:

@@ -386,3 +386,40 @@ def test_wrong_choices_are_refused_and_change_nothing(estimator: str) -> None:
         for reason, other in (("shape", change(made, products=b"")), ("implausible", change(made, gram=gram.tobytes()))):
             assert server.hear("party-0", "products", other, 1) == [reason]
         assert server.hear("party-0", "products", made, 1) == []
+
+
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+@pytest.mark.parametrize("privacy", [{"epsilon": 5.0}, EXACT])
+def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy: dict[str, Any]) -> None:
+    """Protects the model, and the server's process, from a party that lies: values of 1e5 used to end it.
+
+    What is just within the plan is taken, for honest noise may have come to it, and the fit ends with weights in their ball.
+    """
+    server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
+    change = msgspec.structs.replace
+    plan = server.public.selection_plan("party-0")
+    said = list(server.said)
+    lied = set()
+    while said:
+        party, message = said.pop(0)
+        answer = found[party].hear(message)
+        if answer is None:
+            continue
+        kind, content = answer[0], answer[1]
+        if party == "party-0":
+            for name in ("values", "norms", "rows", "products", "gram"):
+                given = np.frombuffer(getattr(content, name, b""), "<f8").copy()
+                if not len(given):
+                    continue
+                lied.add(name)
+                lowest, highest = plan.range_of(name, ROWS)
+                for beyond in (lowest - 1e-6, highest + 1e-6, 1e5, -1e5):
+                    lie = np.full(len(given), beyond).tobytes()
+                    assert server.hear(party, kind, change(content, **{name: lie}), 1) == ["out_of_bounds"]
+                within = np.full(len(given), highest - 1e-6).tobytes()
+                content = change(content, **{name: within})
+        assert server.hear(party, kind, content, 1) == []
+        said += [one for one in server.said if one[1].kind != "model"]
+    assert lied == ({"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"})
+    assert server.task.estimator.over
+    assert server.task.estimator.l1_norm <= 0.9 * (1 + 1e-12)
