@@ -31,11 +31,10 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
 
-__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
 # Distances between entities that the bandwidth is the median of, at least.
 FEWEST_DISTANCES = FEWEST_ENTITIES // 2
-LARGEST_ALPHA = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +192,7 @@ class SgdIteration(Iteration):
         # More than one where the limit was lowered.
         for _ in range(1 + (model.kept - model.limit) // model.block):
             model.drop_oldest()
-        model.put(model.newest, np.clip(alphas, -LARGEST_ALPHA, LARGEST_ALPHA))
+        model.put(model.newest, alphas)
         model.end_iteration()
         self._labelled.use(learning.block_instances)
         self.ended = True

@@ -22,7 +22,8 @@ from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["Expansion", "KernelModel"]
 
-LARGEST_ALPHA = 1e150
+# Of a coefficient as it is remembered, that is, divided by the common factor of all. Sums of squares of sums of these are finite.
+LARGEST_ALPHA = 1e100
 
 
 @dataclass(frozen=True)
@@ -173,9 +174,10 @@ class KernelModel:
         return True
 
     def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
-        """Coefficients of a kept block, or of the next new one, (R,)."""
+        """Coefficients of a kept block, or of the next new one, (R,); cut at what can be remembered."""
         number = block.first // self.block
-        self._alphas[number] = alphas / self._record.scale
+        with np.errstate(over="ignore"):
+            self._alphas[number] = np.clip(np.nan_to_num(alphas / self._record.scale), -LARGEST_ALPHA, LARGEST_ALPHA)
         self._record.next = max(self._record.next, block.first + self.block)
         self._parts.remember(b"alphas/%d" % number, encode_array(self._alphas[number]))
         self._changed()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.iteration import LARGEST_ALPHA, Iteration, Learning
+from streamfl.fdskl.iteration import Iteration, Learning
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.model import KernelModel
@@ -125,7 +125,7 @@ class NewtonIteration(Iteration):
             alphas = model.alphas(block)
             step = solve_block(features, outputs, labels, alphas, model.limit, learning.regularisation, learning.loss)
             outputs = outputs + features @ step.astype(np.float32)
-            model.put(block, np.clip(alphas + step, -LARGEST_ALPHA, LARGEST_ALPHA))
+            model.put(block, alphas + step)
         model.end_visits(len(self._blocks))
         self._labelled.use(learning.block_instances)
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]

@@ -153,6 +153,23 @@ def test_a_model_decays_by_one_factor_and_is_restored() -> None:
     np.testing.assert_allclose(old.alphas, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("alphas", [[1e99, -1e120], [np.inf, np.nan], [1e-300, 3.0]])
+@pytest.mark.parametrize("scale", [1.0, 1e-99])
+def test_whatever_is_written_of_a_model_is_taken_back(alphas: list[float], scale: float) -> None:
+    """Protects a restart after steps that were far too long: coefficients are divided by the common factor before they are written.
+
+    They used to be cut at 1e100 before that, and refused above 1e150 at the restart.
+    """
+    parts = ChangedParts()
+    one, other = KernelModel(parts, 2, 6), KernelModel(ChangedParts(), 2, 6)
+    one.set_bandwidth(1.5)
+    one.decay_to(scale)
+    one.put(one.newest, np.array(alphas))
+    one.end_iteration()
+    restored(other, parts, {b"model": "restore", b"alphas": "restore_alphas"})
+    np.testing.assert_array_equal(other.snapshot().alphas, one.snapshot().alphas)
+
+
 @pytest.mark.parametrize(
     "content", [[1, 4, 2, 1.0, 0, 1.0, 0], [1, 1, 4, 1.0, 0, 1.0, 0], [1, 0, 2, 0.0, 0, 1.0, 0], [1, 0, 2, 1.0, 0, np.nan, 0]]
 )
