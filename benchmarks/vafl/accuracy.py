@@ -142,12 +142,13 @@ def measured(name: str, seed: int, folder: Path) -> tuple[str, float]:
 
 
 def settings(data: str, sections: dict[str, Any], seed: int, online: bool = False) -> VaflSettings:
-    """AdaGrad with .03 in batches of 16 at every member, as where nothing is said.
+    """AdaGrad with .03 in batches of 16 at every member, on inputs as they come.
 
     online: an entity that is shown once only is predicted when all parties have shown it.
     """
     images = data != "a9a"
-    learning = {"loss": "softmax" if images else "logistic", "classes": 10 if images else None, **sections.get("learning", {})}
+    learning = {"loss": "softmax" if images else "logistic", "classes": 10 if images else None, "learning_rate": 0.03}
+    learning |= sections.get("learning", {})
     return VaflSettings.model_validate(
         {
             "federation": {
@@ -161,6 +162,7 @@ def settings(data: str, sections: dict[str, Any], seed: int, online: bool = Fals
             # Slow parties show entities long after the others: nothing expires.
             "alignment": {"quorum": PARTIES[data] if online else 1, "revise": False, "expiry_seconds": 1e6},
             **{key: value for key, value in sections.items() if key not in ("federation", "learning")},
+            "embedding": {"standardise": False, **sections.get("embedding", {})},
             **({"privacy": {**sections["privacy"], "secret_file": _secret()}} if "privacy" in sections else {}),
             "learning": learning,
         }

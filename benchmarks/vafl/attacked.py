@@ -57,6 +57,8 @@ def settings(sections: Mapping[str, Mapping[str, Any]], size: int = 1) -> VaflSe
     content: dict[str, Any] = {
         "federation": {"name": "attacked", "seed": 3, "parties": list(PARTIES), "embedding_size": size},
         "role": {"kind": "simulation"},
+        # What is found is compared with the columns as they are.
+        "embedding": {"standardise": False},
         "learning": {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": BATCH, "in_flight": BATCH, "wait_for": 2},
         "alignment": {"quorum": 2},
     }

@@ -33,7 +33,12 @@ LARGEST_REMEMBERED = 1e220
 
 
 class Optimiser(Protocol):
-    """How parameters move along a gradient."""
+    """How parameters move along a gradient.
+
+    learning_rate: eta; it may be changed between two steps.
+    """
+
+    learning_rate: float
 
     @property
     def arrays(self) -> Mapping[str, NDArray[np.float64]]:
@@ -64,11 +69,11 @@ class StochasticGradient(_Remembers):
     arrays: Mapping[str, NDArray[np.float64]] = {}
 
     def __init__(self, learning_rate: float, decay: bool = False) -> None:
-        self._learning_rate = learning_rate
+        self.learning_rate = learning_rate
         self._decay = decay
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
-        rate = self._learning_rate / number if self._decay else self._learning_rate
+        rate = self.learning_rate / number if self._decay else self.learning_rate
         parameters[rows] -= (rate * gradient).astype(parameters.dtype, copy=False)
 
 
@@ -81,14 +86,14 @@ class AdaGrad(_Remembers):
     squares = ("squares",)
 
     def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
-        self._learning_rate = learning_rate
+        self.learning_rate = learning_rate
         self._squares = np.zeros(shape)
         self.arrays = {"squares": self._squares}
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
         self._squares[rows] += np.square(gradient, dtype=np.float64)
         # A coordinate that no gradient ever had would be 0 / 0.
-        moved = self._learning_rate * gradient / (1e-8 + np.sqrt(self._squares[rows]))
+        moved = self.learning_rate * gradient / (1e-8 + np.sqrt(self._squares[rows]))
         parameters[rows] -= moved.astype(parameters.dtype, copy=False)
 
 
@@ -98,7 +103,7 @@ class Adam(_Remembers):
     squares = ("square",)
 
     def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
-        self._learning_rate = learning_rate
+        self.learning_rate = learning_rate
         self._mean, self._square = np.zeros(shape), np.zeros(shape)
         self.arrays = {"mean": self._mean, "square": self._square}
 
@@ -107,7 +112,7 @@ class Adam(_Remembers):
         self._square[rows] += 0.001 * (np.square(gradient, dtype=np.float64) - self._square[rows])
         mean = self._mean[rows] / (1 - 0.9**number)
         root = np.sqrt(self._square[rows] / (1 - 0.999**number))
-        parameters[rows] -= (self._learning_rate * mean / (root + 1e-8)).astype(parameters.dtype, copy=False)
+        parameters[rows] -= (self.learning_rate * mean / (root + 1e-8)).astype(parameters.dtype, copy=False)
 
 
 def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:

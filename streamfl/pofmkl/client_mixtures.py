@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.kernels.log_weights import normalised
-from streamfl.kernels.online_scaling import clipped
+from streamfl.learning.online_scaling import clipped
 from streamfl.pofmkl.client_journal import Forecast
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step

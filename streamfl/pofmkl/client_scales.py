@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels.online_scaling import clipped, moments_with, predictive_deviation, reach
+from streamfl.learning.online_scaling import clipped, moments_with, predictive_deviation, reach
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 

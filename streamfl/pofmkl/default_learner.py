@@ -3,7 +3,7 @@
 Each part with state of its own is a module: the scale of inputs and labels (:mod:`streamfl.pofmkl.client_scales`), the experts'
 weights (:mod:`streamfl.pofmkl.client_mixtures`), the client's own experts and the samples that they are made from
 (:mod:`streamfl.pofmkl.local_experts`), and what is remembered of all this (:mod:`streamfl.pofmkl.client_journal`). This module puts
-them in order. The equations without state are in :mod:`streamfl.kernels.online_scaling`, :mod:`streamfl.pofmkl.views`,
+them in order. The equations without state are in :mod:`streamfl.learning.online_scaling`, :mod:`streamfl.pofmkl.views`,
 :mod:`streamfl.pofmkl.neighbours` and :mod:`streamfl.pofmkl.mixture`; the server's side is :mod:`streamfl.pofmkl.server_steps`.
 """
 
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 class DefaultLearner:
     """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
 
-    A label that lies far from its mean is learnt as a nearer one (``reach`` in :mod:`streamfl.kernels.online_scaling`); errors and
+    A label that lies far from its mean is learnt as a nearer one (``reach`` in :mod:`streamfl.learning.online_scaling`); errors and
     regret are told of it as it came. It is predicted in units of its own running mean m and deviation s, so no range is assumed:
         f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
     The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter

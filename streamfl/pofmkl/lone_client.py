@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
-from streamfl.kernels.online_scaling import clipped
 from streamfl.learning.one_thread import one_thread
+from streamfl.learning.online_scaling import clipped
 from streamfl.pofmkl.client_journal import ChangedParts, Forecast
 from streamfl.pofmkl.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale

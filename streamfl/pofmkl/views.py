@@ -12,31 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import FeatureMap, frequencies, grid
-from streamfl.kernels.online_scaling import clipped
+from streamfl.learning.online_scaling import LARGEST_DEVIATION, standardised
 from streamfl.seeding import philox_key
 
-__all__ = ["VIEWS", "ViewedFeatures", "centred", "standardised"]
+__all__ = ["VIEWS", "ViewedFeatures", "centred"]
 
 VIEWS = ("standardised", "centred", "standardised-lags", "centred-lags")
-LARGEST_DEVIATION = 3.0
 LAGS = 2
 LAG_SCALE = 0.5
 
 Floats = NDArray[np.float64]
-
-
-def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
-    """Each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
-
-    inputs, means, variances: (samples, d).
-
-    Returns the same shape; each row has a norm of about 1, and 3 at most. Columns that never varied are 0.
-    """
-    varying = variances > 0
-    deviations = np.sqrt(np.where(varying, variances, 1.0))
-    scaled = clipped((inputs - means) / deviations, -LARGEST_DEVIATION, LARGEST_DEVIATION)
-    count = np.add.reduce(varying, axis=1, dtype=np.intp, keepdims=True)
-    return np.asarray(np.where(varying, scaled, 0.0) / np.sqrt(np.maximum(count, 1)))
 
 
 def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:

@@ -22,6 +22,9 @@ WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
 # nothing is left, and a sum on a grid might not be exact.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
+# Of AdaGrad on standardised inputs, found on fifteen tables: by whether the loss is the square, and whether the model is linear.
+RATES = {(False, True): 0.5, (False, False): 0.1, (True, True): 0.1, (True, False): 0.05}
+UNSCALED_RATE = 0.03
 
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
 
@@ -52,6 +55,10 @@ class EmbeddingSection(Section):
     """Of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
+    standardise: bool | None = None
+    """`true`: every input is brought to mean 0 and deviation 1 of its column so far, and cut 3 deviations away; all of an entity
+    together have a norm of about 1. Left out: `true`, but `false` with embedding.model, and with privacy.embedding_norm, where each
+    entity would change what is said of the others. A partition goes on as it began."""
     model: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """A model of your own, `"package.module:function"`, in place of the built-in network."""
 
@@ -85,8 +92,10 @@ class VerticalLearningSection(Section):
     41,496."""
     optimiser: OptimiserName | None = None
     """`sgd-decay` has learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
-    learning_rate: float = Field(default=0.03, gt=0, le=1e6, allow_inf_nan=False)
-    """eta."""
+    learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    """eta. Left out: 0.03, but with `adagrad` and inputs that are standardised 0.5 for a linear embedding, 0.1 for a network and
+    for a head; where learning.loss is `square` 0.1 for a linear embedding, 0.05 for a network. So say the loss at the parties, too.
+    """
     batch_size: int = Field(default=16, ge=1, le=10_000)
     """Gradients that make a step; of the coordinator's own steps: entities."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
@@ -221,6 +230,20 @@ class VaflSettings(VerticalSettings):
         return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
 
     @property
+    def standardise(self) -> bool:
+        """``embedding.standardise``, or what stands for it."""
+        given = self.embedding.standardise
+        return self.embedding.model is None and self.privacy.embedding_norm is None if given is None else given
+
+    def rate(self, standardised: bool, linear: bool) -> float:
+        """``learning.learning_rate``, or what stands for it."""
+        if self.learning.learning_rate is not None:
+            return self.learning.learning_rate
+        if not standardised or self.optimiser != "adagrad":
+            return UNSCALED_RATE
+        return RATES[self.learning.loss == "square", linear]
+
+    @property
     def number_bytes(self) -> int:
         """Of federation.precision."""
         return 8 if self.federation.precision == "float64" else 4
@@ -240,6 +263,11 @@ class VaflSettings(VerticalSettings):
         return self
 
     def _check_party(self) -> None:
+        if self.embedding.standardise and self.privacy.embedding_norm is not None:
+            raise ValueError(
+                "embedding.standardise = true has no meaning with privacy.embedding_norm: each entity would change what is said of "
+                "the others, which mu does not count; leave it out, and scale the columns by figures that are public"
+            )
         if self.party is None or self.samples is None:
             raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
         if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.moments import Moments
@@ -66,6 +65,7 @@ class VaflParty:
     requests: how often an entity is shown anew because the coordinator asks.
     ledger_limit: entities of a partition of which it is remembered what was released; of others nothing is sent.
     patience: seconds after which embeddings without any answer are trouble.
+    standardise: whether a partition that begins brings its inputs to one scale.
     catch_up_samples, catch_up_patience: see :class:`~streamfl.vafl.catch_up.CatchUp`.
     carry: of a sample's record, the headers that its embedding gets.
     """
@@ -93,6 +93,7 @@ class VaflParty:
         patience: float = math.inf,
         catch_up_samples: int = 0,
         catch_up_patience: float = math.inf,
+        standardise: bool = False,
         carry: Carry = carried_nothing,
     ) -> None:
         self.name = name
@@ -122,6 +123,7 @@ class VaflParty:
             ledger_limit=ledger_limit,
             catch_up_samples=catch_up_samples,
             catch_up_patience=catch_up_patience,
+            standardise=standardise,
         )
         self._moments = Moments()
         self._tasks: dict[int, PartyPartition] = {}
@@ -195,14 +197,12 @@ class VaflParty:
                 task.shown.expire(now)
             task.catch_up.pass_time(len(task.waiting), now)
             self._queue_waiting(task, now)
-        samples = [one.message.features for one in batch if isinstance(one.message, Sample)]
-        features = iter(encode_rows(np.array(samples, self.function.dtype)))
         gradients = [one.message.gradient for one in batch if isinstance(one.message, Reply)]
         checked = iter(bounded_rows(gradients, self.function.dtype, self.embedding_size)[1].tolist())
         for received in batch:
             task, message = self._tasks[received.record.partition], received.message
             if isinstance(message, Sample):
-                self._take_sample(task, message.client, next(features), self._carry(received.record), now)
+                self._take_sample(task, message, self._carry(received.record), now)
                 continue
             try:
                 self._check(received, message, next(checked))
@@ -228,7 +228,8 @@ class VaflParty:
 
     def embed(self, partition: int, inputs: NDArray[Any]) -> NDArray[Any]:
         """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n, embedding size)."""
-        return self._tasks[partition].model.embed(inputs)
+        task = self._tasks[partition]
+        return task.model.embed(task.scaled(inputs))
 
     def spent(self, partition: int, entity: str) -> float:
         """mu^2 of what was released of an entity."""
@@ -266,9 +267,10 @@ class VaflParty:
 
     # ---- what comes in
 
-    def _take_sample(self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float) -> None:
+    def _take_sample(self, task: PartyPartition, sample: Sample, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
-        task.life.begin(now)
+        task.begin(now)
+        entity, features = sample.client, task.take_in(sample.features)
         task.catch_up.rest -= 1
         if task.waiting.samples or task.busy:
             task.waiting.append(entity, features, headers)

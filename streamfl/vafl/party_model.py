@@ -39,6 +39,7 @@ class PartySteps:
     in_flight: entities that may be on their way, from their embedding to the step on their gradient, before the next has to wait;
         None: any number.
     regularisation: lambda of lambda |theta|^2 / 2.
+    unscaled_rate: eta_m of a partition that goes on with inputs as they come, though others are standardised; None: the same.
     """
 
     optimiser: OptimiserName = "adagrad"
@@ -46,6 +47,7 @@ class PartySteps:
     batch_size: int = 16
     in_flight: int | None = None
     regularisation: float = 0.0
+    unscaled_rate: float | None = None
 
 
 class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -102,6 +104,10 @@ class PartyModel:
         self._gradient_noise = 0.0 if noise is None else noise.step_noise
         self._answered: list[AnsweredEntity] = []
         self._moved = False
+
+    def go_on_unscaled(self) -> None:
+        """The partition began before inputs were standardised."""
+        self._optimiser.learning_rate = self._steps.unscaled_rate or self._steps.learning_rate
 
     # ---- embeddings
 

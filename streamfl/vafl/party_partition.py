@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.changelog import ChangedParts
+from streamfl.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.role import Notice, PeerError
@@ -22,6 +24,7 @@ from streamfl.vafl.party_model import AnsweredEntity, PartyModel, PartySteps
 from streamfl.vafl.party_noise import PartyNoise
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.shown_entities import ShownEntities, WaitingSamples
+from streamfl.wire import encode_array
 
 __all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
 
@@ -45,6 +48,7 @@ class PartySettings:
     ledger_limit: int
     catch_up_samples: int
     catch_up_patience: float
+    standardise: bool
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ class PartyPartition:
         # With in_flight it never shows all at once, behind or not.
         samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
         self.catch_up = CatchUp(self.life, self.shown, samples, settings.catch_up_patience)
+        # None: inputs are shown as they come.
+        self._scale = RunningScale(settings.inputs) if settings.standardise else None
+        self._scale_changed = False
         mechanism, name = settings.mechanism, settings.name
         self.ledger = Ledger(settings.ledger_limit, None if mechanism is None else mechanism.budget)
         noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
@@ -101,6 +108,28 @@ class PartyPartition:
     def _first_parameters(self, start: bytes) -> NDArray[Any]:
         settings = self._settings
         return settings.function.initial(settings.seed, settings.name, *((self.partition, start.hex()) if start else ()))
+
+    def begin(self, now: float) -> None:
+        """The partition's life begins with its first sample, if it has not begun."""
+        if self._scale is not None and self.life.epoch is not None and not self._scale.rows:
+            # A release that did not standardise began it, and the model has learnt from inputs as they came.
+            self._scale = None
+            self.model.go_on_unscaled()
+        self.life.begin(now)
+
+    def take_in(self, inputs: Sequence[float]) -> bytes:
+        """A sample's inputs as they are shown, raw numbers."""
+        numbers = np.array(inputs, np.float64)
+        if self._scale is not None:
+            self._scale_changed = True
+            numbers = self._scale.see(numbers)
+        return encode_array(numbers.astype(self._settings.function.dtype))
+
+    def scaled(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Samples as they would be shown now, (n, inputs); they leave no trace."""
+        if self._scale is None:
+            return inputs
+        return self._scale.scaled(inputs.astype(np.float64)).astype(self._settings.function.dtype)
 
     @property
     def busy(self) -> bool:
@@ -138,7 +167,10 @@ class PartyPartition:
         )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
-        return chain(self._parts.changed_state(), self.model.changed_state(), self.ledger.changed_state())
+        yield from chain(self._parts.changed_state(), self.model.changed_state(), self.ledger.changed_state())
+        if self._scale is not None and self._scale_changed:
+            self._scale_changed = False
+            yield from changed_chunks(self._scale.arrays)
 
     def restore(self, key: bytes, value: bytes) -> Notice | None:
         """Take back one part. Returns what the operator is to know of it, if anything.
@@ -162,6 +194,8 @@ class PartyPartition:
             ended = None if settings.mechanism is not None else promise_ended(settings.name, "[privacy]", settings.without_noise)
             self.ledger.restore(name, value)
             return ended
+        elif self._scale is not None and name.startswith(b"moments/"):
+            restore_chunk(self._scale.arrays, key, value, self._scale.check)
         else:
             self.model.restore_array(key, value)
         return None

@@ -18,6 +18,8 @@ _PACE = {
     # Who may speak for whom is checked with each message.
     "federation.members",
     "learning.learning_rate",
+    # A partition goes on as it began.
+    "embedding.standardise",
     "learning.batch_size",
     "learning.regularisation",
     "learning.in_flight",

@@ -94,13 +94,19 @@ def _build_party(settings: VaflSettings) -> VaflParty:
     inputs = SampleReader(settings.required_samples("a vafl-party").samples).dimension
     _check_remembered(settings, inputs)
     secret = _secret(settings)
+    linear = settings.embedding.model is None and not settings.embedding.hidden
     return VaflParty(
         name=settings.required_party(),
         function=embedding_function(settings, inputs),
         inputs=inputs,
         embedding_size=settings.federation.embedding_size,
         steps=PartySteps(
-            settings.optimiser, learning.learning_rate, learning.batch_size, learning.in_flight, learning.regularisation
+            settings.optimiser,
+            settings.rate(settings.standardise, linear),
+            learning.batch_size,
+            learning.in_flight,
+            learning.regularisation,
+            settings.rate(False, linear),
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
@@ -114,6 +120,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         patience=alignment.patience_seconds,
         catch_up_samples=learning.catch_up_samples,
         catch_up_patience=learning.catch_up_patience_seconds,
+        standardise=settings.standardise,
         carry=settings.predictions.carried(by_party=True),
     )
 
@@ -141,7 +148,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         embedding_size=settings.federation.embedding_size,
         head=head(settings),
         loss=loss,
-        steps=HeadSteps(settings.optimiser, learning.learning_rate, learning.batch_size, learning.regularisation),
+        steps=HeadSteps(settings.optimiser, settings.rate(True, False), learning.batch_size, learning.regularisation),
         alignment=Alignment(
             quorum=alignment.quorum,
             learning_quorum=learning.quorum,

@@ -8,6 +8,8 @@ parties = ["bank", "shop"]
 embedding_size = 1
 [role]
 kind = "vafl-coordinator"
+[embedding]
+standardise = false
 [learning]
 learning_rate = 0.05
 {learning}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -236,17 +237,12 @@ def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[
     """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
     settings = chosen.settings
     function, learning = embedding_function(settings, 2), settings.learning
-    features = {
-        reading.client: np.array([reading.content["x"]])
-        for readings in (*chosen.readings, chosen.last)
-        for reading in readings
-        if reading.topic == f"samples-{party}"
-    }
+    features = _shown(bus, chosen, party)
     state = latest(bus, f"{settings.federation.name}.{party}.state")
     forgotten, unclear = _forgotten(bus, chosen, party, replies) if chosen.forgets else (set(), set())
     for partition in set(range(chosen.partitions)) - unclear:
         parameters = function.initial(settings.federation.seed, party)
-        optimiser = optimiser_named(settings.optimiser, learning.learning_rate, function.size)
+        optimiser = optimiser_named(settings.optimiser, learning.learning_rate or 0.0, function.size)
         versions = [parameters.copy()]
         gathered: list[tuple[str, NDArray[Any]]] = []
         for place, _, reply in replies:
@@ -277,6 +273,33 @@ def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[
         if remembered is not None or len(versions) > 1:
             apart = float(np.abs(np.frombuffer(remembered or b"") - parameters).max()) if remembered else float("inf")
             require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
+
+
+def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[np.float64]]:
+    """By entity, what its embeddings are made of, (1, inputs): each input over the deviation of all in its partition so far.
+
+    In the order of the topic, whatever was killed meanwhile. An input counts no farther from the mean than the root of the summed
+    squares before it, or 8 deviations.
+    """
+    found: dict[str, NDArray[np.float64]] = {}
+    earlier: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+    for record in bus.read(f"samples-{party}"):
+        content = msgspec.msgpack.decode(record.value or b"")
+        inputs = np.array(content["x"], np.float64)
+        if chosen.settings.standardise:
+            before = earlier[record.partition]
+            near = inputs
+            if before:
+                squares = np.square(before - np.mean(before, axis=0)).sum(axis=0)
+                within = np.where(squares > 0, np.sqrt(squares) * max(1.0, 8.0 / np.sqrt(len(before))), np.inf)
+                near = np.clip(inputs, np.mean(before, axis=0) - within, np.mean(before, axis=0) + within)
+            before.append(near)
+            mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)
+            varying = deviation > 0
+            scaled = np.clip((inputs - mean) / np.where(varying, deviation, 1.0), -3.0, 3.0)
+            inputs = np.where(varying, scaled, 0.0) / np.sqrt(max(1, varying.sum()))
+        found[(record.key or b"").decode()] = inputs[np.newaxis]
+    return found
 
 
 def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:

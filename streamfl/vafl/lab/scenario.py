@@ -300,7 +300,12 @@ def scenario(seed: int) -> VaflScenario:
         settings = settings.model_copy(update=update)
     behind = rng_for(seed, "simulation", "vertical parties behind")
     catching_up = {"catch_up_samples": int(behind.integers(0, 4)), "catch_up_patience_seconds": float(behind.uniform(0.5, 5.0))}
-    settings = settings.model_copy(update={"learning": settings.learning.model_copy(update=catching_up)})
+    scaled = {"standardise": bool(behind.random() < 0.7)}
+    update = {
+        "learning": settings.learning.model_copy(update=catching_up),
+        "embedding": settings.embedding.model_copy(update=scaled),
+    }
+    settings = settings.model_copy(update=update)
     return VaflScenario(
         seed=seed,
         settings=settings,

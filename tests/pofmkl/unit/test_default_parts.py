@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
 from streamfl.kernels import SQUARE
-from streamfl.kernels.online_scaling import moments_with, predictive_deviation, reach
+from streamfl.learning.online_scaling import moments_with, predictive_deviation, reach, standardised
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
 from streamfl.pofmkl.neighbours import NEIGHBOURS, Projection, neighbour_predictions
-from streamfl.pofmkl.views import VIEWS, ViewedFeatures, centred, standardised
+from streamfl.pofmkl.views import VIEWS, ViewedFeatures, centred
 
 LARGEST_STATE = 65_536
 

@@ -107,6 +107,7 @@ def settings(parties: int, loss: str, size: int, **learning: Any) -> VaflSetting
             "precision": "float64",
         },
         role={"kind": "simulation"},  # type: ignore[arg-type]
+        embedding={"standardise": False},  # type: ignore[arg-type]
         learning={"loss": loss, "classes": size if loss == "softmax" else None, **learning},  # type: ignore[arg-type]
         alignment={"quorum": parties, "keep": True},  # type: ignore[arg-type]
     )

@@ -32,7 +32,7 @@ def settings(kind: str, hidden: int, size: int, head: dict[str, Any] | None = No
     content = {
         "federation": {"name": "f", "seed": 3, "parties": ["bank", "shop"], "embedding_size": size},
         "role": {"kind": kind},
-        "embedding": {"hidden": [hidden]},
+        "embedding": {"hidden": [hidden], "standardise": False},
         "head": {"kind": "network", "hidden": [3]},
         **SECTIONS[kind],
         **sections,

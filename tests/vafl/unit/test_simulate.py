@@ -32,6 +32,8 @@ optimiser = "sgd"
 learning_rate = 0.2
 batch_size = 8
 {more}
+[embedding]
+standardise = false
 """
 SYNCHRONOUS = 'wait_for = 2\nregularisation = 0.01\n[alignment]\nquorum = 2\n'
 ROWS, LEARNT = 150, 120

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clipped", "moments_with", "predictive_deviation", "reach"]
+__all__ = ["LARGEST_DEVIATION", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
 
 # Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations.
 LEAST_REACH = 8.0
+# Where standardised columns are cut.
+LARGEST_DEVIATION = 3.0
 
 Floats = NDArray[np.float64]
 
@@ -69,3 +71,17 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
     """
     farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH / np.sqrt(np.maximum(counts, 1)))
     return np.where(squares > 0, farthest, np.inf)
+
+
+def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
+    """Each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
+
+    inputs, means, variances: (samples, d).
+
+    Returns the same shape; each row has a norm of about 1, and 3 at most. Columns that never varied are 0.
+    """
+    varying = variances > 0
+    deviations = np.sqrt(np.where(varying, variances, 1.0))
+    scaled = clipped((inputs - means) / deviations, -LARGEST_DEVIATION, LARGEST_DEVIATION)
+    count = np.add.reduce(varying, axis=1, dtype=np.intp, keepdims=True)
+    return np.asarray(np.where(varying, scaled, 0.0) / np.sqrt(np.maximum(count, 1)))

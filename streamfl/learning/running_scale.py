@@ -1,0 +1,64 @@
+"""Columns brought to one scale as they come: each by its own mean and deviation so far, so nobody has to know them beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.online_scaling import clipped, moments_with, reach, standardised
+from streamfl.restored import check_within
+
+__all__ = ["RunningScale"]
+
+Floats = NDArray[np.float64]
+# Squares of numbers that a record may hold, as many as there may be.
+LARGEST_MOMENT = 1e300
+
+
+class RunningScale:
+    """clip((x - mean) / deviation, +-3) / sqrt(columns that vary), so that a row has a norm of about 1, and 3 at most.
+
+    A row counts among those that it is scaled by. It counts no farther from their mean than ``reach`` says, so that one number
+    which nobody meant does not undo the scale.
+
+    columns: of a row.
+    """
+
+    def __init__(self, columns: int) -> None:
+        # Rows seen, then the means, then the summed squared deviations: one array, which is remembered whole.
+        self._moments = np.zeros(1 + 2 * columns)
+        self._means, self._squares = self._moments[1 : 1 + columns], self._moments[1 + columns :]
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """What is remembered, by name; restored in place."""
+        return {"moments": self._moments}
+
+    @property
+    def rows(self) -> int:
+        """How many it has seen."""
+        return int(self._moments[0])
+
+    def see(self, row: Floats) -> Floats:
+        """Take a row in, and scale it: (columns,)."""
+        count = np.array([self._moments[0] + 1])
+        within = reach(count - 1, self._squares)
+        near = clipped(row, self._means - within, self._means + within)
+        means, squares = moments_with(count, self._means[np.newaxis], self._squares[np.newaxis], near[np.newaxis])
+        self._moments[0], self._means[:], self._squares[:] = count[0], means[0], squares[0]
+        scaled: Floats = self.scaled(row[np.newaxis])[0]
+        return scaled
+
+    def scaled(self, rows: Floats) -> Floats:
+        """Rows by what was seen so far: (rows, columns)."""
+        shape = rows.shape
+        variances = self._squares / max(self.rows, 1)
+        return standardised(rows, np.broadcast_to(self._means, shape), np.broadcast_to(variances, shape))
+
+    @staticmethod
+    def check(name: str, numbers: NDArray[np.float64]) -> None:
+        """PeerError for numbers of its array that it cannot have remembered."""
+        check_within(numbers, -LARGEST_MOMENT, LARGEST_MOMENT, name)

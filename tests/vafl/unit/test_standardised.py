@@ -1,0 +1,135 @@
+"""A party's inputs are standardised as they come, and a partition goes on as it began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamfl.records.samples import Sample
+from streamfl.role import Received, Record, Send, StateChange
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import load_settings
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.messages import EMBEDDING
+from streamfl.vafl.party import VaflParty
+
+# No later one is out of reach of the first two.
+ROWS = np.array([[-4.0, -4.0], [4.0, 4.0], *np.random.default_rng(0).normal(size=(4, 2))]) * [3.0, 50.0] + [1.0, 1000.0]
+
+
+def party(**embedding: Any) -> VaflParty:
+    """A network from a start that everybody knows, so that an embedding tells what it is made of."""
+    sections: dict[str, Any] = {
+        "federation": {"name": "f", "seed": 1, "parties": ["a"], "embedding_size": 3, "precision": "float64"},
+        "role": {"kind": "vafl-party"},
+        "party": {"name": "a"},
+        "samples": {"topic": "t", "features": ["x", "y"]},
+        "embedding": {"hidden": [4], "activation": "tanh", **embedding},
+        "learning": {"seeded_start": True, "catch_up_samples": 0},
+    }
+    role = find_kind("vafl-party").build(load_settings(None, VaflSettings, sections))
+    assert isinstance(role, VaflParty)
+    role.open(0)
+    return role
+
+
+def shown(role: VaflParty, rows: Any, begin: int = 0) -> np.ndarray[Any, Any]:
+    """The embeddings of these rows, (rows, 3)."""
+    batch = []
+    for number, row in enumerate(rows.tolist(), start=begin):
+        record = Record("t", 0, number, b"e%d" % number, b"", (), 0.0)
+        batch.append(Received("samples", Sample(f"e{number}", "", tuple(row), None), record))
+    sends = [one for one in role.receive(batch, 10.0) if isinstance(one, Send)]
+    return np.array([np.frombuffer(EMBEDDING.decode(one.value).values) for one in sends])
+
+
+def made(role: VaflParty, rows: Any) -> np.ndarray[Any, Any]:
+    """h of rows as they are, at the first parameters."""
+    outputs: np.ndarray[Any, Any] = role.function.forward(role.parameters(0), np.asarray(rows)).outputs
+    return outputs
+
+
+def restarted(role: VaflParty, other: VaflParty) -> VaflParty:
+    for change in list(role.changed_state()):
+        other.restore(StateChange(change.channel, change.partition, change.key, change.value))
+    return other
+
+
+def standardised(rows: Any) -> np.ndarray[Any, Any]:
+    """Each row by those up to it."""
+    found = []
+    for number in range(1, len(rows) + 1):
+        deviation = rows[:number].std(axis=0)
+        found.append((rows[number - 1] - rows[:number].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0) / np.sqrt(2))
+    return np.clip(found, -3 / np.sqrt(2), 3 / np.sqrt(2))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_embeddings_are_of_the_scale_so_far(restart: bool) -> None:
+    """Protects whoever writes columns as they are, and the scale over a restart."""
+    role = party()
+    found = [shown(role, ROWS[:3])]
+    if restart:
+        role = restarted(role, party())
+    found.append(shown(role, ROWS[3:], 3))
+    np.testing.assert_allclose(np.vstack(found), made(role, standardised(ROWS)), rtol=1e-12)
+
+
+def test_a_partition_that_began_without_goes_on_without() -> None:
+    """Protects an upgrade: a model that has learnt from columns as they come does not see others from one day to the next."""
+    old = party(standardise=False)
+    np.testing.assert_allclose(shown(old, ROWS[:3]), made(old, ROWS[:3]))
+    role = restarted(old, party())
+    np.testing.assert_allclose(shown(role, ROWS[3:], 3), made(role, ROWS[3:]))
+    np.testing.assert_allclose(role.embed(0, ROWS), made(role, ROWS))
+
+
+def test_other_entities_are_embedded_by_the_same_scale() -> None:
+    """Protects figures on entities that are not learnt from."""
+    role = party()
+    shown(role, ROWS)
+    scaled = (ROWS - ROWS.mean(axis=0)) / ROWS.std(axis=0) / np.sqrt(2)
+    np.testing.assert_allclose(role.embed(0, ROWS), made(role, scaled), rtol=1e-9)
+
+
+def test_it_is_refused_where_mu_would_not_count_it() -> None:
+    """Protects mu: a scale of all entities would let each of them change what is said of the others."""
+    private = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": "s"}
+    sections: dict[str, Any] = {
+        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
+        "role": {"kind": "vafl-party"},
+        "party": {"name": "a"},
+        "samples": {"topic": "t", "features": ["x"]},
+        "privacy": private,
+    }
+    assert not load_settings(None, VaflSettings, sections).standardise
+    with pytest.raises(Exception, match=r"embedding\.standardise = true has no meaning"):
+        load_settings(None, VaflSettings, {**sections, "embedding": {"standardise": True}})
+
+
+@pytest.mark.parametrize(
+    ("loss", "hidden", "given", "expected"),
+    [
+        ("logistic", [], {}, 0.5),
+        ("logistic", [4], {}, 0.1),
+        ("square", [], {}, 0.1),
+        ("square", [4], {}, 0.05),
+        ("logistic", [], {"optimiser": "sgd"}, 0.03),
+        ("logistic", [], {"learning_rate": 0.7}, 0.7),
+    ],
+)
+def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str, Any], expected: float) -> None:
+    """Protects the table of rates that docs/reference/settings-vafl.md says."""
+    sections: dict[str, Any] = {
+        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
+        "role": {"kind": "vafl-party"},
+        "party": {"name": "a"},
+        "samples": {"topic": "t", "features": ["x"]},
+        "embedding": {"hidden": hidden},
+        "learning": {"loss": loss, **given},
+    }
+    role = find_kind("vafl-party").build(load_settings(None, VaflSettings, sections))
+    assert isinstance(role, VaflParty)
+    assert role.steps.learning_rate == expected
