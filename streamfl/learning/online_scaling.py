@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 __all__ = ["LARGEST_DEVIATION", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
 
-# Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations.
-LEAST_REACH = 8.0
+# Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations. A deviation of few values may be
+# far too small: of two, one next value in a hundred is farther away than 72 of them.
+LEAST_REACH, FEW = 8.0, 16.0
 # Where standardised columns are cut.
 LARGEST_DEVIATION = 3.0
 
@@ -58,18 +59,19 @@ def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) ->
 
 
 def reach(counts: NDArray[Any], squares: Floats) -> Floats:
-    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 sqrt(S / n)); infinity where S = 0.
+    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 (1 + 16 / n) sqrt(S / n)); infinity where S = 0.
 
-    One value thus adds at most as much to S as all before it together, or 64 deviations squared. None of those seen was farther
-    away than sqrt(S), so what came once is never cut when it comes again; and a new level is believed after a few values, as the
-    reach grows with each.
+    After a hundred values, one thus adds at most as much to S as all before it together. None of those seen was farther away than
+    sqrt(S), so what came once is never cut when it comes again; and a new level is believed after a few values, as the reach grows
+    with each.
 
     Parameters: counts (rows,), squares (rows,) or more columns. Returns the shape of squares.
 
     >>> reach(np.array([4, 400, 400]), np.array([4.0, 400.0, 0.0])).tolist()
-    [8.0, 20.0, inf]
+    [40.0, 20.0, inf]
     """
-    farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH / np.sqrt(np.maximum(counts, 1)))
+    known = np.maximum(counts, 1)
+    farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH * (1.0 + FEW / known) / np.sqrt(known))
     return np.where(squares > 0, farthest, np.inf)
 
 

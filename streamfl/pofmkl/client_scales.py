@@ -125,12 +125,13 @@ class ClientScales:
         """How many of the client's samples are kept, those that have left the ring included."""
         return int(self._moments["kept"][row])
 
-    def see(self, rows: NDArray[np.intp], inputs: Floats) -> None:
-        """A sample of each of these clients, without its label."""
-        self._moments[rows] = self.seen(rows, inputs)
+    def see(self, rows: NDArray[np.intp], inputs: Floats) -> Floats:
+        """A sample of each of these clients, without its label. Returns its inputs as they count, within reach of their means."""
+        self._moments[rows], near = self.seen(rows, inputs)
+        return near
 
-    def seen(self, rows: NDArray[np.intp], inputs: Floats) -> NDArray[Any]:
-        """What ``see`` makes of these clients, rows of ``layout``; nothing of it stays."""
+    def seen(self, rows: NDArray[np.intp], inputs: Floats) -> tuple[NDArray[Any], Floats]:
+        """What ``see`` makes of these clients, rows of ``layout``, and of their inputs; nothing of it stays."""
         moments = self._moments[rows]
         counts = moments["samples"] + 1
         first = counts == 1
@@ -138,10 +139,11 @@ class ClientScales:
             moments["origin"][first] = self._project(inputs[first])
         mean, squares = moments["input_mean"], moments["input_squares"]
         within = reach((counts - 1)[:, None], squares)
-        means, squares = moments_with(counts, mean, squares, clipped(inputs, mean - within, mean + within))
+        near = clipped(inputs, mean - within, mean + within)
+        means, squares = moments_with(counts, mean, squares, near)
         moments["samples"], moments["input_mean"], moments["input_squares"] = counts, means, squares
         moments["entries"] += 1
-        return moments
+        return moments, near
 
     def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
         """A label of each of these clients, as ``Scale.bounded`` has it. late: its sample was seen in an entry of its own."""

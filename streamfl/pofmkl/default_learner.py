@@ -39,8 +39,10 @@ Floats = NDArray[np.float64]
 class DefaultLearner:
     """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
 
-    A label that lies far from its mean is learnt as a nearer one (``reach`` in :mod:`streamfl.learning.online_scaling`); errors and
-    regret are told of it as it came. It is predicted in units of its own running mean m and deviation s, so no range is assumed:
+    An input or a label that lies far from its mean counts as a nearer one (``reach`` in :mod:`streamfl.learning.online_scaling`);
+    errors and regret are told of the label as it came.
+
+    The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
         f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
     The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter
     corrected by a ridge regression on the experts' deviations. The prediction is the mean of the three. With the logistic loss
@@ -118,7 +120,7 @@ class DefaultLearner:
 
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
         self._put_together(batch.rows.tolist())
-        inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
+        inputs, labels, labelled = np.array(batch.inputs, np.float64), batch.labels, batch.labelled
         parted = list(waves(batch))
         scales: list[Scale] = []
         experts = np.empty((len(labels), self._mixtures.experts))
@@ -132,7 +134,7 @@ class DefaultLearner:
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
-                self._scales.see(rows, inputs[index])
+                inputs[index] = self._scales.see(rows, inputs[index])
                 own_scales.append(self._scales.scale(rows, inputs[index]))
                 known = labelled[index]
                 bounded[index] = own_scales[-1].bounded(labels[index])
@@ -175,8 +177,7 @@ class DefaultLearner:
 
     def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
         self._put_together(rows.tolist())
-        inputs = np.asarray(inputs, np.float64)
-        self._scales.see(rows, inputs)
+        inputs = self._scales.see(rows, np.asarray(inputs, np.float64))
         scale = self._scales.scale(rows, inputs)
         forecast = self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters))
         no_labels, unlabelled = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
@@ -369,7 +370,7 @@ class DefaultLearner:
             forecast = Forecast.decoded(entry, self._journal.forecast_layout)
             self._learn_late(rows, forecast, self._scales.scale(rows, inputs, forecast.lags), entry["label"])
             return
-        self._scales.see(rows, inputs)
+        inputs = self._scales.see(rows, inputs)
         if kind == SAMPLE:
             self._mixtures.count_samples(rows)
             return

@@ -105,7 +105,7 @@ class LoneClient:
         content = inputs.tobytes()
         if self._looked_at is not None and self._looked_at.content == content:
             return self._looked_at
-        moments = self._scales.seen(_ROW, inputs)
+        moments, inputs = self._scales.seen(_ROW, inputs)
         scale = self._scales.scale_by(moments, inputs)
         rows = self._features.rows_of_all(scale.views)
         raw = np.einsum("kd,kd->k", rows, self._parameters)

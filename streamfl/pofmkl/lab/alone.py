@@ -103,7 +103,8 @@ class _Group:
     def __init__(self, settings: PofmklSettings, inputs: Sequence[NDArray[Any]], labels: Floats, delay: int) -> None:
         learner = _learner(settings, inputs[0].shape[1])
         self._learner = learner
-        self._inputs, self._labels, self._delay = inputs, labels, delay
+        self._inputs = [np.array(own, np.float64) for own in inputs] if delay else list(inputs)
+        self._labels, self._delay = labels, delay
         self._counts = np.array([len(own) for own in inputs])
         self._rows = np.array([learner.borrow() for _ in inputs])
         self._kernels = [_kernels(settings, learner) for _ in inputs]
@@ -199,8 +200,11 @@ class _Stretch:
         group, scales = self._group, self._group._scales
         for number in range(first, self.stop):
             rows = clients[group._counts[clients] > number]
-            inputs = group._at(number, rows)
-            scales.see(rows, inputs)
+            inputs = scales.see(rows, group._at(number, rows))
+            if group._delay:
+                # The sample is asked for again when its label comes.
+                for client, near in zip(rows.tolist(), inputs, strict=True):
+                    group._inputs[client][number] = near
             scale = learnt = scales.scale(rows, inputs)
             group._lags[number, rows] = scale.lags
             if (sample := number - group._delay) >= 0:

@@ -279,7 +279,7 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
     """By entity, what its embeddings are made of, (1, inputs): each input over the deviation of all in its partition so far.
 
     In the order of the topic, whatever was killed meanwhile. An input counts no farther from the mean than the root of the summed
-    squares before it, or 8 deviations.
+    squares before it, or 8 deviations, and more of few.
     """
     found: dict[str, NDArray[np.float64]] = {}
     earlier: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
@@ -291,7 +291,8 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
             near = inputs
             if before:
                 squares = np.square(before - np.mean(before, axis=0)).sum(axis=0)
-                within = np.where(squares > 0, np.sqrt(squares) * max(1.0, 8.0 / np.sqrt(len(before))), np.inf)
+                deviations = max(1.0, 8.0 * (1.0 + 16.0 / len(before)) / np.sqrt(len(before)))
+                within = np.where(squares > 0, np.sqrt(squares) * deviations, np.inf)
                 near = np.clip(inputs, np.mean(before, axis=0) - within, np.mean(before, axis=0) + within)
             before.append(near)
             mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)

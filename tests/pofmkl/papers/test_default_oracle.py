@@ -43,11 +43,11 @@ class OracleClient:
         """The sample is counted, and then seen from every view."""
         if self.samples == 0:
             self.origin = x
-        near = np.array([within(x[j], self.input_mean[j], self.input_squares[j], self.samples) for j in range(len(x))])
+        x = np.array([within(x[j], self.input_mean[j], self.input_squares[j], self.samples) for j in range(len(x))])
         self.samples += 1
-        before = near - self.input_mean
+        before = x - self.input_mean
         self.input_mean = self.input_mean + before / self.samples
-        self.input_squares = self.input_squares + before * (near - self.input_mean)
+        self.input_squares = self.input_squares + before * (x - self.input_mean)
         self.variances = self.input_squares / self.samples
         n = max(self.labels, 1)
         self.deviation = max(np.sqrt(self.squares / max(self.labels - 1, 1) * (1 + 1 / n)), 1e-3)
@@ -146,10 +146,10 @@ NEIGHBOURS, MEMORY, RING = 3, 0.97, 256
 
 
 def within(value: float, mean: float, squares: float, count: int) -> float:
-    """As far from the mean as any of those before it could have been, or 8 deviations."""
+    """As far from the mean as any of those before it could have been, or 8 deviations and more of few."""
     if squares == 0:
         return value
-    reach = max(np.sqrt(squares), 8 * np.sqrt(squares / count))
+    reach = max(np.sqrt(squares), 8 * (1 + 16 / count) * np.sqrt(squares / count))
     return float(min(max(value, mean - reach), mean + reach))
 
 
