@@ -85,7 +85,7 @@ class Readiness:
         if self._progress.has_said:
             return since.ended if self._progress.told[-1:] != [settings.key] else None
         if phase == GATHERING:
-            return settled if table.complete >= settings.entities else None
+            return settled if self._knows_enough else None
         if phase not in (TRAINED, FAILED):
             return None
         if not settings.is_guest or (phase == FAILED and self.has_other_key):
@@ -93,7 +93,7 @@ class Readiness:
         scheduled = None if settings.every is None else since.ended + settings.every
         if phase == TRAINED:
             return scheduled if since.fresh >= settings.more else None
-        if not (self._batches or table.complete >= settings.entities):
+        if not (self._batches or self._knows_enough):
             return None
         if since.tried_with != self._tried_with:
             return since.ended
@@ -102,6 +102,11 @@ class Readiness:
         # A cause that new entities do not remove would have all of them compared again for each one that comes.
         rest = math.ldexp(settings.settle, min(since.failures - 1, MOST_DOUBLINGS))
         return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
+
+    @property
+    def _knows_enough(self) -> bool:
+        """Of entities as a user counts them; some of them are held out, and the rest has to fill a batch."""
+        return self._table.known >= self._settings.entities and self._table.complete >= self._settings.learning.batch
 
     @property
     def has_other_key(self) -> bool:

@@ -55,7 +55,9 @@ class EntityTable:
         self._counts = counts
         self._is_taken = is_taken
         self._entities: dict[str, _Entity] = {}
+        # None: to be counted anew.
         self._complete: int | None = 0
+        self._known: int | None = 0
         self._in_order = True
         self.on_forget: Callable[[str], None] = lambda _name: None
         """What else is forgotten with an entity."""
@@ -69,6 +71,13 @@ class EntityTable:
         if self._complete is None:
             self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entities.items())
         return self._complete
+
+    @property
+    def known(self) -> int:
+        """The same, with those that a training may not take: held out, or learnt from already."""
+        if self._known is None:
+            self._known = sum(map(self._is_complete, self._entities.values()))
+        return self._known
 
     @property
     def latest(self) -> float:
@@ -90,9 +99,12 @@ class EntityTable:
         if found is not None and (found.columns, found.label) == (changed.columns, changed.label):
             return False
         self._sort()
-        more = not self._is_complete(known) and self._counts_as_complete(entity, changed)
+        first = not self._is_complete(known) and self._is_complete(changed)
+        more = first and not self._is_taken(entity)
         if self._complete is not None:
             self._complete += more
+        if self._known is not None:
+            self._known += first
         self._entities.pop(entity, None)
         self._entities[entity] = changed
         self._parts.remember(KEY + entity.encode(), changed)
@@ -147,7 +159,7 @@ class EntityTable:
             raise PeerError("malformed", f"label {entity.label} in state")
         self._entities[name] = entity
         # What is taken may be restored behind this.
-        self._complete, self._in_order = None, False
+        self._complete, self._known, self._in_order = None, None, False
         return True
 
     def _is_complete(self, entity: _Entity) -> bool:
@@ -162,9 +174,11 @@ class EntityTable:
             self._in_order = True
 
     def _forget(self, entity: str, reason: str) -> None:
-        counted = self._counts_as_complete(entity, self._entities.pop(entity))
+        gone = self._entities.pop(entity)
         if self._complete is not None:
-            self._complete -= counted
+            self._complete -= self._counts_as_complete(entity, gone)
+        if self._known is not None:
+            self._known -= self._is_complete(gone)
         self._parts.forget(KEY + entity.encode())
         self._counts[reason] += 1
         self.on_forget(entity)

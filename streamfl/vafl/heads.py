@@ -55,6 +55,9 @@ class SumHead:
         return self._nothing, np.broadcast_to(cotangents[:, np.newaxis, :], done)
 
 
+FIRST_BIAS = 0.1
+
+
 class NetworkHead:
     """A :class:`DenseNetwork` over the embeddings side by side, in the order of the parties."""
 
@@ -63,9 +66,14 @@ class NetworkHead:
         self.size = network.size
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """As the network's own, but never all 0: zeros would let no gradient reach a party."""
+        """As the network's own, but never all 0, and with hidden units that pass on a gradient where all embeddings are 0.
+
+        Linear embeddings are 0 before the first step, and there a relu without a bias has the slope 0: nobody would ever learn.
+        """
         if len(self._network.sizes) > 2:
-            return self._network.initial(seed, "head", *path)
+            parameters = self._network.initial(seed, "head", *path)
+            parameters[self._network.first_biases] = FIRST_BIAS
+            return parameters
         hidden = DenseNetwork([*self._network.sizes, 1], dtype=self._network.dtype)
         return hidden.initial(seed, "head", *path)[: self.size]
 

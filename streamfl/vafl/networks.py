@@ -121,6 +121,11 @@ class DenseNetwork:
         self.size = end
 
     @property
+    def first_biases(self) -> slice:
+        """Where the biases of the first layer lie among the parameters."""
+        return self._slices[0][1]
+
+    @property
     def noise_units(self) -> int:
         return sum(self.sizes[1:-1]) if self.perturbation else 0
 

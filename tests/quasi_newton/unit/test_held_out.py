@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.held_out import calibration_error, held_out_figures
+from streamfl.quasi_newton.party_settings import GATHERING
+from streamfl.quasi_newton.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.scorecard import Calibration
 from streamfl.quasi_newton.scores import Scores
 from streamfl.quasi_newton.scoring_guest import read_calibration
@@ -62,3 +67,20 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     with pytest.raises(PeerError):
         read_calibration(msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
 
+
+
+@pytest.mark.parametrize(("entities", "batch", "ready"), [(50, 20, True), (51, 20, False), (50, 48, False)])
+def test_who_is_held_out_counts_as_known(entities: int, batch: int, ready: bool) -> None:
+    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the others fill a batch.
+
+    It used to wait for ever, since those that are held out did not count.
+    """
+    parts, held_out = ChangedParts(), HeldOut(b"secret", 0.2)
+    table = EntityTable(parts, 1, True, 1e9, 1000, Counter(), held_out)
+    for number in range(50):
+        table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
+    assert (table.known, 20 < table.complete < 48) == (50, True)
+    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=Learning(batch=batch), key=b"k")
+    progress: Any = SimpleNamespace(phase=GATHERING, has_said=False)
+    batches: Any = ()
+    assert Readiness(parts, settings, progress, table, batches).due_at == (15.0 if ready else None)

@@ -11,7 +11,9 @@ from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import load_settings
+from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.lab.run import run_vertical
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party import VaflParty
 
@@ -133,3 +135,22 @@ def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str
     role = find_kind("vafl-party").build(load_settings(None, VaflSettings, sections))
     assert isinstance(role, VaflParty)
     assert role.steps.learning_rate == expected
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_linear_parties_learn_under_a_network(activation: str) -> None:
+    """Protects head.kind = "network" with its defaults: linear embeddings begin at 0, where a relu without a bias has no slope."""
+    draws = np.random.default_rng(1)
+    inputs = [draws.normal(size=(1200, 2)) for _ in range(2)]
+    labels = (inputs[0][:, 0] * inputs[1][:, 0] > 0).astype(float)
+    settings = VaflSettings.model_validate(
+        {
+            "federation": {"name": "f", "seed": 1, "parties": ["a", "b"], "embedding_size": 2},
+            "role": {"kind": "vafl-coordinator"},
+            "labels": {"topic": "l", "label": "y"},
+            "head": {"kind": "network", "hidden": [16], "activation": activation},
+        }
+    )
+    outcome = run_vertical(settings, VerticalTable(inputs, labels, 200), epochs=4)
+    # Neither party's columns alone say anything.
+    assert (outcome.final.accuracy or 0.0) > 0.8
