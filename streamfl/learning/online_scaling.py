@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 __all__ = ["LARGEST_DEVIATION", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
 
 # Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations. A deviation of few values may be
-# far too small: of two, one next value in a hundred is farther away than 72 of them.
-LEAST_REACH, FEW = 8.0, 16.0
+# far too small: of five, one next value in 10^5 is farther away than 34 of them. Of fewer it tells nothing.
+LEAST_REACH, FEW, FEWEST = 8.0, 16.0, 5
 # Where standardised columns are cut.
 LARGEST_DEVIATION = 3.0
 
@@ -59,7 +59,9 @@ def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) ->
 
 
 def reach(counts: NDArray[Any], squares: Floats) -> Floats:
-    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 (1 + 16 / n) sqrt(S / n)); infinity where S = 0.
+    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 (1 + 16 / n) sqrt(S / n)).
+
+    Infinity where S = 0 or n < 5.
 
     After a hundred values, one thus adds at most as much to S as all before it together. None of those seen was farther away than
     sqrt(S), so what came once is never cut when it comes again; and a new level is believed after a few values, as the reach grows
@@ -67,12 +69,12 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
 
     Parameters: counts (rows,), squares (rows,) or more columns. Returns the shape of squares.
 
-    >>> reach(np.array([4, 400, 400]), np.array([4.0, 400.0, 0.0])).tolist()
-    [40.0, 20.0, inf]
+    >>> reach(np.array([4, 16, 400, 400]), np.array([4.0, 16.0, 400.0, 0.0])).tolist()
+    [inf, 16.0, 20.0, inf]
     """
     known = np.maximum(counts, 1)
     farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH * (1.0 + FEW / known) / np.sqrt(known))
-    return np.where(squares > 0, farthest, np.inf)
+    return np.where((squares > 0) & (counts >= FEWEST), farthest, np.inf)
 
 
 def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:

@@ -12,7 +12,7 @@ from streamfl.role import PeerError
 def test_a_row_is_scaled_by_all_rows_so_far() -> None:
     """Protects the equation: numpy's mean and deviation of the rows so far, cut at 3, over the root of the columns that vary."""
     rows = np.random.default_rng(0).normal(size=(60, 3))
-    # No later one is out of reach of these two.
+    # None is out of reach of these two.
     rows[:2] = [[-4.0] * 3, [4.0] * 3]
     rows = rows * [1.0, 1e6, 0.0] + [5.0, -1e8, 7.0]
     scale = RunningScale(3)

@@ -147,7 +147,7 @@ NEIGHBOURS, MEMORY, RING = 3, 0.97, 256
 
 def within(value: float, mean: float, squares: float, count: int) -> float:
     """As far from the mean as any of those before it could have been, or 8 deviations and more of few."""
-    if squares == 0:
+    if squares == 0 or count < 5:
         return value
     reach = max(np.sqrt(squares), 8 * (1 + 16 / count) * np.sqrt(squares / count))
     return float(min(max(value, mean - reach), mean + reach))
