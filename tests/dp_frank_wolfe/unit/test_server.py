@@ -423,3 +423,33 @@ def test_no_number_passes_that_the_public_plan_excludes(estimator: str, privacy:
     assert lied == ({"values", "norms"} if estimator == "marginal" else {"values", "rows", "products", "gram"})
     assert server.task.estimator.over
     assert server.task.estimator.l1_norm <= 0.9 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+def test_a_party_whose_every_answer_is_refused_is_not_waited_for(estimator: str) -> None:
+    """Protects the others from a party that says NaN: the fit goes on without it after the patience, which is counted and told."""
+    server, found = begun(learning={"estimator": estimator, "columns": 4})
+    unread = list(server.said)
+    for _ in range(100):
+        if not unread:
+            if not server.task.owed:
+                break
+            server.tick(60)
+            unread = list(server.said)
+            continue
+        party, message = unread.pop(0)
+        answer = found[party].hear(message)
+        if answer is None:
+            continue
+        kind, content = answer[0], answer[1]
+        if party == "party-0" and kind == "chosen":
+            nan = np.full(len(content.values) // 8, np.nan).tobytes()
+            assert server.hear(party, kind, msgspec.structs.replace(content, values=nan), 1) == ["not_finite"]
+        else:
+            assert server.hear(party, kind, content, 1) == []
+        unread += server.said
+    assert not server.task.owed
+    assert server.role.counts["missing_answers"] == 1
+    assert server.task.attendance.present == ["party-1"]
+    assert not server.task.estimator.weights["party-0"].any()
+    assert server.task.estimator.weights["party-1"].any()
