@@ -106,6 +106,10 @@ class Journal:
         facts = {"reason": reason, "topic": moved.topic, "partition": moved.partition, "first": first, "last": after - 1}
         self._tell(f"{moved.topic}-{moved.partition}", event, {**facts, "remedy": remedy})
 
+    def unavailable(self, failure: Exception) -> None:
+        """Log that the bus did not answer: a cluster that refuses connections is tried again twice a second."""
+        self._tell("", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])})
+
     def notice(self, notice: Notice) -> None:
         """Log what a role has to tell its operator."""
         self._tell("", printable(notice.text[:LONGEST_TEXT]), {"reason": notice.reason})

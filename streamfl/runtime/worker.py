@@ -384,7 +384,7 @@ class Worker:
 
     def _after_failure(self, failure: Exception, timeout: float) -> None:
         """Forget everything, leave, and try again with a new session after a pause."""
-        log.warning("the bus is unavailable", cause=str(failure))
+        self._journal.unavailable(failure)
         self.metrics.bus_failures.inc()
         self.health.failed(f"the bus is unavailable: {failure}")
         with self.lock:

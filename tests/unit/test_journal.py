@@ -152,3 +152,17 @@ def test_progress_can_be_turned_off_and_never_waits_longer_than_asked() -> None:
     assert often.due()
     clock.now = 1e6
     assert not off.due()
+
+
+def test_a_cluster_that_refuses_connections_is_a_line_a_minute() -> None:
+    """Protects the log in an outage: behind a proxy that accepts and closes, a worker tries twice a second."""
+    book = Book()
+    for attempt in range(240):
+        book.clock.now = attempt / 2
+        book.journal.unavailable(ConnectionError(f"attempt {attempt}: socket disconnected"))
+        book.journal.catch_up()
+    assert [(line["event"], line["reason"], line.get("more")) for line in book.lines] == [
+        ("the bus is unavailable", "bus", None),
+        ("the bus is unavailable", "bus", 120),
+    ]
+    assert "attempt 0" in book.lines[0]["cause"]
