@@ -23,6 +23,8 @@ MOST_COLUMNS = 4_096
 SAFE_BITS = 2048
 # The coordinator remembers the losses of an epoch's batches in one record.
 MOST_BATCHES = 50_000
+# One batch of 500 or 1,000 rows takes 20 to 100 of them until it converges.
+ITERATIONS = 400
 
 
 class QuasiNewtonFederation(VerticalMembers):
@@ -74,7 +76,7 @@ class CurvatureLearningSection(Section):
     tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
     """It is over when the losses of two epochs in a row differ by less."""
     epochs: int = Field(default=20, ge=1, le=100_000)
-    """At most."""
+    """At most. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
     min_batch: int = Field(default=256, ge=1, le=100_000)
     """A smaller batch is refused, and one smaller than 20 times a party's columns."""
     min_support: int = Field(default=10, ge=1, le=100_000)
@@ -102,6 +104,7 @@ class CurvatureLearningSection(Section):
             freeze_below=self.freeze_below,
             tolerance=self.tolerance,
             epochs=self.epochs,
+            iterations=0 if "epochs" in self.model_fields_set else ITERATIONS,
         )
 
 

@@ -312,7 +312,7 @@ class CoordinatorTask:
         self.desk.counts["iterations"] += 1
         epoch_ends, over = (iteration + 1) % run.batches == 0, False
         if epoch_ends:
-            over = self.descent.end_epoch(float(np.mean(run.losses)))
+            over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
             run.losses = []
         self._say_all(Step(coefficients, run.loss, False, kept, epoch_ends, over))
         run.round, run.opened = 2 * (iteration + 1), {}

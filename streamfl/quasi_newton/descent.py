@@ -34,6 +34,9 @@ class DescentState(msgspec.Struct, array_like=True):
     converged: bool
 
 
+FEW_BATCHES = 3
+
+
 @dataclass(frozen=True)
 class Learning:
     """How it is learnt. ValueError for what cannot work.
@@ -48,9 +51,12 @@ class Learning:
     initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as Barzilai and Borwein
         (1988) call them. With the short one, directions of little curvature wait until a pair has seen them.
     freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
-        then the same linear map each time, and the iterates settle.
-    tolerance: it is over when the losses of two epochs in a row differ by less.
+        then the same linear map each time, and the iterates settle. With fewer than ``FEW_BATCHES`` they settle without that, and
+        freezing would leave what no pair has seen yet to steps that are far too short.
+    tolerance: it is over when the losses of two epochs in a row differ by less; a tenth of it with so few batches, whose epochs are
+        of one step or two.
     epochs: at most.
+    iterations: so many may be taken, even where epochs are more than that.
     """
 
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
@@ -64,6 +70,7 @@ class Learning:
     freeze_below: float = 1e-3
     tolerance: float = 1e-5
     epochs: int = 20
+    iterations: int = 0
 
     def __post_init__(self) -> None:
         if min(self.batch, self.memory, self.curvature_every, self.epochs) < 1:
@@ -160,18 +167,19 @@ class Descent:
         longest = rate * math.sqrt(max(length, 0.0))
         return coefficients * (rate * min(1.0, self._learning.largest_step / longest if longest > 0 else 1.0))
 
-    def end_epoch(self, loss: float) -> bool:
+    def end_epoch(self, loss: float, batches: int) -> bool:
         """Whether it is over.
 
-        loss: mean over the epoch's batches, each at the weights it was visited with.
+        loss: mean over the epoch's batches, each at the weights it was visited with. batches: of an epoch.
         """
         self.epochs += 1
+        few = batches < FEW_BATCHES
         change = math.inf if self._last_loss is None else abs(loss - self._last_loss)
         self._last_loss = loss
-        self.converged = change < self._learning.tolerance
+        self.converged = change < self._learning.tolerance * (0.1 if few else 1.0)
         if self._learning.optimiser == "quasi-newton":
-            self.frozen = change < self._learning.freeze_below
-        return self.converged or self.epochs >= self._learning.epochs
+            self.frozen = change < self._learning.freeze_below and not few
+        return self.converged or self.epochs >= max(self._learning.epochs, -(-self._learning.iterations // batches))
 
     def _scale(self) -> float:
         if not self.pairs:

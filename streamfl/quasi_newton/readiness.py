@@ -74,7 +74,8 @@ class Readiness:
         self._batches = batches
         self._since = _Since()
         learning = settings.learning
-        changeable = learning.learning_rate, learning.largest_step, learning.freeze_below, learning.tolerance, learning.epochs
+        limits = learning.tolerance, learning.epochs, learning.iterations
+        changeable = learning.learning_rate, learning.largest_step, learning.freeze_below, *limits
         self._tried_with = hashlib.blake2b(msgspec.msgpack.encode(changeable), digest_size=16).digest()
 
     @property

@@ -151,7 +151,7 @@ def train(
         trace.batch_losses += losses
         trace.losses.append(float(np.mean(losses)))
         trace.models.append([party.end_epoch() for party in own])
-        if descent.end_epoch(trace.losses[-1]):
+        if descent.end_epoch(trace.losses[-1], len(batches)):
             trace.converged, trace.fallbacks = descent.converged, descent.fallbacks
             return trace
 

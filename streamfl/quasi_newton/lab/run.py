@@ -150,7 +150,9 @@ def run_curvature(
     with closing(federation):
         while federation.turn():
             batches = federation.parties[guest].progress.batches
-            interrupted = watch(recorder.iterations / (settings.learning.epochs * batches) if batches else 0.0)
+            learning = settings.learning.learning
+            most = max(learning.epochs * batches, learning.iterations)
+            interrupted = watch(recorder.iterations / most if batches else 0.0)
             if interrupted and recorder.between_epochs(batches):
                 break
         seconds, by_step = time.perf_counter() - begun, federation.seconds.by_step()

@@ -148,8 +148,8 @@ def test_sgd_is_the_same_code_without_pairs() -> None:
     """Protects the comparison with Hardy et al.: only the curvature may differ."""
     assert Descent(Learning(optimiser="sgd")).frozen
     descent = Descent(Learning(optimiser="sgd"))
-    descent.end_epoch(1.0)
-    descent.end_epoch(0.5)
+    descent.end_epoch(1.0, 5)
+    descent.end_epoch(0.5, 5)
     assert descent.frozen
 
 
@@ -158,11 +158,11 @@ def test_it_ends_when_two_losses_agree_and_pairs_are_taken_while_they_do_not() -
     descent = Descent(Learning(tolerance=1e-5, freeze_below=1e-3, epochs=50))
     seen = []
     for loss in (0.6, 0.5, 0.4995, 0.502, 0.50203, 0.502035):
-        seen.append((descent.end_epoch(loss), descent.frozen))
+        seen.append((descent.end_epoch(loss, 5), descent.frozen))
     assert seen == [(False, False), (False, False), (False, True), (False, False), (False, True), (True, True)]
     assert descent.converged
     short = Descent(Learning(epochs=2))
-    assert [short.end_epoch(1.0), short.end_epoch(0.5)] == [False, True]
+    assert [short.end_epoch(1.0, 5), short.end_epoch(0.5, 5)] == [False, True]
     assert not short.converged
 
 

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from quasi_newton.makers import problem, split
+from river import datasets
+from sklearn.datasets import load_breast_cancer, make_classification
 
+from streamfl.quasi_newton.config import ITERATIONS
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
@@ -207,3 +210,40 @@ def test_a_trace_is_enough_to_compute_it_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(kept["model_1"], trace.model[1])
         assert len(kept["pairs"]) == len(kept["steps_0"]) == len(kept["curvatures_1"])
         assert len(kept["coefficients"]) == len(kept["batch_losses"]) == 30
+
+
+@pytest.mark.parametrize("rows", [500, 1000])
+@pytest.mark.parametrize("name", ["made", "breast cancer", "Phishing", "Bananas"])
+def test_one_batch_converges(name: str, rows: int) -> None:
+    """Protects small tables: within 1e-3 of the optimum of Taylor's loss, which a least squares solves. Twenty passes over one
+    batch are twenty steps, which used to be all.
+    """
+    inputs, labels = _table(name)
+    rows = min(rows, len(labels))
+    inputs, labels = inputs[:rows], labels[:rows]
+    inputs = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -5, 5)
+    half = inputs.shape[1] // 2
+    learning = Learning(batch=rows, iterations=ITERATIONS)
+    trace = train([Party(inputs[:, :half]), Party(inputs[:, half:])], labels, learning, partition(rows, rows, 0))
+    joined = with_ones(inputs)
+    best = np.linalg.lstsq(joined.T @ joined / 4, joined.T @ labels / 2, rcond=None)[0]
+
+    def loss(margins: Floats) -> float:
+        return float(np.mean(np.log(2) - margins / 2 + margins**2 / 8))
+
+    assert loss(joined @ whole(trace.models[-1]) * labels) - loss(joined @ best * labels) <= 1e-3
+    assert trace.converged
+
+
+def _table(name: str) -> tuple[Floats, Floats]:
+    """Inputs, and labels -1 and 1, in a random order."""
+    if name == "made":
+        inputs, labels = make_classification(1000, 20, n_informative=8, class_sep=0.7, random_state=1)
+        inputs = inputs * np.logspace(-1, 1, 20)
+    elif name == "breast cancer":
+        inputs, labels = load_breast_cancer(return_X_y=True)
+    else:
+        taken = list(getattr(datasets, name)())
+        inputs, labels = np.array([list(x.values()) for x, _ in taken], float), np.array([bool(y) for _, y in taken])
+    order = np.random.default_rng(0).permutation(len(labels))
+    return inputs[order], np.where(labels[order] > 0, 1.0, -1.0)

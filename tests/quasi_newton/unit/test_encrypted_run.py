@@ -130,7 +130,7 @@ def test_an_encrypted_run_is_the_plain_one(private: PrivateKey) -> None:
                 np.testing.assert_array_equal(step, plain.steps[party][offered])
                 np.testing.assert_array_equal(curvature, plain.curvatures[party][offered])
             offered += bool(pairs)
-        descent.end_epoch(float(np.mean(losses)))
+        descent.end_epoch(float(np.mean(losses)), len(losses))
         for party, model in zip(encrypted.own, plain.models[epoch], strict=True):
             np.testing.assert_array_equal(party.end_epoch(), model)
     assert encrypted.iteration == 20
