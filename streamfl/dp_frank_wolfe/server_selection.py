@@ -14,6 +14,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.estimator import Calculation, Question
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
+from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import Refit, refitted
@@ -152,7 +153,8 @@ class Selection:
         weights, at = {}, 0
         # What a least squares comes to depends on what parties told, and what is beyond the ball could not be taken back.
         radius = self._public.settings.learning.radius
-        found = found * min(1.0, radius / max(float(np.sum(np.abs(found))), radius))
+        if (total := float(np.sum(np.abs(found)))) > radius * (1 + SLACK):
+            found = found * (radius / total)
         for party in takers:
             own = np.zeros(self._public.settings.federation.columns[party])
             columns = self._columns(party)

@@ -149,6 +149,8 @@ def test_noise_on_gradients_hides_labels_and_leaves_the_model(data: Path, tmp_pa
     settings = VaflSettings(
         federation={"name": "leak", "seed": 3, "parties": list(PARTIES), "embedding_size": 1},  # type: ignore[arg-type]
         role={"kind": "simulation"},  # type: ignore[arg-type]
+        # The joined table that it is compared with is as it is.
+        embedding={"standardise": False},  # type: ignore[arg-type]
         learning={  # type: ignore[arg-type]
             "optimiser": "sgd",
             "learning_rate": rate,
