@@ -21,7 +21,9 @@ def project(values: Floats, radius: float) -> Floats:
         return values.copy()
     falling = np.sort(absolute)[::-1]
     excess = (np.cumsum(falling) - radius) / np.arange(1, len(values) + 1)
-    threshold = excess[np.flatnonzero(falling > excess)[-1]]
+    # A radius far below the values' rounding leaves none above: then the largest alone counts.
+    above = np.flatnonzero(falling > excess)
+    threshold = excess[above[-1] if len(above) else 0]
     return np.asarray(np.sign(values) * np.maximum(absolute - threshold, 0.0), dtype=np.float64)
 
 

@@ -38,10 +38,13 @@ def check_label(label: float, logistic: bool) -> None:
 
 
 def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
-    """PeerError for features that no reader of samples lets pass."""
+    """PeerError for features that nobody can have remembered.
+
+    Their sum may be larger than a reader lets pass, since each counts as bounded by what came before it.
+    """
     if inputs.shape != (dimension,):
         raise PeerError("shape", f"a sample with {len(inputs)} features is remembered, not {dimension}")
-    check_within(np.abs(inputs).sum(), 0.0, 1.001 * LARGEST_NUMBER, "features")
+    check_within(inputs, -1.001 * LARGEST_NUMBER, 1.001 * LARGEST_NUMBER, "features")
 
 
 def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> None:

@@ -49,8 +49,9 @@ CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 # Seconds, and rounds that time out, without a new model after which a client is not ready.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
-# Nobody says how many samples an asynchronous client adds up. Their gradients seldom point the same way.
-MOST_SAMPLES = 100
+# Nobody says how many samples a client adds up, how far the model has moved since, or whether its rate and exploration are the
+# server's: an honest update must never be shortened.
+MOST_TIMES = 1000
 
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
@@ -150,13 +151,12 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
 
 
 def _longest_step(settings: PofmklSettings) -> float:
-    """With the paper's preset: eta / p of the smallest p that a client may draw with, times the most samples of an update."""
+    """With the paper's preset: eta / p of the smallest p that a client draws with, many times over; infinite without exploration."""
     learning = settings.learning
     if not learning.effective_exploration:
         return math.inf
-    samples = 1 if learning.staleness == "lockstep" else learning.max_staleness or MOST_SAMPLES
     # Clients say for themselves how many kernels they send: a bin may be of one.
-    return learning.rate * samples * settings.kernel_count / learning.effective_exploration
+    return learning.rate * MOST_TIMES * settings.kernel_count / learning.effective_exploration
 
 
 def _build_client(settings: PofmklSettings) -> PofmklClient:

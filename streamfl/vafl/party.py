@@ -189,6 +189,8 @@ class VaflParty:
                 task.shown.set_back(now)
                 task.catch_up.set_back(now)
                 task.renew_epoch(now)
+        for task in self._tasks.values():
+            task.settle()
         for received in batch:
             self._tasks[received.record.partition].catch_up.rest += isinstance(received.message, Sample)
         for task in self._tasks.values():
@@ -229,6 +231,7 @@ class VaflParty:
     def embed(self, partition: int, inputs: NDArray[Any]) -> NDArray[Any]:
         """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n, embedding size)."""
         task = self._tasks[partition]
+        task.settle()
         return task.model.embed(task.scaled(inputs))
 
     def spent(self, partition: int, entity: str) -> float:
@@ -269,7 +272,7 @@ class VaflParty:
 
     def _take_sample(self, task: PartyPartition, sample: Sample, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
-        task.begin(now)
+        task.life.begin(now)
         entity, features = sample.client, task.take_in(sample.features)
         task.catch_up.rest -= 1
         if task.waiting.samples or task.busy:

@@ -109,13 +109,12 @@ class PartyPartition:
         settings = self._settings
         return settings.function.initial(settings.seed, settings.name, *((self.partition, start.hex()) if start else ()))
 
-    def begin(self, now: float) -> None:
-        """The partition's life begins with its first sample, if it has not begun."""
+    def settle(self) -> None:
+        """Look at what was restored, when all of it is there and before anything is shown or learnt."""
         if self._scale is not None and self.life.epoch is not None and not self._scale.rows:
             # A release that did not standardise began it, and the model has learnt from inputs as they came.
             self._scale = None
             self.model.go_on_unscaled()
-        self.life.begin(now)
 
     def take_in(self, inputs: Sequence[float]) -> bytes:
         """A sample's inputs as they are shown, raw numbers."""
@@ -194,7 +193,9 @@ class PartyPartition:
             ended = None if settings.mechanism is not None else promise_ended(settings.name, "[privacy]", settings.without_noise)
             self.ledger.restore(name, value)
             return ended
-        elif self._scale is not None and name.startswith(b"moments/"):
+        elif name.startswith(b"moments/"):
+            # It goes on as it began, whatever the settings say of those that begin now.
+            self._scale = self._scale or RunningScale(settings.inputs)
             restore_chunk(self._scale.arrays, key, value, self._scale.check)
         else:
             self.model.restore_array(key, value)

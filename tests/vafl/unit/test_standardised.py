@@ -84,8 +84,19 @@ def test_a_partition_that_began_without_goes_on_without() -> None:
     old = party(standardise=False)
     np.testing.assert_allclose(shown(old, ROWS[:3]), made(old, ROWS[:3]))
     role = restarted(old, party())
+    # Before any sample comes: gradients of what is on its way are taken like this, too.
+    np.testing.assert_allclose(role.embed(0, ROWS), made(role, ROWS))
+    assert role._tasks[0].model._optimiser.learning_rate == 0.03
     np.testing.assert_allclose(shown(role, ROWS[3:], 3), made(role, ROWS[3:]))
     np.testing.assert_allclose(role.embed(0, ROWS), made(role, ROWS))
+
+
+def test_a_partition_that_began_with_it_goes_on_with_it() -> None:
+    """Protects a change of the setting, which is free to change: the model has learnt from inputs that were scaled."""
+    role = party()
+    shown(role, ROWS[:3])
+    role = restarted(role, party(standardise=False))
+    np.testing.assert_allclose(shown(role, ROWS[3:], 3), made(role, standardised(ROWS)[3:]), rtol=1e-12)
 
 
 def test_other_entities_are_embedded_by_the_same_scale() -> None:
