@@ -151,7 +151,7 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
 
 
 def _longest_step(settings: PofmklSettings) -> float:
-    """With the paper's preset: eta / p of the smallest p that a client draws with, many times over; infinite without exploration."""
+    """With the paper's preset: eta / p of the smallest p, many times over; infinite without exploration."""
     learning = settings.learning
     if not learning.effective_exploration:
         return math.inf
