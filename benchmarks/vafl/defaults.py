@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from river import compose, datasets, linear_model, preprocessing
+from river import compose, linear_model, preprocessing
 from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification, make_friedman1
 
+from streamfl.learning.accuracy import accuracy, log_loss
+from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import run_vertical
@@ -35,12 +37,12 @@ def tables(square: bool) -> Iterator[tuple[str, Floats, Floats]]:
     if square:
         yield "friedman", *make_friedman1(ENTITIES, 10, noise=1.0, random_state=0)
         yield "diabetes", *_shuffled(*load_diabetes(return_X_y=True, scaled=False), draws)
-        yield "river TrumpApproval", *_of_river(datasets.TrumpApproval())
+        yield "river TrumpApproval", *_of_river("TrumpApproval")
     else:
         yield "made", *_made(draws)
         yield "breast cancer", *_shuffled(*load_breast_cancer(return_X_y=True), draws)
-        yield "river Phishing", *_of_river(datasets.Phishing())
-        yield "river Bananas", *_of_river(datasets.Bananas())
+        yield "river Phishing", *_of_river("Phishing")
+        yield "river Bananas", *_of_river("Bananas")
     folder = os.environ.get("STREAMFL_DATA")
     for name in (NUMBERS if square else CLASSES) if folder else ():
         with np.load(Path(folder or "") / f"{name}.npz") as archive:
@@ -61,9 +63,10 @@ def _shuffled(inputs: Floats, labels: Floats, draws: np.random.Generator) -> tup
     return inputs[order], labels[order].astype(float)
 
 
-def _of_river(rows: datasets.base.Dataset) -> tuple[Floats, Floats]:
-    taken = list(rows)
-    return np.array([list(x.values()) for x, _ in taken], float), np.array([float(y) for _, y in taken])
+def _of_river(name: str) -> tuple[Floats, Floats]:
+    location = f"river:{name}"
+    data = read_data(location)
+    return numbers(data, data.inputs(["y"]), location), numbers(data, ["y"], location)[:, 0]
 
 
 def federation(inputs: Floats, labels: Floats, square: bool, network: bool) -> tuple[float | None, float]:
@@ -95,8 +98,7 @@ def pooled(inputs: Floats, labels: Floats, square: bool) -> tuple[float | None, 
         line.learn_one(x, label if square else bool(label))
     if square:
         return None, float(np.square(predicted - labels).mean())
-    sure = np.clip(predicted, 1e-15, 1 - 1e-15)
-    return float(((predicted > 0.5) == labels).mean()), -float(np.log(np.where(labels > 0.5, sure, 1 - sure)).mean())
+    return accuracy(predicted, labels), log_loss(predicted, labels)
 
 
 def main() -> None:
@@ -111,7 +113,7 @@ def main() -> None:
             found = [pooled(inputs[:-REST], labels[:-REST], square)]
             found += [federation(inputs, labels, square, network) for network in (False, True)]
             base = labels.var() if square else max(labels.mean(), 1 - labels.mean())
-            cells = [f"{loss:.4f}" if accuracy is None else f"{accuracy:.3f}, {loss:.3f}" for accuracy, loss in found]
+            cells = [f"{loss:.4f}" if share is None else f"{share:.3f}, {loss:.3f}" for share, loss in found]
             table.add_row(name, f"{len(labels) - REST} x {inputs.shape[1]}", *cells, f"{base:.3f}")
         console.print(f"{'squared error, label 0 to 1' if square else 'accuracy, log loss'} of predictions before the label")
         console.print(table)

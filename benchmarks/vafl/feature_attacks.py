@@ -56,7 +56,7 @@ def _inverted(own: VaflSettings, heard: Heard) -> list[bool]:
     truth = table()[0][0]
     function = embedding_function(own, truth.shape[1])
     parameters = function.initial(own.federation.seed, "a").astype(np.float64)
-    optimiser = optimiser_named(own.optimiser, own.rate(own.standardise, not own.embedding.hidden), function.size)
+    optimiser = optimiser_named(own.optimiser, own.party_rate(own.standardise), function.size)
     gradients = {one.entity: np.frombuffer(one.gradient, np.float32) for one in heard.gradients["a"]}
     found: list[bool] = []
     for step in range(len(heard.embeddings["a"]) // BATCH):

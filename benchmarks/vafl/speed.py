@@ -233,7 +233,7 @@ def _coordinator(kind: str) -> Iterator[Figure]:
     ]
     function, loss, generator = head(own), output_loss(own), np.random.default_rng(0)
     parameters = function.initial(0)
-    optimiser = optimiser_named(own.optimiser, own.rate(own.standardise, not own.embedding.hidden), function.size)
+    optimiser = optimiser_named(own.optimiser, own.head_rate, function.size)
     rows = list(generator.normal(size=(len(PARTIES) * ENTITIES, len(PARTIES), role.embedding_size)).astype(np.float32))
     labels = np.array(_labels(0))
     # Without parameters nothing changes between entities, and all of a poll are computed together.
@@ -297,7 +297,7 @@ def _party(kind: str) -> Iterator[Figure]:
     ]
     function = embedding_function(own, FEATURES)
     parameters = function.initial(0, "bank")
-    optimiser = optimiser_named(own.optimiser, own.rate(own.standardise, not own.embedding.hidden), function.size)
+    optimiser = optimiser_named(own.optimiser, own.party_rate(own.standardise), function.size)
     rows = list(_inputs(0)[0].astype(np.float32))
 
     def shown(number: int) -> None:

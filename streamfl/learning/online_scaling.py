@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_DEVIATION", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
+__all__ = ["LARGEST_DEVIATION", "bounded", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
 
 # Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations. A deviation of few values may be
 # far too small: of five, one next value in 10^5 is farther away than 34 of them. Of fewer it tells nothing.
@@ -75,6 +75,16 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
     known = np.maximum(counts, 1)
     farthest = np.sqrt(squares) * np.maximum(1.0, LEAST_REACH * (1.0 + FEW / known) / np.sqrt(known))
     return np.where((squares > 0) & (counts >= FEWEST), farthest, np.inf)
+
+
+def bounded(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> Floats:
+    """Values as they count: no farther than :func:`reach` from the means of those seen. Shapes as there; values that of means.
+
+    >>> bounded(np.array([400]), np.array([1.0]), np.array([400.0]), np.array([1e6])).tolist()
+    [21.0]
+    """
+    farthest = reach(counts, squares)
+    return clipped(values, means - farthest, means + farthest)
 
 
 def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.learning.online_scaling import clipped, moments_with, reach, standardised
+from streamfl.learning.online_scaling import bounded, moments_with, standardised
 from streamfl.restored import check_within
 
 __all__ = ["RunningScale"]
@@ -44,11 +44,11 @@ class RunningScale:
 
     def see(self, row: Floats) -> Floats:
         """Take a row in, and scale it: (columns,)."""
-        count = np.array([self._moments[0] + 1])
-        within = reach(count - 1, self._squares)
-        near = clipped(row, self._means - within, self._means + within)
-        means, squares = moments_with(count, self._means[np.newaxis], self._squares[np.newaxis], near[np.newaxis])
-        self._moments[0], self._means[:], self._squares[:] = count[0], means[0], squares[0]
+        seen = self._moments[:1]
+        near = bounded(seen, self._means, self._squares, row)
+        seen += 1
+        means, squares = moments_with(seen, self._means[np.newaxis], self._squares[np.newaxis], near[np.newaxis])
+        self._means[:], self._squares[:] = means[0], squares[0]
         scaled: Floats = self.scaled(row[np.newaxis])[0]
         return scaled
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.learning.online_scaling import clipped, moments_with, predictive_deviation, reach
+from streamfl.learning.online_scaling import bounded, clipped, moments_with, predictive_deviation
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 
@@ -32,7 +32,7 @@ class Scale:
     kept (samples,): samples of the client that are kept.
     mean, deviation (samples,): of the labels.
     low, high (samples,): where predictions are clipped.
-    reach (samples,): how far from the mean a label counts.
+    squares (samples,): of the labels' deviations from the mean, summed.
     lags (samples, 2): the two labels before; NaN where there was none.
     scaled_lags (samples, 2): the same, standardised.
     views: the kernels' inputs, an array (samples, columns) for each view.
@@ -46,7 +46,7 @@ class Scale:
     deviation: Floats
     low: Floats
     high: Floats
-    reach: Floats
+    squares: Floats
     lags: Floats
     scaled_lags: Floats
     views: list[NDArray[Any]]
@@ -66,8 +66,8 @@ class Scale:
         return Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
 
     def bounded(self, labels: Floats) -> Floats:
-        """Labels as they are learnt, within ``reach`` of the mean: (samples,)."""
-        return clipped(labels, self.mean - self.reach, self.mean + self.reach)
+        """Labels as they are learnt: (samples,)."""
+        return bounded(self.known, self.mean, self.squares, labels)
 
     def target(self, labels: Floats) -> Floats:
         """y_n = clip((y - m) / s, +-3): (samples,)."""
@@ -137,10 +137,9 @@ class ClientScales:
         first = counts == 1
         if first.any():
             moments["origin"][first] = self._project(inputs[first])
-        mean, squares = moments["input_mean"], moments["input_squares"]
-        within = reach((counts - 1)[:, None], squares)
-        near = clipped(inputs, mean - within, mean + within)
-        means, squares = moments_with(counts, mean, squares, near)
+        means, squares = moments["input_mean"], moments["input_squares"]
+        near = bounded((counts - 1)[:, None], means, squares, inputs)
+        means, squares = moments_with(counts, means, squares, near)
         moments["samples"], moments["input_mean"], moments["input_squares"] = counts, means, squares
         moments["entries"] += 1
         return moments, near
@@ -189,7 +188,7 @@ class ClientScales:
             deviation=deviation,
             low=low,
             high=high,
-            reach=reach(known, moments["label_squares"]),
+            squares=moments["label_squares"],
             lags=lags,
             scaled_lags=scaled_lags,
             views=self._features.inputs(inputs, moments["input_mean"], variances, scaled_lags),

@@ -214,7 +214,7 @@ class DefaultLearner:
                 getattr(forecast, name)[again] = getattr(asked, name)
         self._take_own_steps(rows, scale, bounded, parameters)
         losses, counts = self._mixtures.kernel_weights(rows)
-        self._learn_late(rows, forecast, scale, labels)
+        self._learn_late(rows, forecast, scale, labels, bounded)
         self._journal.late_labels(rows, self._mixtures.entries(rows), labels, forecast)
         self._local.keep(rows, scale, bounded, errors)
         self._snapshot_due(rows)
@@ -323,9 +323,8 @@ class DefaultLearner:
         self._mixtures.count_samples(rows)
         self._mixtures.judge(rows, labels, labelled, forecast)
 
-    def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats) -> None:
+    def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats, bounded: Floats) -> None:
         self._mixtures.count_late_labels(rows, labels, forecast)
-        bounded = scale.bounded(labels)
         self._mixtures.learn(rows, forecast, scale.deviation, bounded)
         self._scales.learn(rows, bounded, late=True)
 
@@ -368,7 +367,8 @@ class DefaultLearner:
         inputs = entry["inputs"]
         if kind == LATE_LABEL:
             forecast = Forecast.decoded(entry, self._journal.forecast_layout)
-            self._learn_late(rows, forecast, self._scales.scale(rows, inputs, forecast.lags), entry["label"])
+            scale = self._scales.scale(rows, inputs, forecast.lags)
+            self._learn_late(rows, forecast, scale, entry["label"], scale.bounded(entry["label"]))
             return
         inputs = self._scales.see(rows, inputs)
         if kind == SAMPLE:

@@ -79,7 +79,7 @@ class AveragedStep:
     A row that is longer than ``factor`` times the bracket is shortened to that, and counted in ``shortened``.
 
     clients: K.
-    factor: eta / p for the smallest p, times the most samples of a row.
+    factor: at least eta / p for the smallest p, times as many samples as a row may be of.
     regularisation: lambda.
     """
 

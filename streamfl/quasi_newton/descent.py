@@ -18,6 +18,8 @@ from streamfl.quasi_newton.curvature import is_usable, two_loop
 
 __all__ = ["Descent", "DescentState", "Learning"]
 
+# Epochs of fewer batches are of one step or two.
+FEW_BATCHES = 3
 Floats = NDArray[np.float64]
 
 
@@ -32,9 +34,6 @@ class DescentState(msgspec.Struct, array_like=True):
     fallbacks: Annotated[int, msgspec.Meta(ge=0)]
     frozen: bool
     converged: bool
-
-
-FEW_BATCHES = 3
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Learning:
     freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
         then the same linear map each time, and the iterates settle. With fewer than ``FEW_BATCHES`` they settle without that, and
         freezing would leave what no pair has seen yet to steps that are far too short.
-    tolerance: it is over when the losses of two epochs in a row differ by less; a tenth of it with so few batches, whose epochs are
-        of one step or two.
+    tolerance: it is over when the losses of two epochs in a row differ by less; a tenth of it with so few batches.
     epochs: at most.
     iterations: so many may be taken, even where epochs are more than that.
     """

@@ -235,8 +235,16 @@ class VaflSettings(VerticalSettings):
         given = self.embedding.standardise
         return self.embedding.model is None and self.privacy.embedding_norm is None if given is None else given
 
-    def rate(self, standardised: bool, linear: bool) -> float:
-        """``learning.learning_rate``, or what stands for it."""
+    def party_rate(self, standardised: bool) -> float:
+        """``learning.learning_rate``, or what stands for it in a partition whose inputs are standardised, or are not."""
+        return self._rate(standardised, linear=self.embedding.model is None and not self.embedding.hidden)
+
+    @property
+    def head_rate(self) -> float:
+        """The same of the coordinator's head."""
+        return self._rate(standardised=True, linear=False)
+
+    def _rate(self, standardised: bool, linear: bool) -> float:
         if self.learning.learning_rate is not None:
             return self.learning.learning_rate
         if not standardised or self.optimiser != "adagrad":

@@ -17,6 +17,9 @@ from streamfl.vafl.networks import DenseNetwork
 
 __all__ = ["LOGISTIC", "SQUARE", "Head", "NetworkHead", "OutputLoss", "SumHead", "softmax_loss"]
 
+# Of a network's first hidden units.
+FIRST_BIAS = 0.1
+
 
 class Head(Protocol):
     """The function of theta_0 and all embeddings. In what follows there are n entities and M parties.
@@ -53,9 +56,6 @@ class SumHead:
 
     def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._nothing, np.broadcast_to(cotangents[:, np.newaxis, :], done)
-
-
-FIRST_BIAS = 0.1
 
 
 class NetworkHead:

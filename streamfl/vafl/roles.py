@@ -94,7 +94,6 @@ def _build_party(settings: VaflSettings) -> VaflParty:
     inputs = SampleReader(settings.required_samples("a vafl-party").samples).dimension
     _check_remembered(settings, inputs)
     secret = _secret(settings)
-    linear = settings.embedding.model is None and not settings.embedding.hidden
     return VaflParty(
         name=settings.required_party(),
         function=embedding_function(settings, inputs),
@@ -102,11 +101,11 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         embedding_size=settings.federation.embedding_size,
         steps=PartySteps(
             settings.optimiser,
-            settings.rate(settings.standardise, linear),
+            settings.party_rate(settings.standardise),
             learning.batch_size,
             learning.in_flight,
             learning.regularisation,
-            settings.rate(False, linear),
+            settings.party_rate(False),
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
@@ -148,7 +147,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         embedding_size=settings.federation.embedding_size,
         head=head(settings),
         loss=loss,
-        steps=HeadSteps(settings.optimiser, settings.rate(True, False), learning.batch_size, learning.regularisation),
+        steps=HeadSteps(settings.optimiser, settings.head_rate, learning.batch_size, learning.regularisation),
         alignment=Alignment(
             quorum=alignment.quorum,
             learning_quorum=learning.quorum,

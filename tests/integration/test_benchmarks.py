@@ -18,8 +18,7 @@ from benchmarks.__main__ import BENCHMARKS  # noqa: E402
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-# A broker that lives for seconds is not worth compiling for.
-ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -242,7 +242,7 @@ def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[
     forgotten, unclear = _forgotten(bus, chosen, party, replies) if chosen.forgets else (set(), set())
     for partition in set(range(chosen.partitions)) - unclear:
         parameters = function.initial(settings.federation.seed, party)
-        optimiser = optimiser_named(settings.optimiser, learning.learning_rate or 0.0, function.size)
+        optimiser = optimiser_named(settings.optimiser, settings.party_rate(settings.standardise), function.size)
         versions = [parameters.copy()]
         gathered: list[tuple[str, NDArray[Any]]] = []
         for place, _, reply in replies:

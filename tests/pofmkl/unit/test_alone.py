@@ -84,9 +84,10 @@ def test_what_was_looked_at_ahead_is_looked_at_again_after_a_change(monkeypatch:
     monkeypatch.setattr(lab._Stretch, "look_again", watched)
     settings, (inputs, labels) = settings_of(), streams((240, 240, 200))
     # Another level, and far more noise than anybody knew: errors rise, and stay high.
-    labels[90:] += 8.0 + 3.0 * np.random.default_rng(2).normal(size=labels[90:].shape)
+    # Of these draws no kept sample lies so near the middle of two single-precision numbers that rounding takes it to either.
+    labels[90:] += 8.0 + 3.0 * np.random.default_rng(4).normal(size=labels[90:].shape)
     found = alone(settings, inputs, labels, delay)
-    np.testing.assert_allclose(found, one_after_the_other(settings, inputs, labels, delay), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found, one_after_the_other(settings, inputs, labels, delay), rtol=0, atol=1e-9)
     assert again
 
 
