@@ -7,22 +7,21 @@ Whatever is set last wins: defaults, then the file, then the environment, then w
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import os
 import tomllib
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
 from streamfl.role import ConfigurationError
+from streamfl.settings_mistakes import explained, unknown
 from streamfl.system import installed_systems
-from streamfl.urls import check_url, without_userinfo
+from streamfl.urls import check_url
 
 __all__ = [
     "Bus",
@@ -38,6 +37,7 @@ __all__ = [
     "TracingSection",
     "load_kind",
     "load_settings",
+    "text_of",
 ]
 
 ENVIRONMENT_PREFIX = "STREAMFL_"
@@ -260,21 +260,27 @@ def load_settings(path: SettingsSource, cls: type[Settings], overrides: Mapping[
         return cls(**content)
     except ValidationError as error:
         source = "the settings" if path is None else str(path)
-        raise ConfigurationError(f"{source}: " + "\n".join(_explain(error, cls, content))) from None
+        raise ConfigurationError(f"{source}: " + "\n".join(explained(error, cls, content))) from None
 
 
 def load_kind(path: SettingsSource) -> str:
-    """``role.kind`` of the file at ``path`` or of the environment: it decides which settings class reads the rest."""
-    section = _read_file(path).get("role")
-    said = None if isinstance(path, GivenSettings) else os.environ.get("STREAMFL_ROLE__KIND")
-    kind = said or (section.get("kind") if isinstance(section, dict) else None)
-    if not isinstance(kind, str) or not kind:
+    """``role.kind``: it decides which settings class reads the rest."""
+    kind = text_of(path, "role", "kind")
+    if kind is None:
         source = "the settings" if path is None else str(path)
         known = [name for system in installed_systems() for name in system.kinds]
         raise ConfigurationError(
             f"{source}: role.kind is missing: say in [role] which role this is, kind = one of {', '.join(sorted(known))}"
         )
     return kind
+
+
+def text_of(path: SettingsSource, section: str, key: str) -> str | None:
+    """One key of the file at ``path`` or of the environment, for who does not know which settings class reads the rest."""
+    written = _read_file(path).get(section)
+    given = None if isinstance(path, GivenSettings) else os.environ.get(f"{ENVIRONMENT_PREFIX}{section}__{key}".upper())
+    text = given or (written.get(key) if isinstance(written, dict) else None)
+    return text if isinstance(text, str) and text else None
 
 
 def _read_file(path: SettingsSource) -> dict[str, Any]:
@@ -298,7 +304,7 @@ def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
         if name.upper().startswith(ENVIRONMENT_PREFIX) and NESTED_DELIMITER in name:
             section = name[len(ENVIRONMENT_PREFIX) :].split(NESTED_DELIMITER)[0].lower()
             if section not in cls.model_fields:
-                raise ConfigurationError(f"environment variable {name}: {_unknown(section, cls.model_fields)}")
+                raise ConfigurationError(f"environment variable {name}: {unknown(section, cls.model_fields)}")
     try:
         content = dict(EnvSettingsSource(cls)())
     except SettingsError as error:
@@ -323,77 +329,3 @@ def _merge(base: dict[str, Any], above: Mapping[str, Any]) -> None:
             _merge(base[key], value)
         else:
             base[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, Any]) -> list[str]:
-    lines: dict[str, list[str]] = {}
-    for problem in error.errors():
-        path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
-        message = problem["msg"].removeprefix("Value error, ")
-        shown = "" if _may_be_secret(path) else f"= {without_userinfo(repr(value))}"
-        if problem["type"] == "missing":
-            text = "is missing" if isinstance(value, dict) else f"{shown}: more items are expected"
-        elif problem["type"] == "extra_forbidden":
-            section = _model_at(cls, path[:-1])
-            known = section.model_fields if section else {}
-            text = _unknown(path[-1], {field.alias or name: field for name, field in known.items()})
-        elif isinstance(value, dict) and problem["type"] == "value_error":
-            key, _, text = message.partition(" ")
-            path.append(key)
-        elif isinstance(value, dict):
-            text = message
-        else:
-            text = f"{shown}: {message}"
-        lines.setdefault(".".join(path), []).append(text)
-    joined = {key: " / ".join(dict.fromkeys(texts)) for key, texts in lines.items()}
-    return [f"{key}{text}" if text.startswith(":") else f"{key} {text}".strip() for key, text in joined.items()]
-
-
-def _may_be_secret(path: list[str]) -> bool:
-    """Whether a password may stand there, in place or out of place."""
-    return path[:1] == ["bus"] and (len(path) == 1 or path[1] in ("url", "options"))
-
-
-def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tuple[list[str], Any]:
-    # pydantic appends the names of a union's members to a location; only what the user wrote is of use to the user.
-    path: list[str] = []
-    for element in location:
-        listed = isinstance(content, (list, tuple)) and isinstance(element, int) and element < len(content)
-        if listed or (isinstance(content, dict) and element in content):
-            content = content[element]
-        else:
-            if missing and isinstance(content, dict):
-                path.append(str(element))
-            break
-        path.append(str(element))
-    return path, content
-
-
-def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
-    named = False
-    for name in path:
-        if named or name.isdecimal():
-            # The user's name for a section, or its place in a list.
-            named = False
-            continue
-        field = cls.model_fields.get(name)
-        models = [] if field is None else _models_in(field.annotation)
-        if not models:
-            return None
-        named = field is not None and get_origin(field.annotation) is dict
-        cls = models[0]
-    return cls
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    if get_origin(annotation) in (Union, types.UnionType, Annotated, list, dict):
-        return [model for member in get_args(annotation) for model in _models_in(member)]
-    return []
-
-
-def _unknown(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else ""
-    return f"is not known{hint} (known: {', '.join(sorted(known))})"

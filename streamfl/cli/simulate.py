@@ -22,7 +22,7 @@ __all__ = ["simulate"]
 def _simulate(
     config: ConfigArgument,
     data: DataOption,
-    label: LabelOption = "y",
+    label: LabelOption = None,
     seed: SeedOption = None,
     trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz: all of the run, also for streamfl report.")] = None,
     format: FormatOption = OutputFormat.TABLE,
@@ -34,6 +34,7 @@ def _simulate(
     """
     # Who only asks for --help does not wait for it.
     from streamfl.settings import load_kind
+    from streamfl.simulation.tables import label_told
 
     kind = load_kind(config)
     system = find_system(kind)
@@ -41,7 +42,8 @@ def _simulate(
         raise ConfigurationError(f"{config}: role.kind = {kind!r}: {system.name} cannot be simulated")
     function = load(system.simulate)
     with progress(f"reading {data}"):
-        report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
+        asked = Asked(config, data, label_told(config, data, label), seed, trace is not None)
+        report = function(asked, **own_options(function, options, kind))
     if trace is not None and not report.interrupted:
         write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if format is OutputFormat.JSON:

@@ -18,7 +18,7 @@ from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.laboratory import Asked
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
 from streamfl.simulation.pictures import check_can_draw
-from streamfl.simulation.tables import DataSource
+from streamfl.simulation.tables import DataSource, label_told
 from streamfl.system import find_system, installed_systems, load
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def table_given(data: Data) -> DataSource:
 
 
 def simulate(
-    data: Data, config: Config = None, *, label: str = "y", seed: int | None = None, trace: bool = False, **options: Any
+    data: Data, config: Config = None, *, label: str | None = None, seed: int | None = None, trace: bool = False, **options: Any
 ) -> Result:
     """Run a whole federation in this process, with the real roles and no broker: what ``streamfl simulate`` does.
 
@@ -195,7 +195,7 @@ def simulate(
     config
         A role's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
     label
-        The column with the label.
+        The column with the label; left out: the one that ``config`` names, or y.
     seed
         Left out: federation.seed.
     trace
@@ -213,6 +213,7 @@ def simulate(
     function = load(system.simulate)
     options = _own_options(function, options, kind)
     with threadpool_limits(1):
+        common["label"] = label_told(settings, table, common["label"])
         report = function(Asked(settings, table, **common), **options)
     if report.interrupted:
         # A program that is told to end does not go on with half of a result.

@@ -14,10 +14,16 @@ from typer.models import OptionInfo
 
 from streamfl.role import ConfigurationError
 
-__all__ = ["DataOption", "LabelOption", "SeedOption", "options_given"]
+__all__ = ["ClientColumnOption", "DataOption", "LabelOption", "SeedOption", "options_given"]
 
 DataOption = Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")]
-LabelOption = Annotated[str, typer.Option(help="The column with the label.")]
+LabelOption = Annotated[
+    str | None, typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y.")
+]
+ClientColumnOption = Annotated[
+    str | None,
+    typer.Option(help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."),
+]
 SeedOption = Annotated[int | None, typer.Option(help="Left out: federation.seed.")]
 
 

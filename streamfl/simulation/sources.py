@@ -20,30 +20,30 @@ from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.laboratory import Replayed, Rows
+from streamfl.simulation.options import LabelOption
 from streamfl.simulation.parties import SplitOption, split_columns
-from streamfl.simulation.tables import DataTable, client_names, column_of, input_fields, input_names, numbers, placed, read_data
+from streamfl.simulation.tables import (
+    DEFAULT_LABEL,
+    DataTable,
+    client_names,
+    input_fields,
+    input_names,
+    named_column,
+    numbers,
+    placed,
+    read_data,
+)
 
 __all__ = [
     "EntityColumnOption",
     "EntityRows",
-    "LabelColumnOption",
     "LateByOption",
-    "OwnerColumnOption",
     "SampleRows",
     "entity_labels",
     "entity_samples",
     "entity_samples_and_labels",
 ]
 
-DEFAULT_LABEL = "y"
-
-LabelColumnOption = Annotated[
-    str | None, typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y.")
-]
-OwnerColumnOption = Annotated[
-    str | None,
-    typer.Option(help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."),
-]
 LateByOption = Annotated[
     int | None, typer.Option(min=0, help="With [labels]: by how many rows of its client a label comes later; left out: 0.")
 ]
@@ -53,7 +53,7 @@ EntityColumnOption = Annotated[
 
 
 def entity_samples(
-    asked: Replayed, label: LabelColumnOption = None, split: SplitOption = None, entity_column: EntityColumnOption = None
+    asked: Replayed, label: LabelOption = None, split: SplitOption = None, entity_column: EntityColumnOption = None
 ) -> EntityRows:
     """A party's own columns, under the names of its fields, keyed by the entity."""
     settings, location = cast(VerticalSettings, asked.settings), asked.data
@@ -82,18 +82,18 @@ def entity_samples(
     return EntityRows(section, fields, numbers(table, names, location), table, location, entity_column)
 
 
-def entity_labels(asked: Replayed, label: LabelColumnOption = None, entity_column: EntityColumnOption = None) -> EntityRows:
+def entity_labels(asked: Replayed, label: LabelOption = None, entity_column: EntityColumnOption = None) -> EntityRows:
     """The entities' labels, keyed by the entity."""
     section, location = cast(VerticalSettings, asked.settings).labels, asked.data
     assert section is not None
     table = read_data(location)
-    column = _label_column(section, table, label)
+    column = label or named_column(table, section.label) or DEFAULT_LABEL
     return EntityRows(section, [section.label], numbers(table, [column], location), table, location, entity_column)
 
 
 def entity_samples_and_labels(
     asked: Replayed,
-    label: LabelColumnOption = None,
+    label: LabelOption = None,
     split: SplitOption = None,
     entity_column: EntityColumnOption = None,
     label_delay: LateByOption = None,
@@ -106,7 +106,7 @@ def entity_samples_and_labels(
         return entity_samples(asked, label, split, entity_column)
     labels = entity_labels(asked, label, entity_column)
     # No party is shown the label, so ranges of columns are counted without it.
-    column = None if split is None else _label_column(section, read_data(asked.data), label)
+    column = None if split is None else label or named_column(read_data(asked.data), section.label) or DEFAULT_LABEL
     samples = entity_samples(asked, column, split, entity_column)
     return EntityRowsWithLabels(samples, labels, label_delay or 0)
 
@@ -122,10 +122,6 @@ def _keys(section: KeySection) -> Callable[[str], bytes]:
             raise DataError(f'the name {name!r} is no key with key = "{section.key}": {error}') from None
 
     return key
-
-
-def _label_column(section: EntityLabelsSection, table: DataTable, label: str | None) -> str:
-    return label or (section.label if section.label in table.columns else DEFAULT_LABEL)
 
 
 class EntityRows:
@@ -146,8 +142,7 @@ class EntityRows:
         self._encode = format_of(section).encode
         self._key = _keys(section)
         self.topics = [section.topic]
-        if entity_column is None and section.entity in table.columns:
-            entity_column = section.entity
+        entity_column = entity_column or named_column(table, section.entity)
         # Whoever replays another part of the same rows comes to the same names.
         rows = [str(row) for row in range(table.rows)]
         self._entities = rows if entity_column is None else client_names(table, entity_column, location)
@@ -215,9 +210,8 @@ class SampleRows:
         columns = table.columns
         field = section.label if labels is None else labels.label
         if label is None and field is not None:
-            label = named if (named := column_of(table, field)) in columns else DEFAULT_LABEL
-        if client_column is None and section.client in columns:
-            client_column = section.client
+            label = named_column(table, field) or DEFAULT_LABEL
+        client_column = client_column or named_column(table, section.client)
         self._key = _keys(section)
         self._label_key = self._key if labels is None else _keys(labels)
         if section.inputs is not None:

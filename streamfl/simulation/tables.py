@@ -15,20 +15,28 @@ from streamfl.console import say
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.role import ConfigurationError, DataError
+from streamfl.settings import SettingsSource, text_of
 from streamfl.wire import LONGEST_NAME
 
 __all__ = [
+    "DEFAULT_LABEL",
     "DataSource",
     "DataTable",
     "client_names",
     "column_of",
     "input_fields",
     "input_names",
+    "label_told",
+    "named_column",
     "numbers",
     "placed",
     "read_data",
     "unread_columns",
 ]
+
+
+DEFAULT_LABEL = "y"
+"""The label's column where nothing names one: River's data sets have it there."""
 
 
 class DataTable(Protocol):
@@ -102,6 +110,19 @@ def column_of(table: DataTable, field: str) -> str:
             if name in table.columns:
                 return str(name)
     return field
+
+
+def named_column(table: DataTable, *fields: str | None) -> str | None:
+    """The first column of the data that one of the settings' fields names; None if there is none."""
+    named = (column_of(table, field) for field in fields if field is not None)
+    return next((name for name in named if name in table.columns), None)
+
+
+def label_told(config: SettingsSource, data: DataSource, label: str | None) -> str:
+    """``label``; left out: the column that ``config`` names, whichever role it describes, or ``y``. Errors as :func:`read_data`."""
+    if label is not None:
+        return label
+    return named_column(read_data(data), *(text_of(config, section, "label") for section in ("labels", "samples"))) or DEFAULT_LABEL
 
 
 def client_names(table: DataTable, column: str, location: DataSource) -> list[str | None]:

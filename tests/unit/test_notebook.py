@@ -135,7 +135,7 @@ def test_mistakes_are_told_by_their_key() -> None:
         ({"clients": -1}, "clients = -1: a whole number of at least 1"),
         ({"seed": "a"}, "seed = 'a': a whole number is expected. Left out: federation.seed"),
         ({"client_column": 3}, "client_column = 3: a text, such as '3', is expected"),
-        ({"label": 1}, "label = 1: a text, such as '1', is expected. The column with the label"),
+        ({"label": 1}, "label = 1: a text, such as '1', is expected. The data's label column"),
         ({"config": [1]}, "config is a list: the path of a role's settings file, or its sections as a dictionary"),
         ({"config": {"federation": None}}, "the settings: 'federation' = None: the name of a section"),
         ({"config": {"role": "pofmkl-client"}}, "the settings: 'role' = 'pofmkl-client': the name of a section"),

@@ -9,17 +9,14 @@ import typer
 
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.simulation.laboratory import Asked, Report
-from streamfl.simulation.options import DataOption, LabelOption, SeedOption
+from streamfl.simulation.options import ClientColumnOption, DataOption, LabelOption, SeedOption
 
 __all__ = ["compare", "simulate"]
 
 ClientsOption = Annotated[
-    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
+    int | None, typer.Option(min=1, help="K; left out: all that the column with the client names, or federation.clients.")
 ]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client at most; left out: all there are.")]
-ClientColumnOption = Annotated[
-    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
-]
 
 
 def simulate(
@@ -34,7 +31,7 @@ def simulate(
 def compare(
     config: ConfigArgument,
     data: DataOption,
-    label: LabelOption = "y",
+    label: LabelOption = None,
     clients: ClientsOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,

@@ -26,7 +26,7 @@ __all__ = ["chosen_methods", "columns", "compare", "sorted_summaries", "summary_
 def compare(
     config: Path,
     data: str,
-    label: str,
+    label: str | None,
     clients: int | None,
     rounds: int | None,
     seed: int | None,

@@ -24,7 +24,7 @@ def compare(
     data: Data,
     config: Config = None,
     *,
-    label: str = "y",
+    label: str | None = None,
     clients: int | None = None,
     rounds: int | None = None,
     seed: int | None = None,
@@ -42,14 +42,14 @@ def compare(
     config
         A client's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
     label
-        The column with the label.
+        The column with the label; left out: the one that ``config`` names, or y.
     clients, rounds
         How many clients there are, and samples of each; left out: federation.clients, or all that client_column names, and all
         there are.
     seed
         Left out: federation.seed.
     client_column
-        The column with the client; left out: rows are dealt to the clients in turn.
+        The column with the client; left out: the one that ``config`` names, or else rows are dealt to the clients in turn.
     methods
         Names; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the same without a server.
     all_methods

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import Replayed
-from streamfl.simulation.sources import LabelColumnOption, LateByOption, OwnerColumnOption, SampleRows
+from streamfl.simulation.options import ClientColumnOption, LabelOption
+from streamfl.simulation.sources import LateByOption, SampleRows
 from streamfl.simulation.tables import read_data
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["samples"]
 
 
 def samples(
-    asked: Replayed, label: LabelColumnOption = None, client_column: OwnerColumnOption = None, label_delay: LateByOption = None
+    asked: Replayed, label: LabelOption = None, client_column: ClientColumnOption = None, label_delay: LateByOption = None
 ) -> SampleRows:
     """The rows as the settings say that samples look, keyed by the client; with [labels] their labels under the same key."""
     settings = cast("PofmklSettings", asked.settings)

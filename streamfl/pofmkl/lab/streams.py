@@ -23,8 +23,18 @@ from streamfl.pofmkl.lab.sites import Inputs, Sites
 from streamfl.progress import progress
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
-from streamfl.settings import GivenSettings, load_kind, load_settings
-from streamfl.simulation.tables import DataSource, DataTable, client_names, input_names, numbers, read_data, unread_columns
+from streamfl.settings import GivenSettings, load_kind, load_settings, text_of
+from streamfl.simulation.tables import (
+    DataSource,
+    DataTable,
+    client_names,
+    input_names,
+    label_told,
+    named_column,
+    numbers,
+    read_data,
+    unread_columns,
+)
 
 __all__ = ["Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
@@ -89,13 +99,19 @@ class Streams:
 def read_streams(
     config: Path | GivenSettings,
     data: DataSource,
-    label: str,
+    label: str | None,
     clients: int | None,
     rounds: int | None,
     seed: int | None,
     client_column: str | None,
 ) -> tuple[PofmklSettings, Streams]:
-    """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
+    """The settings of ``config`` with the scales of the data, and the data dealt to its clients.
+
+    label, client_column: None: the columns that ``config`` names, where the data has them.
+    """
+    label = label_told(config, data, label)
+    if client_column is None and (owner := text_of(config, "samples", "client")) is not None:
+        client_column = named_column(read_data(data), owner)
     if clients is None and client_column is not None:
         clients = _all_clients(config, data, client_column)
     federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}

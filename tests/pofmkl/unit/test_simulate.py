@@ -161,6 +161,21 @@ def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
     assert "no client has more than 40 usable rows, 41 samples of each are asked for" in error
 
 
+@pytest.mark.parametrize("command", ["simulate", "compare", "replay"])
+def test_the_settings_say_which_columns_have_the_label_and_the_client(line: Line, command: str) -> None:
+    """Protects a first hour: what ``init`` wrote into the file was asked for again, and without it "no column y" was the answer."""
+    line.csv(device=["a", "b"] * 20, x0=np.arange(40.0) % 7, x1=np.arange(40.0) % 3, wear=np.arange(40.0) % 5)
+    data = line.folder / "data.csv"
+    line.config.write_text(line.config.read_text().replace('label = "y"', 'label = "wear"'))
+    assert line("topics", "--create-inputs")[0] == 0
+    code, out, error = line(command, "--data", data, "--format", "json")
+    assert code == 0, error
+    found = json.loads(out)
+    assert found.get("samples", found.get("records", 0)) == 40 or found["clients"] == 2, found
+    if command == "simulate":
+        assert list(found["scaled_regret_per_client"]) == ["a", "b"]
+
+
 def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
     """Protects whoever looks for a device's regret: clients are in the order of the file, and the trace's columns too."""
     generator = np.random.default_rng(1)

@@ -11,13 +11,14 @@ from running_mean.lab.federation import run
 from streamfl.records.samples import SamplesSection
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report
-from streamfl.simulation.sources import OwnerColumnOption, SampleRows
+from streamfl.simulation.options import ClientColumnOption
+from streamfl.simulation.sources import SampleRows
 from streamfl.simulation.tables import numbers, read_data
 
 __all__ = ["simulate"]
 
 
-def simulate(asked: Asked, client_column: OwnerColumnOption = None) -> Report:
+def simulate(asked: Asked, client_column: ClientColumnOption = None) -> Report:
     """Every usable row in the order of the file, dealt to the clients in turn unless a column names them."""
     table = read_data(asked.data)
     labels = numbers(table, [asked.label], asked.data)[:, 0]
