@@ -226,7 +226,10 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    """Protects restored state: librdkafka says that such a partition ends below 0, so it would count as read whole, and empty."""
+    """Protects restored state: librdkafka says that such a partition ends below 0, so it would count as read whole, and empty.
+
+    And the worker that waits: a client that had looked who is there while the leader was away did not find it for five minutes.
+    """
     with Broker(nodes=3) as broker:
         bus: Any = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 3})
         name = new("unreplicated")
@@ -244,6 +247,12 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
         broker.halt(1)
         with pytest.raises(BusUnavailable, match="reading the ends of partitions"):
             bus.logs.ends(places)
+        # The client that asks for the ends looks who is there, and finds two of three.
+        asking, deadline = bus.logs._asked.admin._manager, time.monotonic() + 60
+        while len(asking.cluster.brokers()) == 3:
+            asking.run(asking.cluster.refresh_metadata)
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
         broker.start()
         deadline = time.monotonic() + 60
         while True:

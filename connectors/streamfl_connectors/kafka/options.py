@@ -16,13 +16,16 @@ from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
 __all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_options"]
 
-CLIENT_DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1000}
+CLIENT_DEFAULTS: dict[str, Any] = {
+    "reconnect_backoff_max_ms": 1000,
+    # So soon a client finds brokers that were away when it last looked who is there: asking one that it does not know fails, and
+    # does not make it look. And a leader that shared out partitions before it knew a topic shares them out again then.
+    "metadata_max_age_ms": 5_000,
+}
 CONSUMER_DEFAULTS: dict[str, Any] = {
     **CLIENT_DEFAULTS,
     "heartbeat_interval_ms": 500,
     "session_timeout_ms": 10_000,
-    # A leader that shared out partitions before it knew a topic does so again only when its metadata changes.
-    "metadata_max_age_ms": 5_000,
     # A partition that is resumed joins the next fetch only, so the wait of an idle fetch is a latency.
     "fetch_max_wait_ms": 100,
     "metrics_enabled": False,
