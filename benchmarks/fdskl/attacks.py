@@ -16,7 +16,14 @@ from scipy.spatial.distance import pdist
 from sklearn.datasets import load_breast_cancer
 
 from benchmarks.attacks import Attack, Attacks
-from benchmarks.fdskl.recovery import explained, from_known_rows, solved_differences, solved_from_the_first, up_to_an_affine_map
+from benchmarks.fdskl.recovery import (
+    distances_of_phases,
+    explained,
+    from_known_rows,
+    solved_differences,
+    solved_from_the_first,
+    up_to_an_affine_map,
+)
 from streamfl.fdskl.circle import from_circle, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import Incarnation, masked, paper_mask
@@ -126,6 +133,25 @@ def two_answers(folder: Path) -> Iterator[Attack]:
     yield Attack("two answers", "the active party", figure, found(False), "frequencies = private", found(True), chance=0.0)
 
 
+def distances(folder: Path) -> Iterator[Attack]:
+    """The active party takes the mean cosine of what two rows' phases differ by: that is their kernel, and tells their distance.
+
+    It knows no frequencies, and has asked for no distances.
+    """
+    inputs, _, bandwidth = table()
+    truth = pdist(inputs[:, SPLIT[1][0] :])
+
+    def found(private: bool) -> float:
+        told = distances_of_phases(from_circle(Federation(inputs, SPLIT, bandwidth, private).told(FEATURES)), bandwidth)
+        return float(np.median(np.abs(told / truth - 1)))
+
+    guess = float(np.median(np.abs(np.median(truth) / truth - 1)))
+    one, two = found(False), found(True)
+    yield Attack(
+        "distances from phases", "the active party", "median relative error", one, "frequencies = private", two, chance=guess
+    )
+
+
 def affine_map(folder: Path) -> Iterator[Attack]:
     """The active party knows no frequencies: kernel, distances, places, phases without turns, singular values. Then it is told five
     rows for each hidden column.
@@ -198,5 +224,5 @@ def _ridge_error(features: Floats, labels: Floats, train: NDArray[np.int64], tes
 
 
 ATTACKS: Attacks = {
-    function.__name__: function for function in (two_messages_of_a_leaf, two_answers, affine_map, price_of_noise)
+    function.__name__: function for function in (two_messages_of_a_leaf, two_answers, distances, affine_map, price_of_noise)
 }

@@ -8,7 +8,14 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from streamfl.fdskl.circle import from_circle
 
-__all__ = ["explained", "from_known_rows", "solved_differences", "solved_from_the_first", "up_to_an_affine_map"]
+__all__ = [
+    "distances_of_phases",
+    "explained",
+    "from_known_rows",
+    "solved_differences",
+    "solved_from_the_first",
+    "up_to_an_affine_map",
+]
 
 Floats = NDArray[np.float64]
 TURN = 2 * np.pi
@@ -24,6 +31,16 @@ def solved_differences(one: NDArray[np.uint32], two: NDArray[np.uint32], frequen
     """
     slopes, _ = _unwrapped(_wrapped(from_circle(one - two)).T, frequencies)
     return slopes.T
+
+
+def distances_of_phases(phases: Floats, bandwidth: float) -> Floats:
+    """The distance of every pair of instances, from phases of a Gaussian kernel alone: (pairs,) in the order of SciPy's pdist.
+
+    phases: (instances, features), radians.
+    """
+    circle = np.exp(1j * phases)
+    kernel = ((circle @ circle.conj().T).real / phases.shape[1])[np.triu_indices(len(phases), 1)]
+    return np.asarray(bandwidth * np.sqrt(-2 * np.log(np.clip(kernel, LEAST_KERNEL, 1))))
 
 
 def solved_from_the_first(phases: Floats, frequencies: Floats) -> Floats:

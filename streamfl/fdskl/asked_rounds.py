@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
-import msgspec
 import numpy as np
 
 from streamfl.fdskl.contributions import numbers_of
@@ -24,35 +20,7 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError
 
-__all__ = ["DISTANCES_SECONDS", "MOST_LISTS", "DistanceLists", "asked_by"]
-
-# Lists of entities whose distances a party answers in so many seconds. A federation asks for one, and for another one where the
-# active party begins anew before the bandwidth is known. They come back with time, for anybody may have used them up.
-MOST_LISTS, DISTANCES_SECONDS = 16, 86_400.0
-
-
-class DistanceLists:
-    """Bounds the distances between entities that a party answers: unlike phases they say something of the columns.
-
-    allowed: False: none are answered.
-    """
-
-    def __init__(self, allowed: bool) -> None:
-        self._allowed = allowed
-        self._asked: dict[bytes, float] = {}
-
-    def check(self, entities: Sequence[str], now: float) -> None:
-        """Their distances are asked for, two by two. PeerError if they are not to be answered. The same list counts once."""
-        if not self._allowed:
-            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
-            raise PeerError("configuration", f"a round of distances, and {text}")
-        self._asked = {name: at for name, at in self._asked.items() if now < at + DISTANCES_SECONDS}
-        name = hashlib.blake2b(msgspec.msgpack.encode(entities), digest_size=16).digest()
-        if len(self._asked) >= MOST_LISTS and name not in self._asked:
-            hours = DISTANCES_SECONDS / 3600
-            text = f"of {MOST_LISTS} lists of entities, which is the most in {hours:g} h, they were asked for"
-            raise PeerError("oversized", f"a round of distances: {text}")
-        self._asked.setdefault(name, now)
+__all__ = ["asked_by"]
 
 
 def asked_by(message: Round, settings: WorkerSettings) -> int:
@@ -74,6 +42,9 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
     features = sum(one.count for one in message.ranges)
     if message.purpose == DISTANCES:
+        if not settings.distances:
+            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
+            raise PeerError("configuration", f"a round of distances, and {text}")
         if features or len(message.entities) % 2 or len(message.entities) > 2 * MOST_DISTANCES:
             text = f"an odd number of entities, or for more than {MOST_DISTANCES} distances"
             raise PeerError("malformed", f"a round of distances asks for features, or for {text}")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.asked_rounds import DistanceLists, asked_by
+from streamfl.fdskl.asked_rounds import asked_by
 from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
@@ -108,8 +108,6 @@ class Sums:
         self.outputs: Outputs | None = None
         self._contributions: Contributions | None = None
         self._heard = HeardRounds()
-        # Another life of the party, which a stranger may bring about, does not begin them anew.
-        self._distances = DistanceLists(settings.distances)
         self._last_now = 0.0
 
     def begin(self, now: float) -> None:
@@ -156,8 +154,6 @@ class Sums:
         if not self._heard.note(key, identity):
             self._figures.ignored["round_again"] += 1
             return
-        if message.purpose == DISTANCES and root != settings.own:
-            self._distances.check(message.entities, now)
         self._figures.counts["rounds"] += 1
         pending = self.pending.begin(key, now)
         pending.total = SUM + STAGES * settings.actives.index(root)

@@ -12,7 +12,7 @@ import numpy as np
 from soak.calm import run_calmly, written_again
 from soak.subject import PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict, latest
 
-from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, UPDATE
+from streamfl.pofmkl.messages import UPDATE, ShardVersion, SignedVersion, decode_model
 from streamfl.role import Record, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
@@ -124,7 +124,11 @@ def check_updates(verdict: Verdict, left: Left) -> None:
         verdict.require(len({update.epoch for update in own.values()}) == 1, f"{client}: its state began anew")
         told = sum(update.samples for update in own.values())
         verdict.require(told == count, f"{client}: {told} labels in its uploads, {count} were written")
-    last = {record.partition: SHARD_VERSION.decode(record.value) for record in left.of("model") if record.key == MARKER_KEY}
+    last: dict[int, ShardVersion] = {}
+    for record in left.of("model"):
+        found = decode_model(record.key or b"", record.value)
+        if isinstance(found, (ShardVersion, SignedVersion)):
+            last[record.partition] = found.marker if isinstance(found, SignedVersion) else found
     total = 0
     settings: Any = left.settings["server"]
     for shard in range(settings.federation.shards):

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from benchmarks.attacks import Attack, attacked_systems
 from benchmarks.fdskl.attacks import Federation, protected_columns
 from benchmarks.fdskl.recovery import (
+    distances_of_phases,
     explained,
     from_known_rows,
     solved_differences,
@@ -115,6 +116,17 @@ def test_the_active_party_finds_columns_up_to_an_affine_map(table: Any, features
     # The attack has to find it: with six coordinates of the active party's own columns and chance, it is far from that.
     own = np.hstack([inputs[:, :4], np.random.default_rng(1).normal(size=(len(inputs), 2))])
     assert explained(from_known_rows(own, hidden, len(hidden)), hidden).min() < 0.7
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_phases_tell_the_distances_that_nobody_asked_for(table: Any) -> None:
+    """Protects users from a promise that is not kept: a party whose bandwidth is set shows no distances, and phases tell them."""
+    inputs = table()
+    one = federation(inputs, private=True)
+    truth = pdist(inputs[:, HIDDEN])
+    told = distances_of_phases(from_circle(one.told(2048)), one.bandwidth)
+    assert np.median(np.abs(told / truth - 1)) < 0.02
+    assert np.median(np.abs(np.median(truth) / truth - 1)) > 0.15
 
 
 def test_noise_on_request_hides_columns_by_its_size() -> None:

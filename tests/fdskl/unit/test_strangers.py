@@ -11,7 +11,6 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
-from streamfl.fdskl.asked_rounds import DISTANCES_SECONDS, MOST_LISTS
 from streamfl.fdskl.config import FEWEST_ENTITIES
 from streamfl.fdskl.heard_rounds import MOST_LIVES, MOST_RUNS
 from streamfl.fdskl.messages import (
@@ -254,17 +253,11 @@ def test_distances_are_not_answered_where_the_bandwidth_is_set() -> None:
     assert refusal(loop, distances(loop, 500, ["e0", "e1"])) == "configuration"
 
 
-def test_distances_that_are_answered_are_bounded() -> None:
-    """Protects columns from whoever asks for the distances of ever more pairs, and the bandwidth from having none left for good."""
+def test_a_round_of_distances_is_bounded() -> None:
+    """Protects memory: a record asks for so many distances at most."""
     loop = federation(bandwidth=None, block_instances=FEWEST_ENTITIES)
     for to, entity in enumerate(ENTITIES):
         loop.write_sample(entity, 0.3 * to)
     loop.settle()
     assert refusal(loop, distances(loop, 500, ["e0", "e1"] * MOST_DISTANCES)) is None
     assert refusal(loop, distances(loop, 501, ["e0", "e1"] * (MOST_DISTANCES + 1))) == "malformed"
-    lists = [["e0", "e1"] * count for count in range(1, MOST_LISTS + 1)]
-    said = [refusal(loop, distances(loop, 600 + place, one)) for place, one in enumerate(lists)]
-    assert said == [None] * (MOST_LISTS - 1) + ["oversized"]
-    assert refusal(loop, distances(loop, 700, lists[0])) is None
-    loop.now += DISTANCES_SECONDS
-    assert refusal(loop, distances(loop, 701, lists[-1])) is None
