@@ -12,7 +12,7 @@ import numpy as np
 from soak.calm import run_calmly, written_again
 from soak.subject import PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict, latest
 
-from streamfl.pofmkl.messages import UPDATE, ShardVersion, SignedVersion, decode_model
+from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion, SignedVersion, decode_model_record
 from streamfl.role import Record, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
@@ -126,7 +126,7 @@ def check_updates(verdict: Verdict, left: Left) -> None:
         verdict.require(told == count, f"{client}: {told} labels in its uploads, {count} were written")
     last: dict[int, ShardVersion] = {}
     for record in left.of("model"):
-        found = decode_model(record.key or b"", record.value)
+        found = decode_model_record(record)
         if isinstance(found, (ShardVersion, SignedVersion)):
             last[record.partition] = found.marker if isinstance(found, SignedVersion) else found
     total = 0
