@@ -174,6 +174,8 @@ def test_the_table_of_attacks(tmp_path: Path) -> None:
         assert one.chance is not None, one
         if one.name == "the price of noise":
             assert one.plain < one.protected < one.chance, one
+        elif one.name == "distances from phases":
+            assert max(one.plain, one.protected) < 0.02 < 0.2 < one.chance, one
         elif one.protection == "frequencies = private" and one.name == "columns up to an affine map":
             assert min(one.plain, one.protected) > 0.999, one
         else:
