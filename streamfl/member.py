@@ -96,6 +96,10 @@ class Task(Protocol):
     @property
     def trouble(self) -> str | None: ...
 
+    @property
+    def awaited(self) -> str | None:
+        """What it waits for before anything is learnt, and how much of it is there, in a sentence; None: nothing."""
+
     def take(self, channel: str, message: Any, now: float) -> None: ...
 
     def pass_time(self, now: float) -> None: ...
@@ -164,6 +168,10 @@ class Member(Generic[One]):
     def waiting(self) -> Mapping[str, int]:
         owed = sum(task.owed for task in self._tasks.values())
         return {**self._long.waiting, **({"rounds": owed} if owed else {})}
+
+    @property
+    def backlog(self) -> str | None:
+        return next((task.awaited for task in self._tasks.values() if task.awaited is not None), None)
 
     @property
     def trouble(self) -> str | None:

@@ -58,6 +58,7 @@ __all__ = [
     "Sender",
     "StateChange",
     "TopicSpec",
+    "Waits",
     "Work",
     "receive_at_once",
 ]
@@ -349,16 +350,21 @@ class Role(Protocol):
 
 
 @runtime_checkable
-class CatchesUp(Protocol):
+class Waits(Protocol):
+    """What a worker asks besides of a role that may wait before it learns."""
+
+    @property
+    def backlog(self) -> str | None:
+        """What it waits for and how much of it is there, in a sentence; None: nothing. The worker serves all the same."""
+
+
+@runtime_checkable
+class CatchesUp(Waits, Protocol):
     """What a worker asks besides of a role that learns a backlog in step with its peers, and not all of it at once."""
 
     @property
     def most_records(self) -> int | None:
         """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
-
-    @property
-    def backlog(self) -> str | None:
-        """What of a backlog is there and what it waits for, in a sentence; None: there is none. The worker serves all the same."""
 
     @property
     def urgent(self) -> bool:

@@ -129,6 +129,11 @@ class PartyTask:
     def trouble(self) -> str | None:
         return self.ledger.trouble
 
+    @property
+    def awaited(self) -> str | None:
+        """The server knows how many entities every party has."""
+        return None
+
     def set_back(self, now: float) -> None:
         self._now = min(self._now, now)
 

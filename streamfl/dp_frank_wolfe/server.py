@@ -128,6 +128,13 @@ class ServerTask:
         """Whoever does not answer is told of by the silence that follows."""
         return None
 
+    @property
+    def awaited(self) -> str | None:
+        rows, complete = self._public.settings.window.rows, self.announced.complete
+        if self.window or complete >= rows:
+            return None
+        return f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows)"
+
     def set_back(self, now: float) -> None:
         self.attendance.set_back(now)
         self.partials.set_back(now)

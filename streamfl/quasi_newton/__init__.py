@@ -19,6 +19,11 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
+    standings={
+        "quasi-newton-guest": "streamfl.quasi_newton.lab.standing:party_standing",
+        "quasi-newton-host": "streamfl.quasi_newton.lab.standing:party_standing",
+        "quasi-newton-coordinator": "streamfl.quasi_newton.lab.standing:coordinator_standing",
+    },
     dashboards="streamfl.quasi_newton.lab.dashboard:DASHBOARDS",
     alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
     report="streamfl.quasi_newton.lab.page:REPORTS",

@@ -60,7 +60,9 @@ class CurvatureLearningSection(Section):
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
     """`sgd`: the same without curvature."""
     batch: int = Field(default=1000, ge=1, le=100_000)
-    """Entities of a batch. Batches are fixed once; entities that fill none wait."""
+    """Entities of a batch. Batches are fixed once; entities that fill none wait. Where the first training has fewer entities, for
+    some are held out or not common, they are one batch together, and all later ones have as many: half of this or more, min_batch
+    or more, and 20 for each of a party's columns or more."""
     memory: int = Field(default=20, ge=1, le=100)
     """So many curvature pairs are kept."""
     curvature_every: int = Field(default=4, ge=1, le=10_000)
@@ -137,8 +139,8 @@ class PrivateAlignmentSection(Section):
     """`intersection`: private set intersection; neither of two parties learns a name that it does not have. `keyed-hash`: quicker,
     but the other party can try out names, some 600,000 a second with one core, and so find all that this party has."""
     entities: int = Field(default=1000, ge=1, le=1_000_000)
-    """A party waits until it knows so many entities; the guest counts those with labels, also those that held_out keeps back, and
-    waits until the others fill a batch. At least learning.batch."""
+    """A party waits until it knows so many entities; the guest counts those with labels, also those that held_out keeps
+    back. At least learning.batch."""
     settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
     """And until none has come for so long."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)

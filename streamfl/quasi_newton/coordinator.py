@@ -123,6 +123,14 @@ class CoordinatorTask:
         return self.run.failure or None
 
     @property
+    def awaited(self) -> str | None:
+        parties = self.settings.parties
+        if self.run.run or len(self.run.ready) == len(parties):
+            return None
+        away = ", ".join(name for name in parties if name not in self.run.ready)
+        return f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training: waits for {away}"
+
+    @property
     def epoch_loss(self) -> float:
         """Of the latest epoch, the mean over its batches; NaN before the first of a run."""
         return float("nan") if self.descent.last_loss is None else self.descent.last_loss

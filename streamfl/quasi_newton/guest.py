@@ -50,15 +50,21 @@ class GuestTask(ScoringParty):
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
         self._common = {host: Chunks(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
+        # By host: rows with which a batch is large enough for it, 8 bytes.
+        self._least = {host: Chunks(self.parts, f"least/{host}", 8) for host in settings.hosts}
         self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
         self._dots = {host: Chunks(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
         # The own products of the round, until all hosts' have come.
         self._products = Chunks(self.parts, "products", dots)
 
     def restore(self, key: bytes, value: bytes) -> None:
-        chunks = [*self._common.values(), *self._outputs.values(), *self._dots.values(), self._products]
-        if not any(one.restore(key, value) for one in chunks):
+        if not any(one.restore(key, value) for one in self._heard):
             super().restore(key, value)
+
+    @property
+    def _heard(self) -> list[Chunks]:
+        by_host = self._common, self._least, self._outputs, self._dots
+        return [*(chunks for one in by_host for chunks in one.values()), self._products]
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
@@ -86,7 +92,7 @@ class GuestTask(ScoringParty):
 
     def align(self) -> None:
         self.freeze()
-        for chunks in (*self._common.values(), *self._outputs.values(), *self._dots.values(), self._products):
+        for chunks in self._heard:
             chunks.clear()
         for host in self.settings.hosts:
             content = request(self.aligning(host, self.post.session(host), self.rows.candidates))
@@ -105,10 +111,11 @@ class GuestTask(ScoringParty):
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.most)
         content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
-        self.desk.ask(matched, request(content), lambda result: self._keep_common(host, result))
+        self.desk.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
 
-    def _keep_common(self, host: str, result: bytes) -> None:
+    def _keep_common(self, host: str, least: int, result: bytes) -> None:
         (places,) = read_alignment(result)
+        self._least[host].write(least.to_bytes(8, "big"))
         common = np.array([places.get(name, NOT_COMMON) for name in self.rows.candidates], "<u4")
         # Something stands there although no name may.
         self._common[host].write(KNOWN + common.tobytes())
@@ -119,15 +126,17 @@ class GuestTask(ScoringParty):
         settings, rows = self.settings, self.rows
         names = rows.candidates
         places = {host: np.frombuffer(chunks.content[len(KNOWN) :], "<u4") for host, chunks in self._common.items()}
-        for chunks in self._common.values():
+        least = [int.from_bytes(chunks.content, "big") or settings.learning.batch for chunks in self._least.values()]
+        for chunks in (*self._common.values(), *self._least.values()):
             chunks.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
-        batches = FrozenBatches(settings.learning.batch, settings.seed)
+        size = rows.batches.size_with(int(common.sum()), max(settings.least_batch, *least))
+        batches = FrozenBatches(size, settings.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
             self.desk.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
         if not filled and not rows.batches.count:
-            self.fail(f"{int(common.sum())} entities in common fill no batch of {settings.learning.batch}")
+            self.fail(f"{int(common.sum())} entities in common fill no batch of {size}")
             return
         chosen = [name for number in filled for name in batches.batches[number]]
         place = {name: number for number, name in enumerate(names)}
@@ -160,7 +169,7 @@ class GuestTask(ScoringParty):
             raise PeerError("alignment", "other entities are in common there")
         vector = self.post.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
-        self.rounds.scheme.check(vector, settings.learning.batch, kind)
+        self.rounds.scheme.check(vector, self.rows.batches.size, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
             self.post.repeated()

@@ -94,7 +94,7 @@ class HostTask(ScoringParty):
         # Not before: only now the guest has said all about the batches of the run before.
         self.freeze()
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
-        self.post.tell("outputs", self.settings.guest, "answer", content_of(Answer(own, twice)))
+        self.post.tell("outputs", self.settings.guest, "answer", content_of(Answer(own, twice, self.settings.least_batch)))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
@@ -109,9 +109,11 @@ class HostTask(ScoringParty):
                 return
         content: Aligned = read_content(self.post.unsealed(settings.guest, message), Aligned)
         names = names_at(numbers_of(content.places, "<u4"), order)
-        batches, fresh = self.rows.batches, len(names) // settings.learning.batch
-        if len(names) % settings.learning.batch or batches.count + fresh == 0 or fresh > batches.room:
-            raise PeerError("alignment", f"{len(names)} entities are no batches of {settings.learning.batch}, or too many")
+        batches = self.rows.batches
+        size = batches.size_with(len(names), settings.least_batch)
+        fresh = len(names) // size
+        if len(names) % size or batches.count + fresh == 0 or fresh > batches.room:
+            raise PeerError("alignment", f"{len(names)} entities are no batches of {size}, or too many")
         if message.alignment != batches.digest(names, self.post.session("", message.run)):
             raise PeerError("alignment", "the digest is of other entities, or of other batches")
         self._order.clear()

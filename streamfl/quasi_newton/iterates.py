@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,23 +48,22 @@ class Iterates:
     def is_ready(self) -> bool:
         return self._own is not None
 
-    def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats) -> None:
-        """Learn from these rows, from these weights on. muted: as for :class:`OwnColumns`."""
+    def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> None:
+        """Learn from these rows, from these weights on. muted: as for :class:`OwnColumns`. batch: rows of each."""
         for number in self._pairs:
             self._parts.forget(PAIR + b"%d" % number)
         self._pairs.clear()
-        self._own = OwnColumns(inputs, self._learning, self._kinds, start, intercept=self._intercept, muted=muted)
+        self._own = self._of(inputs, muted, start, batch)
         self.remember()
 
-    def go_on(self, inputs: Floats, muted: NDArray[np.bool_], iterations: int, in_epoch: int) -> None:
+    def go_on(self, inputs: Floats, muted: NDArray[np.bool_], batch: int, iterations: int, in_epoch: int) -> None:
         """After a restart, from what was remembered: so many steps were taken in all, and in the present epoch."""
         columns = inputs.shape[1] + self._intercept
         vectors = self._vectors
         pairs = [self._pairs[number] for number in sorted(self._pairs)]
         if vectors is None or vectors.shape[1] != columns or any(pair.shape != (2, columns) for pair in pairs):
             raise PeerError("malformed", f"the weights in state are not of {columns} columns")
-        start = vectors[0]
-        self._own = OwnColumns(inputs, self._learning, self._kinds, start, intercept=self._intercept, muted=muted)
+        self._own = self._of(inputs, muted, vectors[0], batch)
         self._own.restore(vectors, np.array(pairs).reshape(-1, 2, columns), iterations, in_epoch)
 
     def remember(self) -> None:
@@ -97,6 +98,10 @@ class Iterates:
         else:
             return False
         return True
+
+    def _of(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> OwnColumns:
+        learning = replace(self._learning, batch=batch)
+        return OwnColumns(inputs, learning, self._kinds, start, intercept=self._intercept, muted=muted)
 
 
 def _array(content: bytes, rows: int) -> Floats:

@@ -56,22 +56,24 @@ class LearntBatches(Collection[str]):
 
     ``in`` is true of entities whose batch is gone, too.
 
-    size: rows of a batch. columns: as they come. most: batches at a time; a newer one displaces the oldest.
+    largest: rows of a batch at most; the first training may have had fewer. columns: as they come.
+    most: batches at a time; a newer one displaces the oldest.
     secret: of the party; names of batches that are gone are remembered by a keyed digest.
     counts: of the member, for the operator.
     """
 
     def __init__(
-        self, parts: ChangedParts, size: int, columns: int, most: int, secret: bytes, counts: Counter[str]
+        self, parts: ChangedParts, largest: int, columns: int, most: int, secret: bytes, counts: Counter[str]
     ) -> None:
         self._parts = parts
-        self._size = size
+        self._largest = largest
         self._columns = columns
         self._most = most
         self._key = derive(secret, b"quasi-newton learnt entities")[:32]
         self._counts = counts
         self._batches: dict[int, _Batch] = {}
         self._gone: dict[int, bytes] = {}
+        self._size: int | None = None
         self._known: frozenset[str] | None = None
         self._known_gone: NDArray[np.uint64] | None = None
 
@@ -81,12 +83,27 @@ class LearntBatches(Collection[str]):
         return len(self._batches)
 
     @property
+    def size(self) -> int:
+        """Rows of each batch, as the first training divided them; 0 before it."""
+        if self._size is None:
+            self._size = len(self._batches[min(self._batches)].names_in_order()) if self._batches else 0
+        return self._size
+
+    def size_with(self, entities: int, least: int = 1) -> int:
+        """Rows of a batch once so many entities, one or more, fill new ones: the same for life.
+
+        Entities that are too few for a whole batch are one together if they are as many as ``least``: some of those that a training
+        waits for are held out, or not common. Every party computes it from the entities that it is told.
+        """
+        return self.size or (entities if least <= entities < self._largest else self._largest)
+
+    @property
     def room(self) -> int:
         """Batches that may still come, ever."""
-        return max(0, MOST_EVER // self._size - len(self._gone) - len(self._batches))
+        return max(0, MOST_EVER // (self.size or self._largest) - len(self._gone) - len(self._batches))
 
     def __len__(self) -> int:
-        return len(self._batches) * self._size
+        return len(self._batches) * self.size
 
     def __iter__(self) -> Iterator[str]:
         """In the order of the rows."""
@@ -115,9 +132,9 @@ class LearntBatches(Collection[str]):
     def digest(self, names: Sequence[str], session: bytes) -> bytes:
         """What all parties agree on when these names have come into new batches: who is in which batch, the kept ones too."""
         kept = sorted(self._batches)
-        first = self._next
-        new = [f"{first + place // self._size} {name}" for place, name in enumerate(names)]
-        staying = kept[max(0, len(kept) + len(names) // self._size - self._most) :]
+        first, size = self._next, self.size_with(len(names))
+        new = [f"{first + place // size} {name}" for place, name in enumerate(names)]
+        staying = kept[max(0, len(kept) + len(names) // size - self._most) :]
         old = [f"{number} {name}" for number in staying for name in self._batches[number].names_in_order()]
         return set_digest(old + new, session)
 
@@ -126,17 +143,18 @@ class LearntBatches(Collection[str]):
 
         inputs: raw, (names, columns). signs: (names,), or none at a host.
         """
-        assert len(names) % self._size == 0
-        for begin in range(0, len(names), self._size):
-            rows = slice(begin, begin + self._size)
+        size = self.size_with(len(names))
+        assert len(names) % size == 0
+        for begin in range(0, len(names), size):
+            rows = slice(begin, begin + size)
             number = self._next
-            batch = self._batches[number] = _Batch(self._parts, number, self._size, self._columns)
+            batch = self._batches[number] = _Batch(self._parts, number, self._largest, self._columns)
             batch.names.write(msgspec.msgpack.encode(list(names[rows])))
             batch.inputs.write(inputs[rows].astype("<f8").tobytes())
             batch.signs.write(signs[rows].astype(np.int8).tobytes())
         while len(self._batches) > self._most:
             self._expire(min(self._batches))
-        self._known = None
+        self._known = self._size = None
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take something back; False if the key is another's."""
@@ -147,11 +165,11 @@ class LearntBatches(Collection[str]):
         if number >= MOST_EVER:
             raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
         if key.startswith(GONE):
-            if len(value) != 8 * self._size:
+            if len(value) % 8 or not 0 < len(value) <= 8 * self._largest:
                 raise PeerError("malformed", f"{len(value)} bytes are not the digests of a batch")
             self._gone[number], self._known_gone = value, None
             return True
-        batch = self._batches.get(number) or _Batch(self._parts, number, self._size, self._columns)
+        batch = self._batches.get(number) or _Batch(self._parts, number, self._largest, self._columns)
         if number not in self._batches and len(self._batches) >= self._most:
             raise PeerError("malformed", f"more than {self._most} batches in state")
         if key.endswith(b"/names/0") and len(value) < CHUNK_BYTES:
@@ -159,7 +177,7 @@ class LearntBatches(Collection[str]):
             _names(value)
         if not any(pieces.restore(key, value) for pieces in batch.pieces):
             raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
-        self._batches[number], self._known = batch, None
+        self._batches[number], self._known, self._size = batch, None, None
         return True
 
     @property

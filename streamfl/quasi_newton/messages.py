@@ -105,10 +105,14 @@ class Blinded(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order."""
+    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order.
+
+    least: rows of a batch that has too few for a whole one; 0, as of earlier releases: whole ones alone.
+    """
 
     own: bytes
     twice: bytes
+    least: Count = 0
 
 
 class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -116,6 +116,10 @@ class PartyTask:
     def trouble(self) -> str | None:
         return self.progress.failure or None
 
+    @property
+    def awaited(self) -> str | None:
+        return self.readiness.awaited
+
     def set_back(self, now: float) -> None:
         self.table.set_back(now)
         self.readiness.set_back(now)
@@ -147,6 +151,10 @@ class PartyTask:
         # No round follows the last one.
         iterations = progress.round // 2 + (progress.phase == TRAINED)
         yield from measured_place("party", progress.run, progress.phase, iterations)
+        text = "Entities with columns, at the guest with a label too, held out or not: as alignment.entities counts them"
+        yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
+        text = "Entities that the first training still waits for at this party"
+        yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
         yield from self.post.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
@@ -235,7 +243,7 @@ class PartyTask:
             self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
             return
         try:
-            check_batch(settings.learning.batch, columns, settings.min_batch)
+            check_batch(rows.batches.size, columns, settings.min_batch)
         except ValueError as error:
             self.fail(f"learning.batch: {error}")
             return

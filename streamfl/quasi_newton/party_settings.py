@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from streamfl.quasi_newton.batches import least_batch
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.keys import agreed_key
 from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.own_columns import PRODUCTS
-from streamfl.quasi_newton.preprocessing import Method
+from streamfl.quasi_newton.preprocessing import Method, most_columns
 from streamfl.quasi_newton.scoring_settings import ScoringSettings
 from streamfl.wire import Codec, Count
 
@@ -119,6 +120,15 @@ class PartySettings:
     @property
     def is_guest(self) -> bool:
         return self.own == self.guest
+
+    @property
+    def least_batch(self) -> int:
+        """Rows with which a batch is large enough, whatever columns come of preprocessing: half of a whole one, or more.
+
+        At most half of the entities are held out, so as many as a whole batch has are enough.
+        """
+        columns, whole = most_columns(self.method, self.columns) + self.is_guest, self.learning.batch
+        return min(whole, max((whole + 1) // 2, least_batch(columns, self.min_batch)))
 
     @property
     def products(self) -> FixedPoint:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton.bins import bin_numbers, lower_ends
 
-__all__ = ["EVIDENCE", "METHODS", "Method", "Preprocessing", "fit_preprocessing"]
+__all__ = ["EVIDENCE", "METHODS", "Method", "Preprocessing", "fit_preprocessing", "most_columns"]
 
 Floats = NDArray[np.float64]
 Method = Literal["none", "standardise", "clip", "rank", "signed-log", "quantile-bins", "weight-of-evidence"]
@@ -23,6 +23,7 @@ METHODS: tuple[Method, ...] = ("none", "standardise", "clip", "rank", "signed-lo
 EVIDENCE: Method = "weight-of-evidence"
 # Knots of the empirical distribution of a column.
 MOST_KNOTS = 1001
+BINS = 8
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Preprocessing:
 
 
 def fit_preprocessing(
-    method: Method, rows: Floats, *, ends: float = 0.01, bins: int = 8, least: int = 100, standardise: bool = True
+    method: Method, rows: Floats, *, ends: float = 0.01, bins: int = BINS, least: int = 100, standardise: bool = True
 ) -> Preprocessing:
     """Fit to a party's own training rows.
 
@@ -122,6 +123,11 @@ def fit_preprocessing(
         columns = unscaled._changed(rows).shape[1]
         return replace(unscaled, mean=np.zeros(columns), deviation=np.ones(columns))
     return unscaled.standardised(rows)
+
+
+def most_columns(method: Method, columns: int) -> int:
+    """Columns that come of so many, at most: of each bin but the largest one, missing numbers being a bin, too."""
+    return columns * (BINS if method == "quantile-bins" else 1)
 
 
 def _knots(column: Floats) -> Floats:

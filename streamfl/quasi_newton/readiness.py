@@ -12,7 +12,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.keys import digest_of
 from streamfl.quasi_newton.learnt_batches import LearntBatches
-from streamfl.quasi_newton.party_settings import FAILED, GATHERING, TRAINED, PartySettings, Progress
+from streamfl.quasi_newton.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, Progress
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.restored import Time
 from streamfl.wire import Count
@@ -106,8 +106,32 @@ class Readiness:
 
     @property
     def _knows_enough(self) -> bool:
-        """Of entities as a user counts them; some of them are held out, and the rest has to fill a batch."""
-        return self._table.known >= self._settings.entities and self._table.complete >= self._settings.learning.batch
+        """Of entities as a user counts them; some of them are held out, and the rest has to be enough for a batch."""
+        return self._table.known >= self._settings.entities and self._table.complete >= self._settings.least_batch
+
+    @property
+    def awaited(self) -> str | None:
+        """What the first training waits for here, and how much of it is there; None once it has begun."""
+        progress, settings, table = self._progress, self._settings, self._table
+        if progress.phase == READY and not progress.run:
+            return f"ready with {table.known:,} entities: waits for the coordinator, and for parties that are not ready yet"
+        if progress.phase != GATHERING:
+            return None
+        wanted = "columns and a label" if settings.is_guest else "columns"
+        told = f"knows {table.known:,} of {settings.entities:,} entities with {wanted} (alignment.entities)"
+        if table.known < settings.entities:
+            return told
+        if table.complete < settings.least_batch:
+            return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, for the others are held out"
+        return f"{told}: begins when none has come for {settings.settle:g} s (alignment.settle_seconds)"
+
+    @property
+    def missing(self) -> int:
+        """Entities that the first training still waits for."""
+        if self._progress.phase != GATHERING:
+            return 0
+        settings, table = self._settings, self._table
+        return max(0, settings.entities - table.known, settings.least_batch - table.complete)
 
     @property
     def has_other_key(self) -> bool:

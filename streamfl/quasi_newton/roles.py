@@ -354,12 +354,17 @@ _MAY_CHANGE = {
 }
 
 
+# A release that knows layout 1 would take a first batch for damaged that has fewer rows than learning.batch says.
+_PARTY_LAYOUT = 2
+
+
 def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
     sections = [
         *("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"),
         "scoring",
     ]
-    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
+    layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
+    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE, layout)
 
 
 _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], Member[Any]]] = {

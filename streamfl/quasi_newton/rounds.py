@@ -52,7 +52,7 @@ class Rounds:
     @property
     def batch(self) -> NDArray[np.intp]:
         """Rows of the present batch."""
-        size = self._settings.learning.batch
+        size = self._rows.batches.size
         first = self._progress.round // 2 % self._progress.batches * size
         return np.arange(first, first + size)
 
@@ -86,7 +86,7 @@ class Rounds:
         inputs, muted: as of :meth:`TrainingRows.learnt`. start: (columns,).
         """
         self._signs = None
-        self.iterates.begin(inputs, muted, start)
+        self.iterates.begin(inputs, muted, start, self._rows.batches.size)
 
     def go_on(self) -> None:
         """After a restart: the arithmetic is made again from what was remembered."""
@@ -94,11 +94,12 @@ class Rounds:
         if self.iterates.is_ready or not OUTPUTS <= progress.phase <= TRAINED:
             return
         inputs, muted = self._rows.learnt()
-        if len(inputs) != progress.batches * self._settings.learning.batch:
+        size = self._rows.batches.size
+        if len(inputs) != progress.batches * size:
             raise PeerError("malformed", f"{len(inputs)} rows in state are not {progress.batches} batches")
         taken = (progress.round + 1) // 2
         in_epoch = progress.round // 2 % progress.batches + progress.round % 2
-        self.iterates.go_on(inputs, muted, taken, in_epoch)
+        self.iterates.go_on(inputs, muted, size, taken, in_epoch)
 
     def products(self, numbers: list[int]) -> list[int]:
         """What the round's vector and the basis make with one another, from the product with the columns as it was opened."""
@@ -147,7 +148,7 @@ class Rounds:
         if not self._settings.is_guest:
             return int(PRODUCTS.encode(np.array([product]))[0])
         label_residual = np.array(numbers[-1:], dtype=object)
-        return loss_product(product, label_residual, self._settings.kinds.gradients, self._settings.learning.batch)
+        return loss_product(product, label_residual, self._settings.kinds.gradients, len(self.batch))
 
     def _vector(self, content: bytes) -> Floats:
         """One of the party's vectors in :class:`Progress`."""

@@ -29,7 +29,7 @@ Bools = NDArray[np.bool_]
 class TrainingRows:
     """Candidates are frozen when a training begins, so that what comes later changes nothing of it. Some of them fill batches.
 
-    limit: entities at most. batch: rows of a batch. columns: as they come. kind: of the numbers that columns are rounded to.
+    limit: entities at most. batch: rows of a batch at most. columns: as they come. kind: of the numbers that they are rounded to.
     least: support that a column needs in a batch. secret: of the party. counts: of the member, for the operator.
     largest: leverage that a row may have in a batch. intercept: whether the party has the column of ones.
     """
@@ -48,7 +48,6 @@ class TrainingRows:
         largest: float = 1.0,
         intercept: bool = False,
     ) -> None:
-        self._batch = batch
         self._columns = columns
         self._kind = kind
         self._least = least
@@ -117,12 +116,13 @@ class TrainingRows:
             raise PeerError("malformed", "no preprocessing in state")
         inputs = found.apply(self.batches.raw)
         for begin, columns in self._refused(inputs):
-            rows = slice(begin, begin + self._batch)
+            rows = slice(begin, begin + self.batches.size)
             for column in columns:
                 values, counts = np.unique(rounded(self._kind, inputs[rows, [column]])[1], return_counts=True)
                 inputs[rows, column] = values[np.argmax(counts)]
         numbers = rounded(self._kind, inputs)[1]
-        pieces = [numbers[at : at + self._batch] for at in range(0, len(numbers), self._batch)]
+        size = self.batches.size
+        pieces = [numbers[at : at + size] for at in range(0, len(numbers), size)]
         muted = [far_rows(piece, self._largest, intercept=self._intercept) for piece in pieces]
         far = np.concatenate([*muted, np.zeros(0, np.bool_)])
         inputs[far] = 0.0
@@ -141,5 +141,5 @@ class TrainingRows:
     def _refused(self, inputs: Floats) -> list[tuple[int, list[int]]]:
         """By first row of each batch, columns with too little support."""
         # Gradients are made of rounded numbers: values that differ before may be one and the same there.
-        numbers = rounded(self._kind, inputs)[1]
-        return [(at, check_support(numbers[at : at + self._batch], self._least)) for at in range(0, len(inputs), self._batch)]
+        numbers, size = rounded(self._kind, inputs)[1], self.batches.size
+        return [(at, check_support(numbers[at : at + size], self._least)) for at in range(0, len(inputs), size)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streamfl.role import CatchesUp, Role
+from streamfl.role import CatchesUp, Role, Waits
 from streamfl.runtime.bus import Session
 
 __all__ = ["Backlog"]
@@ -31,8 +31,8 @@ class Backlog:
 
     @property
     def told(self) -> str | None:
-        """What of a backlog the role works off, in a sentence; None: there is none."""
-        return None if self._role is None else self._role.backlog
+        """What the role waits for or works off, in a sentence; None: nothing."""
+        return self._any_role.backlog if isinstance(self._any_role, Waits) else None
 
     def tell(self, session: Session) -> None:
         """Tell the role how many records lie behind those that were polled, by partition, all inputs together."""

@@ -16,7 +16,7 @@ from streamfl.member import Member
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.check_scores import check_scores
-from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script
+from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
 from streamfl.quasi_newton.lab.said import messages_of
 from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
@@ -56,7 +56,7 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     require(not chosen.fails, f"it should have failed: {chosen.fails}")
     require(set(phases.values()) == {TRAINED}, f"not all are trained: {phases}")
     batches = check_batches(chosen, parties, common)
-    ends = check_ends(bus, chosen, len(batches.names))
+    ends = check_ends(bus, chosen, len(batches.names), batches.size)
     if chosen.settled and set(batches.names[: ends[0]]) <= first:
         require(list(batches.names[: ends[0]]) == batches_of(chosen, first), "the batches are not of what all parties knew")
     outcomes: list[Expected] = []
@@ -129,14 +129,19 @@ def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask],
         others = [name for name, row in zip(order, rows.tolist(), strict=True) if row not in chosen.known[party, name]]
         require(not others, f"{party} learnt from columns that nobody wrote: {others[:3]}")
     signs = parties[G].rows.batches.signs
+    # The first training divided them, of the entities that were there then.
+    size = parties[G].rows.batches.size
+    sizes = {size, *(task.rows.batches.size for task in parties.values())}
+    allowed = {chosen.guest.learning.batch, size_of(chosen, size)}
+    require(len(sizes) == 1 and size in allowed, f"batches of {sizes} rows: one of {allowed} is expected")
     wrong = [name for name, sign in zip(order, signs, strict=True) if (1 + sign) / 2 not in chosen.labels[name]]
     require(not wrong, f"learnt from labels that nobody wrote: {wrong[:3]}")
-    return Batches(order, raw, signs)
+    return Batches(order, raw, signs, size)
 
 
-def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int) -> list[int]:
+def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int) -> list[int]:
     """How many rows each training learnt from: as all parties say it, and never fewer than the one before."""
-    size, said = chosen.guest.learning.batch, []
+    said = []
     for party in chosen.parties:
         joined = [one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"]
         runs = [one.run for one in joined]

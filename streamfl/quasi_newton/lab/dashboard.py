@@ -79,6 +79,18 @@ DASHBOARD = Dashboard(
                 remedy="If it rises again: lower learning.learning_rate or learning.largest_step.",
             ),
             Panel(
+                "Entities before the first training",
+                "Entities that each party knows, as alignment.entities counts them, and those that the first training still waits "
+                "for.",
+                "short",
+                (
+                    by_member(series("known_entities")),
+                    by_member(series("missing_entities"), "missing"),
+                ),
+                remedy="If many are missing and few come: /readyz says what is waited for. Lower alignment.entities, or look why "
+                "columns or labels do not come.",
+            ),
+            Panel(
                 "Trainings",
                 "Number of the latest training at each member, and how many came to a model, or to nothing, within the last "
                 "hour. The log of the member that ended one says why.",

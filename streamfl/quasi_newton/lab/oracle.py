@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from streamfl.quasi_newton.lab.scenario import NAME, C, G, QuasiNewtonScenario
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import Preprocessing, fit_preprocessing
 
-__all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script"]
+__all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script", "size_of"]
 
 Floats = NDArray[np.float64]
 # A message that has to come: its kind, run and round.
@@ -28,16 +28,17 @@ Line = tuple[str, int, int]
 class Batches:
     """Entities that a training learnt from, in the order of its batches.
 
-    raw: by party, their columns as they came, (rows, columns). signs: -1 and 1, (rows,).
+    raw: by party, their columns as they came, (rows, columns). signs: -1 and 1, (rows,). size: rows of each batch.
     """
 
     names: Sequence[str]
     raw: Mapping[str, Floats]
     signs: Floats
+    size: int
 
     def first(self, rows: int) -> Batches:
         """The first so many of them."""
-        return Batches(self.names[:rows], {party: raw[:rows] for party, raw in self.raw.items()}, self.signs[:rows])
+        return Batches(self.names[:rows], {party: raw[:rows] for party, raw in self.raw.items()}, self.signs[:rows], self.size)
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,27 @@ def common_entities(chosen: QuasiNewtonScenario) -> set[str]:
 
 def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
     """Entities in the order of the batches that they fill; those that fill none, and those that are held out, are left out."""
-    size = int(chosen.sections["learning"]["batch"])
     learnt = [name for name in names if not chosen.is_held_out(name)]
     order = sorted(learnt, key=lambda name: hashlib.sha256(f"{chosen.seed} {name}".encode()).digest())
+    size = size_of(chosen, len(order))
     return order[: len(order) // size * size]
+
+
+def size_of(chosen: QuasiNewtonScenario, entities: int) -> int:
+    """Rows of a batch, where the first training has so many entities: all of them, if no party needs more."""
+    learning = chosen.guest.learning
+    least = -(-learning.batch // 2)
+    for party, columns in chosen.columns.items():
+        made = columns * (8 if chosen.methods[party] == "quantile-bins" else 1) + (party == G)
+        least = max(least, learning.min_batch, 20 * made)
+    return entities if least <= entities < learning.batch else learning.batch
 
 
 def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | None = None) -> Expected:
     """What a training comes to. before: the training before it, whose model it begins with."""
     settings = chosen.guest
-    learning, size = settings.learning.learning, settings.learning.batch
+    size = batches.size
+    learning = replace(settings.learning.learning, batch=size)
     kind, rows = settings.kinds.inputs, len(batches.names)
     parties: list[Party] = []
     preparations: dict[str, tuple[Preprocessing, Sequence[int]]] = {}

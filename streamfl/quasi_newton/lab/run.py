@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def run_curvature(
         own_inputs = {name: own.inputs for name, own in rows.items()}
         outputs = [_outputs(recorder, own_inputs, guest, epoch) for epoch in range(recorder.epochs)]
         found = [figures_of(one[count:], signs[count:]) for one in outputs]
-        batches_of = np.array(order, dtype=np.intp).reshape(-1, settings.learning.batch)
+        batches_of = np.array(order, dtype=np.intp).reshape(federation.parties[guest].progress.batches, -1)
         arrays = recorder.arrays(rows, signs, count, batches_of) if trace else {}
         return CurvatureOutcome(
             settings=settings,
@@ -247,11 +247,11 @@ def _alone(
 ) -> CurvatureFigures | None:
     """What the guest would come to without anybody: on the same batches, by the same rules."""
     learning = settings.learning
-    size = learning.batch
+    size = batches.shape[1]
     numbers = kinds(1, size, size, input_bound=learning.input_bound, inner_bound=learning.output_bound)
     try:
         own = Party(rows.inputs[:count], start, rows.muted[:count])
-        found = train([own], signs[:count], learning.learning, batches, numbers=numbers)
+        found = train([own], signs[:count], replace(learning.learning, batch=size), batches, numbers=numbers)
     except OutOfBounds:
         return None
     return figures_of(found.outputs([rows.inputs[count:]]), signs[count:])

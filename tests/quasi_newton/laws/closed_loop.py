@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -183,8 +183,9 @@ class ClosedLoop:
             party = self.party(name)
             inputs, muted = party.rows.learnt()
             parties.append(Party(inputs, start_of(party) if starts is None else starts[name], muted))
-        batches = np.arange(len(guest.rows.batches)).reshape(-1, guest.settings.learning.batch)
-        return train(parties, guest.rows.signs, guest.settings.learning, batches, numbers=guest.settings.kinds)
+        size = guest.rows.batches.size
+        batches = np.arange(len(guest.rows.batches)).reshape(-1, size)
+        return train(parties, guest.rows.signs, replace(guest.settings.learning, batch=size), batches, numbers=guest.settings.kinds)
 
 
 def start_of(party: PartyTask) -> Any:

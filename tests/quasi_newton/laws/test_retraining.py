@@ -380,7 +380,7 @@ def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> 
 
 def test_a_training_that_failed_is_tried_again_with_something_new() -> None:
     """Protects the federation from standing still for ever, and from trying the same for ever."""
-    sections: dict[str, Any] = {"learning": {"batch": 340}, "alignment": {"entities": 340}}
+    sections: dict[str, Any] = {"learning": {"batch": 340, "min_batch": 340}, "alignment": {"entities": 340}}
     loop = federation(1, **sections)
     grow(loop, 0, FIRST)
     loop.settle()

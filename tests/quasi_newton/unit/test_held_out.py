@@ -69,9 +69,9 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
 
 
 
-@pytest.mark.parametrize(("entities", "batch", "ready"), [(50, 20, True), (51, 20, False), (50, 48, False)])
-def test_who_is_held_out_counts_as_known(entities: int, batch: int, ready: bool) -> None:
-    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the others fill a batch.
+@pytest.mark.parametrize(("entities", "least", "ready"), [(50, 20, True), (51, 20, False), (50, 48, False)])
+def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool) -> None:
+    """Protects the tutorial: with as many entities as alignment.entities says a training begins, if the others are enough.
 
     It used to wait for ever, since those that are held out did not count.
     """
@@ -80,7 +80,7 @@ def test_who_is_held_out_counts_as_known(entities: int, batch: int, ready: bool)
     for number in range(50):
         table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
     assert (table.known, 20 < table.complete < 48) == (50, True)
-    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=Learning(batch=batch), key=b"k")
+    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=Learning(), least_batch=least, key=b"k")
     progress: Any = SimpleNamespace(phase=GATHERING, has_said=False)
     batches: Any = ()
     assert Readiness(parts, settings, progress, table, batches).due_at == (15.0 if ready else None)
