@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamfl.member import Member
-from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.quasi_newton.batches import least_batch
+from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.preprocessing import most_columns
+from streamfl.records.samples import SampleReader
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.laboratory import Standing
 
@@ -18,7 +21,7 @@ def party_standing(
     settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: Member[PartyTask] | None
 ) -> list[Standing]:
     """Of guest or host. role: that took its state back; None: the topics alone are asked."""
-    return _first_training(role)
+    return [*_batch(settings), *_first_training(role)]
 
 
 def coordinator_standing(
@@ -26,6 +29,25 @@ def coordinator_standing(
 ) -> list[Standing]:
     """The same of the coordinator."""
     return _first_training(role)
+
+
+def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
+    """Whether a training may end after the alignment, for a batch has too few rows for the party's columns."""
+    learning, method = settings.learning, settings.preprocessing.method
+    raw = SampleReader(settings.required_samples("a party").samples).dimension
+    intercept = ", with the intercept" if settings.role.kind == GUEST else ""
+    columns = most_columns(method, raw) + bool(intercept)
+    if (needed := least_batch(columns, learning.min_batch)) <= learning.batch:
+        return []
+    return [
+        Standing(
+            "learning.batch",
+            f'{raw:,} columns become up to {columns:,} (preprocessing.method = "{method}"{intercept}), for which a batch needs '
+            f"up to {needed:,} rows, and learning.batch = {learning.batch:,}: a training that finds so many ends after the alignment",
+            f"set learning.batch = {needed} and alignment.entities as large at every member, or take fewer columns"
+            f"{' or another preprocessing.method' if method == 'quantile-bins' else ''}",
+        )
+    ]
 
 
 def _first_training(role: Member[PartyTask] | Member[CoordinatorTask] | None) -> list[Standing]:

@@ -192,7 +192,7 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
 
     def come_to(task: PartyTask) -> None:
         iterates, content = task.iterates, encode_array(vector)
-        iterates.begin(np.zeros((1, columns)), np.zeros(1, np.bool_), vector)
+        iterates.begin(np.zeros((1, columns)), np.zeros(1, np.bool_), vector, 1)
         iterates.own.step(vector, np.array([0.1]))
         iterates.keep_pair(vector, vector)
         iterates.end_epoch()

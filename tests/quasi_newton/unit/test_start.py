@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -70,6 +71,30 @@ def test_a_good_start_is_told(command: Command, tmp_path: Path, member: str) -> 
     place.make_topics()
     code, out, said = command("check", place.path, "--format", "json")
     assert code == 0, out + said
+
+
+@pytest.mark.parametrize(
+    ("member", "changes", "told"),
+    [
+        ("h1", {"preprocessing": {"method": "quantile-bins"}}, "3 columns become up to 24 .* up to 480 rows, and .* 100:"),
+        ("g", {"preprocessing": {"method": "quantile-bins"}}, "3 columns become up to 25 .* up to 500 rows"),
+        ("g", {"learning": {"min_batch": 64, "batch": 79}}, "3 columns become up to 4 .* up to 80 rows"),
+        ("h1", {"learning": {"min_batch": 64, "batch": 79}}, ""),
+        ("g", {"learning": {"batch": 80}}, ""),
+    ],
+)
+def test_check_knows_what_a_training_will_refuse(
+    command: Command, tmp_path: Path, member: str, changes: dict[str, dict[str, Any]], told: str
+) -> None:
+    """Protects from a training that ends after the alignment: bins make more columns than a batch has rows for."""
+    place = Place(tmp_path, member)
+    place.make_topics()
+    place.write(changes)
+    code, out, _ = command("check", place.path, "--format", "json")
+    assert code == 0
+    found = [one for one in json.loads(out)["checks"] if one["check"] == "learning.batch"]
+    assert [bool(one["warns"]) for one in found] == [True] * bool(told)
+    assert not told or re.search(told, found[0]["detail"])
 
 
 @pytest.mark.parametrize(("member", "topic"), [("g", "labels"), ("g", "g-samples"), ("h1", "h1.outputs"), ("c", "g.uploads")])
