@@ -43,7 +43,7 @@ def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
         Standing(
             "learning.batch",
             f'{raw:,} columns become up to {columns:,} (preprocessing.method = "{method}"{intercept}), for which a batch needs '
-            f"up to {needed:,} rows, and learning.batch = {learning.batch:,}: a training that finds so many ends after the alignment",
+            f"up to {needed:,} rows, and learning.batch = {learning.batch:,}: a training with so many ends after the alignment",
             f"set learning.batch = {needed} and alignment.entities as large at every member, or take fewer columns"
             f"{' or another preprocessing.method' if method == 'quantile-bins' else ''}",
         )
