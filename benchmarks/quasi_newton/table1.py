@@ -29,6 +29,7 @@ from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, partition, train
+from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
@@ -66,8 +67,11 @@ class Split:
     test_labels: Floats
     cut: int
 
-    def prepared(self, guest: Method, host: Method, batch: int) -> tuple[list[Floats], list[Floats]]:
-        """Columns of guest and host, for training and for test, fitted on training rows."""
+    def prepared(
+        self, guest: Method, host: Method, batches: NDArray[np.intp], largest: float
+    ) -> tuple[list[Floats], list[Floats]]:
+        """Columns of guest and host, for training and for test, fitted on training rows and cut at those that are not far out."""
+        batch = batches.shape[1]
         train_parts, test_parts = [], []
         for number, (rows, later) in enumerate(zip(self._parts(self.raw), self._parts(self.test), strict=True)):
             if number == 0 and guest == EVIDENCE:
@@ -75,6 +79,8 @@ class Split:
             else:
                 # A column of 0 and 1 needs enough members in each batch.
                 fitted = fit_preprocessing(host if number else guest, rows, least=max(100, 20 * len(rows) // batch))
+            kind = kinds(2, batch, batch).inputs
+            fitted = cut_at_near_rows(fitted, rows[batches.ravel()], kind, batch, largest, intercept=number == 0)
             train_parts.append(fitted.apply(rows))
             test_parts.append(fitted.apply(later))
         return train_parts, test_parts
@@ -109,11 +115,20 @@ class Run:
 
 
 class Problem:
-    """Prepared columns and the optimum of their Taylor loss."""
+    """Prepared columns and the optimum of their Taylor loss. largest: leverage of a row in the batches of this seed."""
 
-    def __init__(self, split: Split, guest: Method = "standardise", host: Method = "standardise", batch: int = 1000) -> None:
+    def __init__(
+        self,
+        split: Split,
+        guest: Method = "standardise",
+        host: Method = "standardise",
+        batch: int = 1000,
+        largest: float = 1.0,
+        seed: int = 0,
+    ) -> None:
         self.split = split
-        self.parts, self.test = split.prepared(guest, host, batch)
+        self._largest = largest
+        self.parts, self.test = split.prepared(guest, host, partition(len(split.labels), batch, seed), largest)
         ones = np.ones((len(split.labels), 1))
         self._columns = np.hstack([self.parts[0], ones, self.parts[1]])
         test = np.hstack([self.test[0], np.ones((len(split.test_labels), 1)), self.test[1]])
@@ -133,10 +148,8 @@ class Problem:
         away = np.concatenate([weights[0], weights[1]]) - self._best
         return float(away @ self._normal @ away / 2)
 
-    def run(
-        self, learning: Learning, seed: int, inner_bound: float = 256.0, until_stopped: bool = True, largest: float = 1.0
-    ) -> Run:
-        """Until the gap is reached and two losses agree, or for as many epochs as there may be. largest: leverage of a row."""
+    def run(self, learning: Learning, seed: int, inner_bound: float = 256.0, until_stopped: bool = True) -> Run:
+        """Until the gap is reached and two losses agree, or for as many epochs as there may be."""
         secret = (b"secret of seed %d" % seed).ljust(32)
         sizes = {b"guest": self.parts[0].shape[1] + 1, b"host": self.parts[1].shape[1]}
         start = [secret_start(secret, name, columns) for name, columns in sizes.items()]
@@ -145,8 +158,8 @@ class Problem:
         muted = [np.zeros(len(own), np.bool_) for own in self.parts]
         for number, (own, far) in enumerate(zip(self.parts, muted, strict=True)):
             values = rounded(numbers.inputs, own)[1]
-            for rows in batches if largest < 1 else ():
-                far[rows] = far_rows(values[rows], largest, intercept=number == 0)
+            for rows in batches if self._largest < 1 else ():
+                far[rows] = far_rows(values[rows], self._largest, intercept=number == 0)
         # SGD remembers nothing but its weights, so it can be run in parts.
         length = CHUNK if learning.optimiser == "sgd" else learning.epochs
         losses: list[float] = []
@@ -311,9 +324,9 @@ def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
     lines = [row("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC"), row(*["---"] * 7)]
     methods: tuple[Method, ...] = ("clip", "standardise")
     for data, method in product(SETS, methods):
-        problems = [Problem(read(folder, data, seed), method, method, batch) for seed in range(seeds)]
         for largest in (1.0, CurvatureLearningSection().largest_leverage):
-            runs = [problem.run(Learning(batch=batch), seed, largest=largest) for seed, problem in enumerate(problems)]
+            problems = [Problem(read(folder, data, seed), method, method, batch, largest, seed) for seed in range(seeds)]
+            runs = [problem.run(Learning(batch=batch), seed) for seed, problem in enumerate(problems)]
             epochs = " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
             share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
             loss, auc = (mean([getattr(run, name) for run in runs]) for name in ("loss", "auc"))

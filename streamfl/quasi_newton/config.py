@@ -86,7 +86,8 @@ class CurvatureLearningSection(Section):
     has its most common value instead."""
     largest_leverage: float = Field(default=0.2, gt=0, le=1)
     """An entity so far out in a party's columns that it could have a larger share of a batch's gradient to itself is learnt from
-    with zeros in the place of these columns. 1: none is."""
+    with zeros in the place of these columns. Before that, columns are cut at the range of the entities that are not far out. 1:
+    nothing is cut, and none is left out."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
     """Inputs beyond it are cut to it, after preprocessing."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)

@@ -97,7 +97,8 @@ class Preparation:
         values = [_numbers(one, MOST_BINS + 2, "values") for one in found.values]
         if weighs and any(len(own) != len(ends) + 2 for own, ends in zip(values, edges, strict=True)):
             raise PeerError("shape", "a bin has one weight, and so have missing numbers")
-        low, high = decode_array(found.ends, np.float64, (2, columns), "ends") if found.method == "clip" else (None, None)
+        has_ends = found.ends or found.method == "clip"
+        low, high = decode_array(found.ends, np.float64, (2, columns), "ends") if has_ends else (None, None)
         deviation = decode_array(found.deviation, np.float64, (results,), "deviation")
         if not (deviation > 0).all():
             raise PeerError("out_of_bounds", "a deviation is above 0")

@@ -31,7 +31,7 @@ class Preprocessing:
     """Columns in, columns out, by numbers that were fixed once: a later row is treated as the rows it was fitted on.
 
     fill: by column, what takes the place of a missing number: the median.
-    low, high: of "clip", the quantiles that are the ends of a column.
+    low, high: the ends of a column, beyond which it is cut: of "clip" quantiles, and what :meth:`cut` found; None: it has none.
     knots: of "rank", by column, values with their place in the distribution, (knots, 2).
     edges: of "quantile-bins" and "weight-of-evidence", by column, the bins' lower ends but the first's. A missing number has a bin
     of its own, the last.
@@ -56,6 +56,20 @@ class Preprocessing:
         changed = self._changed(np.asarray(rows, dtype=np.float64))
         return np.asarray((changed - self.mean) / self.deviation)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the result has its bounds whatever comes."""
+        return self.method in ("rank", "quantile-bins", EVIDENCE)
+
+    def cut(self, rows: Floats, stays: NDArray[np.bool_]) -> Preprocessing:
+        """The same with columns cut at the range that they have in the rows that stay, (rows,), one or more.
+
+        rows: (rows, columns) as they came; mean and deviation are of all of them, after the cut.
+        """
+        near = self._filled(rows)[stays]
+        found = replace(self, low=near.min(axis=0), high=near.max(axis=0))
+        return found if self.method == "none" else found.standardised(rows)
+
     def standardised(self, rows: Floats) -> Preprocessing:
         """The same with a result of mean 0 and deviation 1 on these rows, (rows, columns) as they came."""
         changed = self._changed(rows)
@@ -77,16 +91,17 @@ class Preprocessing:
         if self.method == EVIDENCE:
             numbers = self.bins(rows)
             return np.column_stack([own[numbers[:, column]] for column, own in enumerate(self.values)])
-        rows = np.where(np.isfinite(rows), rows, self.fill)
-        if self.method == "clip":
-            assert self.low is not None
-            assert self.high is not None
-            return np.asarray(np.clip(rows, self.low, self.high))
+        rows = self._filled(rows)
         if self.method == "signed-log":
             return np.asarray(np.sign(rows) * np.log1p(np.abs(rows)))
         if self.method == "rank":
             return np.column_stack([np.interp(rows[:, at], own[:, 0], own[:, 1]) for at, own in enumerate(self.knots)])
         return rows
+
+    def _filled(self, rows: Floats) -> Floats:
+        """As they came, but for what is missing and what is beyond the ends."""
+        rows = np.where(np.isfinite(rows), rows, self.fill)
+        return rows if self.low is None or self.high is None else np.asarray(np.clip(rows, self.low, self.high))
 
 
 def fit_preprocessing(

@@ -15,6 +15,7 @@ from streamfl.quasi_newton.batches import check_support, far_rows
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches
+from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
@@ -92,7 +93,9 @@ class TrainingRows:
         if found is not None:
             return found
         raw = self.batches.raw
-        preprocessing = fit_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        fitted = fit_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        size = self.batches.size
+        preprocessing = cut_at_near_rows(fitted, raw, self._kind, size, self._largest, intercept=self._intercept)
         inputs = preprocessing.apply(raw)
         refused = {column for _, columns in self._refused(inputs) for column in columns}
         return Preparation(preprocessing, [column for column in range(inputs.shape[1]) if column not in refused])

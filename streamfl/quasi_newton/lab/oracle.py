@@ -14,6 +14,7 @@ from streamfl.quasi_newton.batches import check_support, far_rows, secret_start
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.lab.scenario import NAME, C, G, QuasiNewtonScenario
+from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import Preprocessing, fit_preprocessing
 
@@ -89,7 +90,8 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
     for number, party in enumerate(chosen.parties):
         raw, own = batches.raw[party], party == G
         if before is None:
-            preprocessing = fit_preprocessing(chosen.of(party).preprocessing.method, raw)
+            fitted = fit_preprocessing(chosen.of(party).preprocessing.method, raw)
+            preprocessing = cut_at_near_rows(fitted, raw, kind, size, settings.learning.largest_leverage, intercept=own)
             inputs = preprocessing.apply(raw)
             refused = {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
             kept: Sequence[int] = [column for column in range(inputs.shape[1]) if column not in refused]

@@ -97,7 +97,7 @@ def points_of(card: dict[str, Any], numbers: Any) -> float:
             total += next(inside)["points"]
         else:
             how = next(one for one in card["coefficients"] if one["column"] == column["column"])
-            if how["transform"] == "clip":
+            if "low" in how:
                 number = min(max(number, how["low"]), how["high"])
             if how["transform"] == "rank":
                 number = np.interp(number, *np.transpose(how["knots"]))
