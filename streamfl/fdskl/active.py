@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.contributions import features_of, opened_outputs
+from streamfl.fdskl.due import Due
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
-from streamfl.fdskl.iteration import (
-    FEWEST_DISTANCES,
-    BandwidthSearch,
-    SgdIteration,
-    SharedSgdIteration,
-)
+from streamfl.fdskl.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.messages import OUTPUTS, ROUND, Prediction, Revision, Round, Turn
 from streamfl.fdskl.model import Expansion, KernelModel
@@ -77,6 +73,7 @@ class ActivePartition:
         self.forecasts.on_forget = partition.followed.forget
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
+        self._due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         # Where others are active too.
@@ -88,7 +85,7 @@ class ActivePartition:
         self._again: set[str] = set()
         self._sends: list[Send] = []
         self._last_now = 0.0
-        self._is_going_on = self._is_behind = self._has_said_so = False
+        self._is_going_on = self._is_behind = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -153,19 +150,19 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
-        if (at := self._freezes_at) is not None:
-            self._wait_for_entities(at, now)
+        self._due.pass_time(now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
         self.forecasts.set_back(now)
+        self._due.set_back(now)
 
     @property
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind, self._freezes_at]
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind, self._due.freezes_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -176,32 +173,7 @@ class ActivePartition:
     @property
     def is_due(self) -> bool:
         """Whether there are enough labels for an iteration."""
-        if self.labelled.fresh < self._active.learning.block_instances:
-            return False
-        return self._knows_bandwidth or len(self.labelled) >= 2 * FEWEST_DISTANCES
-
-    @property
-    def _knows_bandwidth(self) -> bool:
-        return self.model.bandwidth is not None or self._active.learning.bandwidth is not None
-
-    @property
-    def _freezes_at(self) -> float | None:
-        """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
-        standardisation = self._partition.standardisation
-        return None if standardisation.frozen or not self.is_due else standardisation.waits_until
-
-    def _wait_for_entities(self, until: float, now: float) -> None:
-        standardisation = self._partition.standardisation
-        if until <= now:
-            standardisation.freeze()
-        elif not self._has_said_so:
-            self._has_said_so = True
-            self._partition.notices.say(
-                "first_entities",
-                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
-                f"standardised by, or none came for {self._settings.reply_seconds:g} s; there are {standardisation.seen}. To begin "
-                "with fewer, lower standardisation.first_entities",
-            )
+        return self._due.is_due
 
     # ---- what rounds come to
 
@@ -243,6 +215,7 @@ class ActivePartition:
         self._is_going_on = True
         try:
             self._is_behind = False
+            self._due.look(self._last_now)
             for _ in range(MOST_TURNS):
                 if not self._begin_iteration() | self._ask():
                     return
@@ -308,7 +281,7 @@ class ActivePartition:
         if self.is_due and not self.shared.turns.is_asked_for:
             self._sends.append(self.shared.ask())
         # Labelled entities may have been forgotten meanwhile, and a distance is of two.
-        return self.shared.turns.has_come and (self._knows_bandwidth or len(self.labelled) >= 2)
+        return self.shared.turns.has_come and (self._due.knows_bandwidth or len(self.labelled) >= 2)
 
     def _want(self, entity: str, now: float) -> None:
         """The entity is to be predicted, once more if it was asked for with older columns."""

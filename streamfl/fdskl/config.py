@@ -18,7 +18,7 @@ WORKER = "fdskl-worker"
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 MOST_FEATURES = 65_536
 # The bandwidth is the median of the distances between so many entities, two by two, or more.
-FEWEST_ENTITIES = 64
+FEWEST_ENTITIES = 32
 
 
 class FdsklFederation(VerticalMembers):
@@ -85,6 +85,9 @@ class KernelLearningSection(Section):
     """So many random features an iteration."""
     block_instances: int = Field(default=256, ge=1, le=1_000_000)
     """So many new labels make an iteration."""
+    first_instances: int = Field(default=32, ge=1, le=1_000_000)
+    """With `newton`: so many labels make the first iteration. Each later one takes as many new labels as all before it had, up to
+    block_instances."""
     window: int = Field(default=20_000, ge=1, le=10_000_000)
     """With `newton`: so many labelled entities are learnt from, the latest ones."""
     visits: int = Field(default=4, ge=1, le=1_000)
@@ -108,6 +111,11 @@ class KernelLearningSection(Section):
     iteration t."""
     horizon: int | None = Field(default=None, ge=2, le=2**53)
     """With step_rule = "horizon": how many iterations there will be."""
+
+    @property
+    def first_block(self) -> int:
+        """Labels of the first iteration."""
+        return min(self.first_instances, self.block_instances) if self.solver == "newton" else self.block_instances
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> KernelLearningSection:
@@ -176,7 +184,7 @@ class StandardisationSection(Section):
     sign that leaves small ones as they are; and a rare flag is kept near to what is usual. `none`: mean and deviation alone."""
     first_entities: int = Field(default=1024, ge=2, le=1_000_000)
     """All that is of the party's first so many samples in a partition; then it stays. Nothing is computed of columns before. Fewer
-    are taken where a round waits and no more have come for alignment.reply_seconds."""
+    are taken where there are labels for the first iteration, or a round waits, and alignment.reply_seconds have passed."""
 
 
 class InputPrivacySection(Section):

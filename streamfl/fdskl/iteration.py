@@ -30,6 +30,7 @@ from streamfl.fdskl.messages import (
 )
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
+from streamfl.fdskl.schedule import labels_wanted
 
 __all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
@@ -43,6 +44,7 @@ class Learning:
 
     solver: newton or sgd.
     features_limit, block_features, block_instances, window, visits, sweeps, cache_bytes: as the settings say.
+    first_block: labels of the first iteration.
     multiplier: of the median distance.
     bits: of a phase.
     """
@@ -55,6 +57,7 @@ class Learning:
     features_limit: int
     block_features: int
     block_instances: int
+    first_block: int
     window: int
     visits: int
     sweeps: int | None
@@ -64,6 +67,10 @@ class Learning:
     step_rule: StepRule
     horizon: int | None
     bits: int
+
+    def labels_wanted(self, learnt: int) -> int:
+        """New labels that make the iteration after so many were learnt from."""
+        return labels_wanted(learnt, self.first_block, self.block_instances)
 
 
 class BandwidthSearch:

@@ -82,6 +82,11 @@ class LabelledEntities:
         return self._counts.fresh
 
     @property
+    def learnt(self) -> int:
+        """Labels that iterations have learnt from."""
+        return self._counts.labels - self._counts.fresh
+
+    @property
     def labels(self) -> int:
         """Labels that came."""
         return self._counts.labels

@@ -10,12 +10,19 @@ from scipy.linalg import cho_factor, cho_solve
 
 from streamfl.fdskl.losses import MarginLoss
 
-__all__ = ["solve_block"]
+__all__ = ["of_few", "solve_block"]
 
 Floats = NDArray[np.float64]
 MOST_HALVINGS = 30
+# Entities below which the penalty of their sum of losses stays.
+MANY = 1024
 # Of the fall that the gradient promises, the share that a step has to bring (Armijo).
 SUFFICIENT = 1e-4
+
+
+def of_few(regularisation: float, entities: int) -> float:
+    """lambda of n entities, lambda max(1, 1024 / n): of few, the mean of their losses says less, and the penalty counts more."""
+    return regularisation * max(1.0, MANY / max(1, entities))
 
 
 def solve_block(

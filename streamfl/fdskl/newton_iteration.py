@@ -13,7 +13,7 @@ from streamfl.fdskl.iteration import Iteration, Learning
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.newton import solve_block
+from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.rounds import Question
 
 __all__ = ["NewtonIteration"]
@@ -117,17 +117,18 @@ class NewtonIteration(Iteration):
         if not whole.all():
             self._leave_out(~whole)
         outputs, labels = self._outputs[whole], self._labels[whole]
+        regularisation = of_few(learning.regularisation, len(labels))
         if self._replaces:
             outputs = outputs - self._old[whole] @ model.alphas(model.oldest)
             model.drop_oldest()
         for number, block in enumerate(self._blocks):
             features = self._features[whole, self._part(number)]
             alphas = model.alphas(block)
-            step = solve_block(features, outputs, labels, alphas, model.limit, learning.regularisation, learning.loss)
+            step = solve_block(features, outputs, labels, alphas, model.limit, regularisation, learning.loss)
             outputs = outputs + features @ step.astype(np.float32)
             model.put(block, alphas + step)
         model.end_visits(len(self._blocks))
-        self._labelled.use(learning.block_instances)
+        self._labelled.use(learning.labels_wanted(self._labelled.learnt))
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
         self._labelled.put_outputs(kept, outputs, self._known[whole])
         self._labelled.forget_outputs_but(kept)

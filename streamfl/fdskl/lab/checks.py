@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from streamfl.fdskl.lab.replay import check_learning
 from streamfl.fdskl.lab.said import decode_prediction
 from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario
 from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.schedule import ends_of_iterations, labels_wanted
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import latest, require
@@ -120,11 +121,14 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
             # Of all iterations, the party's own.
             version = msgspec.msgpack.decode(turns)[3]
         size = chosen.settings.learning.block_instances
-        left = labels - version * size
-        require(left == fresh, f"partition {partition}: {version} iterations of {size} in {labels} labels leave {fresh}")
+        first = chosen.settings.learning.first_block
+        learnt = 0 if not version else next(islice(ends_of_iterations(first, size), version - 1, None))
+        told = f"partition {partition}: {version} iterations of {first} to {size} in {labels} labels leave {fresh}"
+        require(labels - learnt == fresh, told)
+        size = labels_wanted(learnt, first, size)
         known = bandwidth or chosen.settings.learning.bandwidth is not None
-        learnt = fresh < size or not known or chosen.absent is not None
-        require(learnt, f"partition {partition}: {fresh} labels wait, {size} are an iteration")
+        is_learnt = fresh < size or not known or chosen.absent is not None
+        require(is_learnt, f"partition {partition}: {fresh} labels wait, {size} are an iteration")
 
 
 def check_features(chosen: FdsklScenario, model: Model) -> None:

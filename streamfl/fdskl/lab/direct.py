@@ -16,7 +16,8 @@ from streamfl.fdskl.doubly_stochastic import decay, step_alphas, step_size
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.iteration import FEWEST_DISTANCES
 from streamfl.fdskl.losses import loss_named
-from streamfl.fdskl.newton import solve_block
+from streamfl.fdskl.newton import of_few, solve_block
+from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.fdskl.standardisation import moments_of, scaling_of
 
 __all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
@@ -122,20 +123,22 @@ def learn(
     order = np.arange(len(labels)) if entities is None else np.asarray(entities)
     inputs = [party.inputs for party in parties]
     learnt = Learnt()
-    latest = order[: max(learning.block_instances, 2 * FEWEST_DISTANCES)][-2 * MOST_DISTANCES :].tolist()
+    latest = order[: max(learning.first_block, 2 * FEWEST_DISTANCES)][-2 * MOST_DISTANCES :].tolist()
     laplacian = learning.kernel == "laplacian"
     median = learning.bandwidth or learning.bandwidth_multiplier * median_distance(inputs, latest, laplacian)
     learnt.bandwidth = median
     density = SpectralDensity(learning.kernel, median, learning.matern_nu, learning.columns_share)
     learnt._features = features = _Features(parties, density, seed, root, bits)
     solver = (_Newton if learning.solver == "newton" else _Sgd)(learning, features, inputs, labels, learnt)
-    size = learning.block_instances
-    for start in range(0, len(order), size):
-        shown = order[start : start + size].tolist()
+    start = 0
+    for end in ends_of_iterations(learning.first_block, learning.block_instances):
+        shown = order[start:end].tolist()
         learnt.outputs += solver.show(shown).tolist()
-        if len(shown) == size:
-            solver.iterate(shown)
-            learnt.iterations += 1
+        if len(shown) < end - start:
+            break
+        solver.iterate(shown)
+        learnt.iterations += 1
+        start = end
     learnt.first, learnt.alphas = solver.model()
     return learnt
 
@@ -191,6 +194,7 @@ class _Newton:
         slots = np.sort(np.fromiter(self._slots.values(), np.int64, len(self._slots)))
         used: slice | NDArray[np.int64] = slice(0, len(slots)) if slots[-1] == len(slots) - 1 else slots
         outputs, labels = self._outputs[used], self._labels[self._rows[used]]
+        regularisation = of_few(learning.regularisation, len(labels))
         if replaces:
             oldest = min(self._alphas)
             outputs = outputs - self._features.pop(oldest)[used] @ self._alphas.pop(oldest)
@@ -205,7 +209,7 @@ class _Newton:
                 self._next = block + 1
             features, alphas = self._features[block][used], self._alphas[block]
             limit = self._most * self._size
-            step = solve_block(features, outputs, labels, alphas, limit, learning.regularisation, self._loss)
+            step = solve_block(features, outputs, labels, alphas, limit, regularisation, self._loss)
             outputs = outputs + features @ step.astype(np.float32)
             self._alphas[block] = alphas + step
         self._outputs[used] = outputs

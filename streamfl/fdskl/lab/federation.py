@@ -166,7 +166,7 @@ class KernelFederation:
                 wake = math.inf
             if min(arrival, wake) == math.inf:
                 return
-            self.now = max(self.now + self._delay, min(arrival, wake))
+            self.now = min(until, max(self.now + self._delay, min(arrival, wake)))
 
     def predictions(self) -> list[Prediction]:
         """All that were published, in order."""

@@ -76,7 +76,7 @@ def _newton(
         blocks = [before.next, *(after.first + (before.cursor + number) % others * size for number in range(count - 1))]
     else:
         blocks = [before.first + (before.cursor + number) % (limit // size) * size for number in range(count)]
-    penalty = learning.regularisation * limit
+    penalty = learning.regularisation * max(1.0, 1024 / len(entities)) * limit
     apart = 0.0
     for first in blocks:
         part = slice(first - before.first, first - before.first + size)

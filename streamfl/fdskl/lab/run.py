@@ -15,6 +15,7 @@ from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.lab.federation import BETWEEN, KernelFederation
 from streamfl.fdskl.lab.trace import trace_of
 from streamfl.fdskl.losses import loss_named
+from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.fdskl.topology import hops
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.role import DataError
@@ -129,12 +130,13 @@ def run_kernel(
         federation.run()
         history = [look()]
         size = settings.learning.block_instances
+        ends = ends_of_iterations(settings.learning.first_block, size)
         if epochs is None:
             shown = by_learner(federation, np.arange(count)[np.newaxis], size)
-            steps = _one_pass(federation, count, size * len(shown), label_delay)
+            steps = _one_pass(federation, count, (end * len(shown) for end in ends), label_delay)
         else:
             shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
-            steps = _in_epochs(federation, shown, count, size)
+            steps = _in_epochs(federation, shown, count, ends)
         interrupted = False
         for share in steps:
             if share * LOOKS >= len(history):
@@ -218,13 +220,15 @@ def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: in
 
 
 def _in_epochs(
-    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, size: int
+    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, ends: Iterator[int]
 ) -> Iterator[float]:
     federation.write_samples(range(count))
     federation.run()
     most = max(len(own) for own in shown.values())
-    for begin in range(0, most, size):
-        entities = np.concatenate([own[begin : begin + size] for own in shown.values()]).tolist()
+    begin = 0
+    while begin < most:
+        end = next(ends)
+        entities = np.concatenate([own[begin:end] for own in shown.values()]).tolist()
         federation.write_labels(entities)
         federation.run()
         # Its label came when the window had let it go, so its columns are waited for.
@@ -233,23 +237,22 @@ def _in_epochs(
         if gone:
             federation.write_samples(gone)
             federation.run()
-        yield min(1.0, (begin + size) / most)
+        begin = end
+        yield min(1.0, end / most)
 
 
-def _one_pass(federation: KernelFederation, count: int, size: int, label_delay: int) -> Iterator[float]:
+def _one_pass(federation: KernelFederation, count: int, ends: Iterator[int], label_delay: int) -> Iterator[float]:
     """Entities up to the one whose coming brings the last label of an iteration; so each is predicted as if all came one by one."""
     shown = known = 0
     while known < count:
-        coming = min(count, shown + (size if shown else label_delay % size or size))
-        if coming > shown:
+        due = min(count, next(ends))
+        if (coming := min(count, due + label_delay)) > shown:
             federation.write_samples(range(shown, coming))
             federation.run()
-        due = max(known, coming - label_delay) if coming > shown else min(count, known + size)
-        shown = coming
-        if due > known:
-            federation.write_labels(range(known, due))
-            federation.run()
-            known = due
+            shown = coming
+        federation.write_labels(range(known, due))
+        federation.run()
+        known = due
         yield known / count
 
 

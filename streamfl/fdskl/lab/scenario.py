@@ -255,6 +255,7 @@ def scenario(seed: int) -> FdsklScenario:
             "features_limit": limit,
             "block_features": block,
             "block_instances": instances,
+            "first_instances": 1 + seed % 3,
             "window": between(instances, 20) if chance(0.3) and not found else 500,
             "visits": between(1, 3),
             "sweeps": between(1, 3) if chance(0.4) else None,

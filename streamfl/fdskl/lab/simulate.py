@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import model_validator
 
 from streamfl.console import say
-from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.config import FEWEST_ENTITIES, WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.progress import progress
 from streamfl.settings import SettingsSource, load_settings
@@ -122,8 +122,9 @@ def _tell(outcome: KernelOutcome) -> None:
     if not outcome.iterations:
         learning = settings.learning
         say(
-            f"nothing was learnt: {outcome.entities:,} labels came, and an iteration takes learning.block_instances = "
-            f"{learning.block_instances:,}, the first one at least 64 where learning.bandwidth is left out"
+            f"nothing was learnt: {outcome.entities:,} labels came, and the first iteration takes {learning.first_block:,}, by "
+            f"learning.first_instances and learning.block_instances = {learning.block_instances:,}, and at least "
+            f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
         )
     if forgotten["displaced"]:
         say(

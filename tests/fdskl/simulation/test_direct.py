@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from streamfl.seeding import rng_for
 
 NAMES = ("a", "b", "c")
 COLUMNS = (("a0", "a1"), ("b0",), ("c0", "c1", "c2"))
-ROWS, SEED = 320, 5
+# Half a block of labels makes the first iteration.
+ROWS, SEED, FIRST = 320, 5, 32
 
 
 def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation, list[np.ndarray[Any, Any]]]:
@@ -36,14 +38,16 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
         }
     )
     found = KernelFederation(settings, inputs, COLUMNS, labels)
-    size = learning["block_instances"]
-    for _ in range(epochs):
-        for start in range(0, ROWS, size):
-            chunk = range(start, min(start + size, ROWS))
-            found.write_samples(chunk)
-            found.run(60.0)
-            found.write_labels(chunk)
-            found.run(60.0)
+    size, shown = learning["block_instances"], list(range(ROWS)) * epochs
+    # Labels of the first iteration, of two, and of every later one.
+    ends = [FIRST, 2 * FIRST] if learning.get("solver") != "sgd" else []
+    ends += range(size * (len(ends) // 2 + 1), len(shown) + size, size)
+    for start, end in pairwise([0, *ends]):
+        chunk = shown[start:end]
+        found.write_samples(chunk)
+        found.run(60.0)
+        found.write_labels(chunk)
+        found.run(60.0)
     return found, inputs
 
 
@@ -61,7 +65,8 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
 )
 def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs: int) -> None:
     """Protects every accuracy figure: they are of this computation, so it has to be the parties' own, policy and all."""
-    learning = {"features_limit": 48, "block_features": 8, "block_instances": 64, "regularisation": 1e-4, **learning}
+    usual = {"features_limit": 48, "block_features": 8, "block_instances": 64, "first_instances": FIRST, "regularisation": 1e-4}
+    learning = usual | learning
     whole, inputs = federation(learning, epochs)
     secrets = [rng_for(SEED, "fdskl", "simulation", name).bytes(32) for name in NAMES]
     parties = [Party(*given) for given in zip(COLUMNS, inputs, secrets, strict=True)]

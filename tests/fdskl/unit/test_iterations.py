@@ -47,6 +47,7 @@ def learning(**changed: Any) -> Learning:
         "features_limit": 12,
         "block_features": 3,
         "block_instances": 4,
+        "first_block": 4,
         "window": 9,
         "visits": 2,
         "sweeps": None,
@@ -251,7 +252,9 @@ class Descent:
         return [known[(self.turns + n) % self.blocks] for n in range(min(visits, self.blocks))]
 
     def iterate(self, rows: Sequence[int], labels: Floats) -> list[int]:
-        penalty, turn = self.settings.regularisation * self.settings.features_limit, self.turn()
+        # Of few entities the penalty is that of 1,024.
+        few = max(1.0, 1024 / len(rows))
+        penalty, turn = few * self.settings.regularisation * self.settings.features_limit, self.turn()
         for block in turn:
             phi, rest = self.phi(rows, block), labels - self.outputs(rows, without=block)
             normal = 2 / len(rows) * phi.T @ phi + penalty * np.eye(phi.shape[1])

@@ -1,0 +1,84 @@
+"""When an iteration is due, and how long the first one waits for entities to standardise columns by."""
+
+from __future__ import annotations
+
+from streamfl.fdskl.iteration import FEWEST_DISTANCES, Learning
+from streamfl.fdskl.labelled import LabelledEntities
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.standardisation import Standardisation
+from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.notices import Notices
+
+__all__ = ["Due"]
+
+
+class Due:
+    """Of one partition. Nothing of it is remembered: a restart waits anew, and no longer than this.
+
+    settings, learning: of the party.
+    labelled, model, standardisation: of the partition.
+    notices: for the operator.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        learning: Learning,
+        labelled: LabelledEntities,
+        model: KernelModel,
+        standardisation: Standardisation,
+        notices: Notices,
+    ) -> None:
+        self._settings = settings
+        self._learning = learning
+        self._labelled = labelled
+        self._model = model
+        self._standardisation = standardisation
+        self._notices = notices
+        # Since when the first iteration has had its labels.
+        self._since: float | None = None
+        self._has_said_so = False
+
+    @property
+    def knows_bandwidth(self) -> bool:
+        return self._model.bandwidth is not None or self._learning.bandwidth is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are enough labels for an iteration."""
+        if self._labelled.fresh < self._learning.labels_wanted(self._labelled.learnt):
+            return False
+        return self.knows_bandwidth or len(self._labelled) >= 2 * FEWEST_DISTANCES
+
+    def look(self, now: float) -> None:
+        """Labels may have come."""
+        if self._since is None and not self._standardisation.frozen and self.is_due:
+            self._since = now
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
+        if self._since is not None:
+            self._since = min(self._since, now)
+
+    @property
+    def freezes_at(self) -> float | None:
+        """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
+        if self._standardisation.frozen or self._since is None or not self.is_due:
+            return None
+        return min(self._since + self._settings.reply_seconds, self._standardisation.waits_until)
+
+    def pass_time(self, now: float) -> None:
+        """A tick."""
+        self.look(now)
+        if (at := self.freezes_at) is None:
+            return
+        if at <= now:
+            self._standardisation.freeze()
+        elif not self._has_said_so:
+            self._has_said_so = True
+            self._notices.say(
+                "first_entities",
+                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
+                f"standardised by, or {self._settings.reply_seconds:g} s after the labels of the first iteration; there are "
+                f"{self._standardisation.seen}",
+            )
