@@ -34,7 +34,7 @@ FOR_EVER = 1e12
 class KernelOutcome:
     """How a federation ended.
 
-    final: on the test entities. absent: as final, when the party of this name knows none of them. progressive: of the last
+    final: on the test entities. constant_loss: there, of the best constant in hindsight. absent: as final, when the party of this name knows none of them. progressive: of the last
     prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
     parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
@@ -47,6 +47,7 @@ class KernelOutcome:
     test_entities: int
     seconds: float
     final: VerticalFigures
+    constant_loss: float
     absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
     regret: float | None
@@ -70,6 +71,7 @@ class KernelOutcome:
             "entities": self.entities,
             "test_entities": self.test_entities,
             **_measures(self.final),
+            "constant_loss": self.constant_loss,
             "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
             "regret": self.regret,
@@ -162,6 +164,7 @@ def run_kernel(
             test_entities=table.test,
             seconds=federation.seconds,
             final=final,
+            constant_loss=_of_constant(test_labels, loss) / max(1, table.test),
             absent={name: look(name) for name in names} if len(names) > 1 else {},
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
             regret=_regret(federation, inputs, labels, loss) if epochs is None and not interrupted else None,
@@ -314,5 +317,11 @@ def _regret(
     known = 2 * labels[entities] - 1 if chosen.classifies else labels[entities]
     final = federation.evaluate([own[entities] for own in inputs])
     best = float(chosen.value(final, known).sum())
-    constant = chosen.of_constant(len(known), float(known.sum()), float(np.square(known).sum()))
-    return float(chosen.value(outputs, known).sum()) - min(best, constant)
+    return float(chosen.value(outputs, known).sum()) - min(best, _of_constant(labels[entities], loss))
+
+
+def _of_constant(labels: NDArray[np.float64], loss: str) -> float:
+    """min over c of sum_n L(c, y_n) of these labels, 0 and 1 of classes, or numbers."""
+    chosen = loss_named(loss)
+    known = 2 * labels - 1 if chosen.classifies else labels
+    return chosen.of_constant(len(known), float(known.sum()), float(np.square(known).sum()))

@@ -126,6 +126,12 @@ def _tell(outcome: KernelOutcome) -> None:
             f"learning.first_instances and learning.block_instances = {learning.block_instances:,}, and at least "
             f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
         )
+    elif outcome.final.loss > outcome.constant_loss:
+        say(
+            f"the loss of the test entities, {outcome.final.loss:.4g}, is above that of a constant, {outcome.constant_loss:.4g}: this "
+            "model is worse than none. Rows are few for so noisy labels: raise learning.regularisation and "
+            "learning.bandwidth_multiplier"
+        )
     if forgotten["displaced"]:
         say(
             f"{forgotten['displaced']:,} entities gave way to others before they were learnt from: raise alignment.limit = "

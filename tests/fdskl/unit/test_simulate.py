@@ -249,6 +249,29 @@ def test_classes_that_are_none_and_runs_that_learn_nothing_are_told(line: Line) 
     assert "the label y is 2 somewhere" in error
 
 
+@pytest.mark.parametrize("label", ["y", "amount"])
+def test_a_model_that_is_worse_than_a_constant_is_told(line: Line, label: str) -> None:
+    """Protects users of small tables from a model that is worse than none: the figures say what a constant would have lost, and
+    a note says so where it is less.
+    """
+    more = 'loss = "square"\n' if label == "amount" else ""
+    line.frame["y"] = (line.frame["age"] > 1).astype(int)
+    found = line.json("--epochs", 3, label=label, more=more)
+    truth = line.frame[label].to_numpy(float)
+    if label == "y":
+        share = truth[ROWS - TEST :].mean()
+        expected = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    else:
+        low, high = found["label_range"]
+        expected = ((truth[ROWS - TEST :] - low) / (high - low)).var()
+    assert found["constant_loss"] == pytest.approx(expected)
+    assert found["loss"] < expected
+    told = "worse than none"
+    assert told not in line("--epochs", 3, label=label, more=more)[2]
+    line.frame[label] = np.random.default_rng(1).permutation(truth)
+    assert told in line("--epochs", 3, label=label, more=more)[2]
+
+
 def test_one_party_alone_learns_what_parties_learn_together(line: Line) -> None:
     """Protects the comparison with one table: a federation of one says nothing to anybody, and with shared frequencies it is the
     model that two come to, feature by feature.
