@@ -34,7 +34,8 @@ FOR_EVER = 1e12
 class KernelOutcome:
     """How a federation ended.
 
-    final: on the test entities. constant_loss: there, of the best constant in hindsight. absent: as final, when the party of this name knows none of them. progressive: of the last
+    final: on the test entities. constant_loss: there, of the best constant in hindsight.
+    absent: as final, when the party of this name knows none of them. progressive: of the last
     prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
     parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.

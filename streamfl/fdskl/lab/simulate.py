@@ -128,8 +128,8 @@ def _tell(outcome: KernelOutcome) -> None:
         )
     elif outcome.final.loss > outcome.constant_loss:
         say(
-            f"the loss of the test entities, {outcome.final.loss:.4g}, is above that of a constant, {outcome.constant_loss:.4g}: this "
-            "model is worse than none. Rows are few for so noisy labels: raise learning.regularisation and "
+            f"the loss of the test entities, {outcome.final.loss:.4g}, is above that of a constant, {outcome.constant_loss:.4g}: "
+            "this model is worse than none. Rows are few for so noisy labels: raise learning.regularisation and "
             "learning.bandwidth_multiplier"
         )
     if forgotten["displaced"]:
