@@ -30,6 +30,7 @@ from quasi_newton.makers import problem
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.messages import Message, codec
+from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import TRAINED
 from streamfl.quasi_newton.preprocessing import fit_preprocessing
@@ -234,7 +235,10 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
     given = []
     for party in parties:
         raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own]))]
-        prepared = fit_preprocessing(party.settings.method, raw).apply(raw)
+        own, size = party.settings, guest.settings.learning.batch
+        fitted = fit_preprocessing(own.method, raw)
+        cut = cut_at_near_rows(fitted, raw, own.kinds.inputs, size, own.largest_leverage, intercept=own.is_guest)
+        prepared = cut.apply(raw)
         learnt, muted = party.rows.learnt()
         assert np.array_equal(learnt[~muted], prepared[~muted])
         given.append(Party(learnt, start_of(party), muted))
