@@ -6,6 +6,8 @@ they are rare. Cut to the range of the rest they are neither.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,14 @@ TOLERANCE = 1e-10
 
 
 def cut_at_near_rows(
-    preprocessing: Preprocessing, raw: Floats, kind: FixedPoint, batch: int, largest: float, *, intercept: bool = False
+    preprocessing: Preprocessing,
+    raw: Floats,
+    kind: FixedPoint,
+    batch: int,
+    largest: float,
+    *,
+    intercept: bool = False,
+    left_out: Collection[int] = (),
 ) -> Preprocessing:
     """The same, with columns cut at the range of the rows that stay; mean and deviation are those after the cut.
 
@@ -30,10 +39,12 @@ def cut_at_near_rows(
 
     raw: a party's own rows in the order of its batches, (rows, columns), as they came. kind: that columns are rounded to.
     batch: rows of each. largest: leverage that a row may have in a batch; at 1 nothing is cut. intercept: as of :func:`far_rows`.
+    left_out: columns of the result that are not learnt from: nobody is far out by them.
     """
     if largest >= 1 or preprocessing.is_bounded:
         return preprocessing
     columns = rounded(kind, preprocessing.apply(raw))[1]
+    columns[:, list(left_out)] = 0.0
     far = far_from_all(columns, len(raw) // batch, largest, intercept=intercept)
     columns[far] = 0.0
     pieces = [columns[at : at + batch] for at in range(0, len(columns), batch)]

@@ -94,10 +94,12 @@ class TrainingRows:
             return found
         raw = self.batches.raw
         fitted = fit_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
-        size = self.batches.size
-        preprocessing = cut_at_near_rows(fitted, raw, self._kind, size, self._largest, intercept=self._intercept)
+        refused = {column for _, columns in self._refused(fitted.apply(raw)) for column in columns}
+        preprocessing = cut_at_near_rows(
+            fitted, raw, self._kind, self.batches.size, self._largest, intercept=self._intercept, left_out=refused
+        )
         inputs = preprocessing.apply(raw)
-        refused = {column for _, columns in self._refused(inputs) for column in columns}
+        refused |= {column for _, columns in self._refused(inputs) for column in columns}
         return Preparation(preprocessing, [column for column in range(inputs.shape[1]) if column not in refused])
 
     def fix(self, preparation: Preparation) -> None:

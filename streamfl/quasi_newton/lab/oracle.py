@@ -91,9 +91,11 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
         raw, own = batches.raw[party], party == G
         if before is None:
             fitted = fit_preprocessing(chosen.of(party).preprocessing.method, raw)
-            preprocessing = cut_at_near_rows(fitted, raw, kind, size, settings.learning.largest_leverage, intercept=own)
-            inputs = preprocessing.apply(raw)
+            inputs, largest = fitted.apply(raw), settings.learning.largest_leverage
             refused = {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
+            preprocessing = cut_at_near_rows(fitted, raw, kind, size, largest, intercept=own, left_out=refused)
+            inputs = preprocessing.apply(raw)
+            refused |= {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
             kept: Sequence[int] = [column for column in range(inputs.shape[1]) if column not in refused]
             secret = made_up_secrets.secret(made_up_secrets.path(party))
             start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), len(kept) + own)
