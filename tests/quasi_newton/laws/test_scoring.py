@@ -351,7 +351,8 @@ def test_the_oldest_gives_way() -> None:
 
 def test_a_part_beyond_the_bound_gives_no_score() -> None:
     """Protects from a clipped part, which would be another model's: the entity has no score, and that is counted."""
-    loop = scored(1, learning={"epochs": 1, "output_bound": 8})
+    # Without a bound of leverage columns are not cut, so that such a part can be.
+    loop = scored(1, learning={"epochs": 1, "output_bound": 8, "largest_leverage": 1})
     write_entity(loop, "far", {"g": [0.0, 0.0, 0.0], "h1": [1e6, -1e6, 1e6]})
     write_entity(loop, "far too", {"g": [1e6, -1e6, 1e6], "h1": [0.0, 0.0, 0.0]})
     loop.settle()
