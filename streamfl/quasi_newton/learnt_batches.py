@@ -86,7 +86,8 @@ class LearntBatches(Collection[str]):
     def size(self) -> int:
         """Rows of each batch, as the first training divided them; 0 before it."""
         if self._size is None:
-            self._size = len(self._batches[min(self._batches)].names_in_order()) if self._batches else 0
+            first = self._batches.get(min(self._batches, default=0))
+            self._size = 0 if first is None else len(first.inputs.content) // (8 * self._columns)
         return self._size
 
     def size_with(self, entities: int, least: int = 1) -> int:
