@@ -111,6 +111,9 @@ class SparseLearningSection(Section):
     """N: so many columns have a weight at most, over all parties; each party has an equal part, rounded down, and one at least."""
     iterations: int = Field(default=20, ge=1, le=100_000)
     """T of a fit."""
+    intercept: bool = True
+    """Columns and label are centred by means that are released with noise, for a twentieth of a fit's budget, and the model has an
+    intercept. `false`: the paper's model, which has none. It is for columns whose centre is their mean by public knowledge."""
     sampling: SamplingName = "full"
     """Which blocks take part in an iteration: `full`, `uniform` (one), `nice` (sampled_blocks of all), `distributed`
     (sampled_blocks of each party) or `importance` (one, by probabilities)."""

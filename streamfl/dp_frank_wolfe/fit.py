@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -62,13 +62,14 @@ class _Shown:
 class Fit:
     """The owner of the present fit, under ``fit``, ``vertices/PARTY``, ``weights/NUMBER`` and ``shown/PARTY/COLUMN/NUMBER``.
 
-    counts: of the member. All that is counted follows from releases.
+    counts: of the member. All that is counted follows from releases. centred: whether a party has told its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
         self._public = public
         self._parts = parts
         self._counts = counts
+        self._centred = centred
         self._numbers = public.settings.sketch_numbers
         self._progress = _Progress()
         self._vertices: dict[str, _Vertices] = {}
@@ -228,7 +229,7 @@ class Fit:
     def _plan(self, party: str) -> FitPlan:
         place = party, self._progress.window
         if place not in self._plans:
-            self._plans[place] = self._public.fit_plan(*place)
+            self._plans[place] = self._public.fit_plan(*place, self._centred(party))
         return self._plans[place]
 
     def _due(self, party: str, iteration: int) -> list[int]:

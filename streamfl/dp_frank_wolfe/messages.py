@@ -90,9 +90,13 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 
 
 class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has frozen the window, and charged every entity in it. manifest: SHA-256 of the manifest's content."""
+    """A party has frozen the window, and charged every entity in it. manifest: SHA-256 of the manifest's content.
+
+    means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty where nothing is centred.
+    """
 
     manifest: Digest
+    means: bytes = b""
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

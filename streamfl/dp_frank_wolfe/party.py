@@ -15,6 +15,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     LONGEST_ENTITY,
@@ -262,17 +263,23 @@ class PartyTask:
             raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
         if (refusal := self.ledger.refusal(names)) is not None:
             raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
-        frozen = self.table.window(names)
-        content = content_of(Frozen(hashlib.sha256(message.content).digest()))
+        frozen = window_of_estimator = self.table.window(names)
+        means = np.zeros(0, dtype=np.int64)
+        if settings.public.settings.learning.intercept:
+            plan = settings.public.means_plan(settings.own)
+            means = released_means(frozen, plan, settings.place(window))
+            window_of_estimator = centred(frozen, plan.means(means, settings.rows))
+        content = content_of(Frozen(hashlib.sha256(message.content).digest(), means.astype("<i8").tobytes()))
 
         def then(link: int, head: bytes) -> None:
             self.ledger.charge_fit(names)
-            self.frozen.freeze(frozen)
+            self.frozen.freeze(window_of_estimator)
             self.table.forget(names)
-            self.answers.begin(window)
+            self.answers.begin(window, centred=bool(len(means)))
             self.progress = Progress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
             self.desk.counts["windows"] += 1
+            self.desk.counts["uplink_numbers"] += len(means)
             self._send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)

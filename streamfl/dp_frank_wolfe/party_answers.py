@@ -35,7 +35,7 @@ from streamfl.wire import Count, decode_array
 __all__ = ["PartyAnswers", "PreparedAnswer"]
 
 Floats = NDArray[np.float64]
-FIT, SELECTION, WINDOW = b"fit", b"selection", b"fit-window"
+FIT, SELECTION, WINDOW, CENTRED = b"fit", b"selection", b"fit-window", b"fit-centred"
 # Of other parties' rows: squares of these can be added up.
 LARGEST_ROW = 1e100
 
@@ -52,13 +52,16 @@ class PreparedAnswer:
 
 
 class PartyAnswers:
-    """Remembered as ``fit`` or ``selection``: what the releases of the window have come to."""
+    """Remembered as ``fit`` or ``selection``: what the releases of the window have come to; as ``fit-window`` its number, and as
+    ``fit-centred`` whether its means were released, which a part of the budget was for.
+    """
 
     def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
         self._settings = settings
         self._parts = parts
         self._frozen = frozen
         self._window = 0
+        self._centred = False
         self._state: FitState | SelectionState | None = None
         self._fit: PartyFit | None = None
         self._sketch: Sketch | None = None
@@ -78,22 +81,25 @@ class PartyAnswers:
             raise PeerError("implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0")
         return message.iteration
 
-    def begin(self, window: int) -> None:
-        """The window was frozen."""
+    def begin(self, window: int, centred: bool) -> None:
+        """The window was frozen. centred: by means that were released."""
         self.end()
-        self._window = window
+        self._window, self._centred = window, centred
         self._parts.remember(WINDOW, window)
+        self._parts.remember(CENTRED, centred)
 
     def end(self) -> None:
         """The fit is over."""
-        for key in (FIT, SELECTION, WINDOW):
+        for key in (FIT, SELECTION, WINDOW, CENTRED):
             self._parts.forget(key)
-        self._window, self._state, self._fit, self._sketch = 0, None, None, None
+        self._window, self._centred, self._state, self._fit, self._sketch = 0, False, None, None, None
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a part back; False if the key is another's."""
         if key == WINDOW:
             self._window = msgspec.msgpack.decode(value, type=Count)
+        elif key == CENTRED:
+            self._centred = msgspec.msgpack.decode(value, type=bool)
         elif key == FIT:
             self._state = msgspec.msgpack.decode(value, type=FitState)
         elif key == SELECTION:
@@ -159,7 +165,7 @@ class PartyAnswers:
         settings, public = self._settings, self._settings.public
         if self._fit is None or self._sketch is None:
             self._sketch = public.sketch(self._window)
-            plan, place = public.fit_plan(settings.own, self._window), settings.place(self._window)
+            plan, place = public.fit_plan(settings.own, self._window, self._centred), settings.place(self._window)
             candidates, seed = public.settings.learning.candidates, public.settings.federation.seed
             self._fit = PartyFit(self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed)
             if isinstance(self._state, FitState):
@@ -185,7 +191,7 @@ class PartyAnswers:
         if not isinstance(self._state, SelectionState):
             raise PeerError("implausible", "the others' rows came before this party has chosen")
         told: OtherRows = read_content(message.content, OtherRows)
-        plan, rows = public.selection_plan(self._settings.own), self._settings.rows
+        plan, rows = public.selection_plan(self._settings.own, self._centred), self._settings.rows
         count = len(told.rows) // (8 * rows)
         if len(told.rows) % (8 * rows) or count > plan.others:
             raise PeerError("shape", f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected")
@@ -202,7 +208,7 @@ class PartyAnswers:
     def _selection(self) -> PartySelection:
         """A new object each time: only what was noted is kept of it."""
         settings = self._settings
-        plan = settings.public.selection_plan(settings.own)
+        plan = settings.public.selection_plan(settings.own, self._centred)
         selection = PartySelection(self._frozen.window, plan, settings.place(self._window))
         if isinstance(self._state, SelectionState):
             selection.state = self._state

@@ -11,6 +11,7 @@ import numpy as np
 from streamfl.dp_frank_wolfe.blocks import Block, Sampling
 from streamfl.dp_frank_wolfe.budget import FitPlan, budget, claim, plan_fit
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.means import MeansPlan, plan_means
 from streamfl.dp_frank_wolfe.partials import partial_variation
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch, Sketch
@@ -19,6 +20,9 @@ from streamfl.seeding import rng_for
 from streamfl.wire import fingerprint
 
 __all__ = ["Public"]
+
+# Of a fit's rho at a party, for the means of its columns and of the label.
+MEANS_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Public:
             (bounds.label_centre, bounds.label_bound, bounds.prediction),
             (own.privacy.epsilon, own.privacy.delta, own.privacy.insecure_test_noise),
             tuple(self.share(party) for party in own.federation.parties),
-            own.learning.model_dump_json(),
+            # A party that does not centre tells no means, and the server sees that.
+            own.learning.model_dump_json(exclude={"intercept"}),
             own.serving.model_dump_json(),
         )
 
@@ -107,6 +112,18 @@ class Public:
         """Of one entity at a party, for one fit."""
         return self.party_rho(party) * (1 - self._serving_share) / self.settings.window.fits
 
+    def means_plan(self, party: str) -> MeansPlan:
+        """Of a party that centres its window."""
+        return plan_means(self.fit_rho(party) * MEANS_SHARE, self.settings.federation.columns[party])
+
+    def estimator_rho(self, party: str, centred: bool | None = None) -> float:
+        """Of a fit's rho, what is for the estimator.
+
+        centred: whether the party's window is; None: as the settings say. A fit ends as it began, whatever release goes on with it.
+        """
+        centres = self.settings.learning.intercept if centred is None else centred
+        return self.fit_rho(party) * ((1 - MEANS_SHARE) if centres else 1.0)
+
     def prediction_rho(self, party: str) -> float:
         """Of one entity at a party, for its part of one prediction; infinite where it has no noise."""
         if self.settings.serving.mode != "private":
@@ -118,18 +135,19 @@ class Public:
         each = max(1, self.settings.learning.columns // len(self.parties))
         return min(each, self.settings.federation.columns[party])
 
-    def fit_plan(self, party: str, window: int) -> FitPlan:
-        """Of a party, for Frank-Wolfe."""
+    def fit_plan(self, party: str, window: int, centred: bool | None = None) -> FitPlan:
+        """Of a party, for Frank-Wolfe. centred: as of :meth:`estimator_rho`."""
         learning = self.settings.learning
         choices = max(1, self.sampling.answers_of(party, window, learning.iterations))
         prediction = self.settings.bounds.prediction
-        return plan_fit(self.fit_rho(party), choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
+        rho = self.estimator_rho(party, centred)
+        return plan_fit(rho, choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
 
-    def selection_plan(self, party: str) -> SelectionPlan:
-        """Of a party, for the estimators that choose once."""
+    def selection_plan(self, party: str, centred: bool | None = None) -> SelectionPlan:
+        """Of a party, for the estimators that choose once. centred: as of :meth:`estimator_rho`."""
         shares = MARGINAL if self.settings.learning.estimator == "marginal" else TWO_ROUND
         others = sum(self.quota(other) for other in self.parties if other != party)
-        return plan_selection(self.fit_rho(party), self.quota(party), others, shares)
+        return plan_selection(self.estimator_rho(party, centred), self.quota(party), others, shares)
 
     def epsilon(self) -> float:
         """What is claimed of an entity that used its whole budget. ValueError where it cannot be sampled well enough."""
@@ -172,10 +190,12 @@ class Public:
                 sketch, own = self.sketch(1), [len(block.columns) for block in self.blocks if block.party == party]
                 # As many choices as any schedule has: which one is drawn depends on the window.
                 most, prediction = learning.iterations * len(own), self.settings.bounds.prediction
-                plan = plan_fit(self.fit_rho(party), most, self.quota(party), prediction, sketch, learning.choice_share)
+                plan = plan_fit(self.estimator_rho(party), most, self.quota(party), prediction, sketch, learning.choice_share)
                 total += plan.variation(sketch, max(own))
             else:
                 total += self.selection_plan(party).variation(rows, columns[party])
+            if learning.intercept:
+                total += self.means_plan(party).variation
         # What predictions did not use of a budget pays for more fits than window.fits.
         return self.settings.window.fits / (1 - self._serving_share) * total + self._serving_variation
 

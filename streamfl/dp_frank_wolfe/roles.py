@@ -254,7 +254,11 @@ _MAY_CHANGE = {
 
 def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
     sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
+    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
+
+
+# A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts.
+_LAYOUT = 2
 
 
 _BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party, SERVER: _build_server}

@@ -37,6 +37,7 @@ from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_server import Partials
 from streamfl.dp_frank_wolfe.stall import Stall
+from streamfl.dp_frank_wolfe.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.weights import weights_of
 from streamfl.member import Desk
 from streamfl.role import Measurement, PeerError
@@ -69,7 +70,7 @@ class PublishedModel(msgspec.Struct, frozen=True):
     """What users read of each party's columns, as JSON under the party's name.
 
     version: the window that it was fitted on. columns: numbers of those with a weight. weights: of columns and labels that are
-    scaled by their bounds. label_centre, label_bound: of the labels' scale.
+    scaled by their bounds. label_centre, label_bound: of the labels' scale. intercept: of the whole model, in label bounds.
     """
 
     party: str
@@ -78,6 +79,7 @@ class PublishedModel(msgspec.Struct, frozen=True):
     weights: list[float]
     label_centre: float
     label_bound: float
+    intercept: float = 0.0
 
 
 class ServerTask:
@@ -95,8 +97,9 @@ class ServerTask:
         self.announced = Announced(self.parts, public.parties, window.limit, desk.counts)
         self._stall = Stall(window.patience_seconds)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
+        self.means = ToldMeans(public, self.parts)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
-        self.estimator: Estimator = make(public, self.parts, desk.counts)
+        self.estimator: Estimator = make(public, self.parts, desk.counts, self.means.has)
         self.partials = Partials(public, self.parts, desk)
         self._chains = PartyChains(self.parts, public.parties, desk.notices)
         # Of a window that parties are to freeze.
@@ -166,7 +169,7 @@ class ServerTask:
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
-        owners = (self.announced, self.attendance, self.estimator, self.partials, self._chains, self._manifest)
+        owners = (self.announced, self.attendance, self.means, self.estimator, self.partials, self._chains, self._manifest)
         if not any(one.restore(key, value) for one in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
@@ -176,7 +179,7 @@ class ServerTask:
         yield Measurement("support", "gauge", "Columns that have a weight in the latest fit", self.estimator.support, (), True)
         yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
         text = "Numbers that parties have released in the latest fit: a signed index is one"
-        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers, (), True)
+        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
         yield from self.announced.measure()
         yield from self.attendance.measure()
         yield from self.partials.measure()
@@ -229,6 +232,7 @@ class ServerTask:
         self._run = _Run(run.window + 1, FREEZING, hashlib.sha256(content).digest())
         self.parts.remember(RUN, self._run)
         self._manifest.write(content)
+        self.means.begin()
         self.estimator.begin(self.window)
         self.attendance.begin("frozen", self._now)
         for party in self._public.parties:
@@ -250,6 +254,12 @@ class ServerTask:
             frozen: Frozen = read_content(message.content, Frozen)
             if frozen.manifest != run.manifest:
                 raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
+            self.means.take(party, frozen.means)
+            if self._public.settings.learning.intercept and not frozen.means:
+                text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
+                self.desk.notices.say("not_centred", text)
+            self.desk.counts["uplink_numbers"] += len(frozen.means) // 8
+            self.desk.counts["uplink_bytes"] += len(frozen.means)
         else:
             self.estimator.take(party, kind, iteration, message.content)
             self.desk.counts["uplink_bytes"] += len(message.content)
@@ -295,19 +305,19 @@ class ServerTask:
             self._say(party, question.kind, question.iteration, question.content)
 
     def _end_window(self) -> None:
-        bounds = self._public.settings.bounds
+        bounds, intercept = self._public.settings.bounds, self.means.intercept(self.estimator.weights)
         for party, own in self.estimator.weights.items():
             columns, weights = weights_of(own)
             self._say(party, "model", 0, content_of(Model(columns, weights)))
             active = [int(column) for column in own.nonzero()[0]]
             published = PublishedModel(
-                party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound
+                party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept
             )
             self.desk.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
         self.parts.remember(RUN, self._run)
         self.attendance.end()
-        self.partials.model_is(self.window)
+        self.partials.model_is(self.window, intercept)
         self.desk.counts["models"] += 1
         self._begin_window_if_full()
         self._look_at_names()

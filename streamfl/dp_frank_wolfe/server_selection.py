@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -41,14 +41,15 @@ class _Progress(msgspec.Struct, array_like=True):
 class Selection:
     """The owner of the present selection, under ``selection``, ``chosen/PARTY/NUMBER``, ``products/PARTY/NUMBER`` and ``weights/``.
 
-    counts: of the member.
+    counts: of the member. centred: whether a party has told its means.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str]) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
         settings = public.settings
         self._public = public
         self._parts = parts
         self._counts = counts
+        self._centred = centred
         self._rows = settings.window.rows
         self._is_two_round = settings.learning.estimator == "two-round"
         self._progress = _Progress()
@@ -193,7 +194,7 @@ class Selection:
         numbers = decode_array(content, np.float64, (count,), kind)
         if not count:
             return numbers
-        lowest, highest = self._public.selection_plan(party).range_of(kind, self._rows)
+        lowest, highest = self._public.selection_plan(party, self._centred(party)).range_of(kind, self._rows)
         if not ((numbers >= lowest) & (numbers <= highest)).all():
             text = f"{kind} from {numbers.min():g} to {numbers.max():g}, where no noise takes them beyond {lowest:g} to {highest:g}"
             raise PeerError("out_of_bounds", text)

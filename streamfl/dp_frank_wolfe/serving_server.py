@@ -20,7 +20,7 @@ from streamfl.wire import Count, Name
 
 __all__ = ["Partials"]
 
-HEARD, PART = b"partials/", b"partial/"
+HEARD, PART, INTERCEPT = b"partials/", b"partial/", b"intercept/"
 # So long a part waits for the others': the parties' records of an entity may come hours apart.
 PART_SECONDS = 86_400.0
 # A party that is a model behind the server may tell a part with the model before its own.
@@ -65,6 +65,8 @@ class Partials:
         # By model of the first part and entity, the one whose latest part came first is the first.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         self._heard = dict.fromkeys(public.parties, 0)
+        # By version, of the models that parts may still be of; remembered as ``intercept/VERSION``.
+        self._intercepts: dict[int, float] = {}
 
     @property
     def wake_at(self) -> float | None:
@@ -109,8 +111,15 @@ class Partials:
                 self._expire(next(iter(self._waiting)))
         return True
 
-    def model_is(self, version: int) -> None:
-        """There is a model of this version. Of those before, parts may be on their way."""
+    def model_is(self, version: int, intercept: float) -> None:
+        """There is a model of this version. Of those before, parts may be on their way. intercept: of it, in label bounds."""
+        if self._public.settings.serving.mode != "off":
+            self._intercepts[version] = intercept
+            self._parts.remember(INTERCEPT + b"%d" % version, intercept)
+        # Of a part with a model that is just kept, the prediction may be of the version before.
+        for old in [old for old in self._intercepts if old < version - MODELS_KEPT]:
+            del self._intercepts[old]
+            self._parts.forget(INTERCEPT + b"%d" % old)
         for place in [place for place in self._waiting if place[0] <= version - MODELS_KEPT]:
             self._expire(place)
 
@@ -129,6 +138,15 @@ class Partials:
             if party not in self._heard:
                 raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, who is no party")
             self._heard[party] = msgspec.msgpack.decode(value, type=Count)
+            return True
+        if key.startswith(INTERCEPT):
+            number = key.removeprefix(INTERCEPT)
+            if not (number.isdigit() and len(number) <= 15):
+                raise PeerError("malformed", f"state {key[:60]!r} is no intercept")
+            found = msgspec.msgpack.decode(value, type=float)
+            most = 1 + self._public.settings.learning.radius
+            check_within([found], -most * 1.01, most * 1.01, "an intercept")
+            self._intercepts[int(number)] = found
             return True
         if not key.startswith(PART):
             return False
@@ -161,7 +179,9 @@ class Partials:
         settings, model = self._public.settings, _common(parts.values())
         assert model is not None
         # In the order of parties, whoever came first: a sum of floats depends on it.
-        total = math.fsum(parts[party].of(model) for party in self._public.parties)
+        own = (parts[party].of(model) for party in self._public.parties)
+        # A model of the release before has none.
+        total = math.fsum([self._intercepts.get(model, 0.0), *own])
         prediction = settings.bounds.label_centre + settings.bounds.label_bound * total
         covered = settings.serving.mode == "private" and settings.privacy.is_private
         content = self._encode(Prediction(entity, prediction, model, covered))

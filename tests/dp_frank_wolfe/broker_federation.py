@@ -33,6 +33,7 @@ from scraped import scraped
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
+from streamfl.dp_frank_wolfe.lab.centring import centre_for
 from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.messages import Message, codec
 from streamfl.dp_frank_wolfe.party_fit import Place
@@ -358,10 +359,11 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
         ledger = f"{federation.name}-{party} {federation.ledger(party)['identity']}"
         return Place(ledger, federation.name, party, window, federation.secret(party))
 
+    windows = centre_for(public, windows, lambda party: place(party, number, b"")).windows
     learning = public.settings.learning
     if learning.estimator != "frank-wolfe":
         call = marginal if learning.estimator == "marginal" else two_round
-        rho = public.fit_rho(PARTIES[0]) * len(PARTIES)
+        rho = public.estimator_rho(PARTIES[0]) * len(PARTIES)
         return call(windows, rho, learning.columns, learning.radius, delta=1e-3, window=number, place=place).x
     monkeypatch.setattr(direct, "place", place)
     plans = {party: public.fit_plan(party, number) for party in PARTIES}

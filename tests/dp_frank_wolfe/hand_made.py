@@ -16,6 +16,7 @@ from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.lab.direct import place
+from streamfl.dp_frank_wolfe.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     HEADER_BYTES,
     Answers,
@@ -130,19 +131,25 @@ class Server:
 
 @dataclass
 class Hand:
-    """A party's side of one window, by the arithmetic alone."""
+    """A party's side of one window, by the arithmetic alone. window: as it is fitted, centred."""
 
     server: Server
     party: str
     window: Window
     number: int = 1
     manifest: bytes = b""
+    means: bytes = b""
     weights: Any = None
     fit: PartyFit = field(init=False)
     selection: PartySelection = field(init=False)
 
     def __post_init__(self) -> None:
         public, at = self.server.public, place(self.party, self.number, bytes(range(32)))
+        if public.settings.learning.intercept:
+            plan = public.means_plan(self.party)
+            told = released_means(self.window, plan, at)
+            self.means = told.astype("<i8").tobytes()
+            self.window = centred(self.window, plan.means(told, len(self.window.labels)))
         if public.settings.learning.estimator != "frank-wolfe":
             self.selection = PartySelection(self.window, public.selection_plan(self.party), at)
             return
@@ -156,7 +163,7 @@ class Hand:
         assert message.window == self.number
         if message.kind == "manifest":
             self.manifest = hashlib.sha256(message.content).digest()
-            return "frozen", Frozen(self.manifest), 0
+            return "frozen", Frozen(self.manifest, self.means), 0
         if message.kind == "ask":
             ask: Ask = read_content(message.content, Ask)
             count = public.settings.federation.columns[self.party]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from streamfl.dp_frank_wolfe.lab.centring import centre_for
 from streamfl.dp_frank_wolfe.lab.oracle import (
     expected,
     expected_estimate,
@@ -263,6 +264,7 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
     for combined in itertools.product(*possible.values()):
         windows = dict(zip(possible, combined, strict=True))
         places = {party: place_of(chosen, party, window) for party in windows}
+        windows = centre_for(public, windows, places.__getitem__).windows
         if there is not None:
             # Who was late in the last step of all looks like a fit that ended before it.
             ways = (there, presence(chosen, asks, releases, stops=False))[: 1 if chosen.patient or not there.stopped else 2]

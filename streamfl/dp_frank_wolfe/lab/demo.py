@@ -22,6 +22,7 @@ from streamfl.dp_frank_wolfe.config import (
     SparseLearningSection,
 )
 from streamfl.dp_frank_wolfe.lab import direct, estimators
+from streamfl.dp_frank_wolfe.lab.centring import centre_by
 from streamfl.dp_frank_wolfe.lab.federation import name_of
 from streamfl.dp_frank_wolfe.lab.heard import HeardFit
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
@@ -78,9 +79,9 @@ def demo(out: Path, seed: int) -> Report:
     table = _table(seed)
     runs = {name: _run(name, table, seed) for name in NAMES}
     windows = frozen_windows(_settings(seed, "marginal"), table, HeardFit([name_of(entity) for entity in range(ROWS)]))
-    found = {name: _measured(run.weights, table, run.uplink_numbers) for name, run in runs.items()}
-    found["one table"] = _measured(_lasso(windows), table, ROWS * sum(COLUMNS.values()))
-    found["alone"] = _measured(_lasso({"hospital": windows["hospital"]}), table, 0)
+    found = {name: _measured(run.weights, run.intercept, table, run.uplink_numbers) for name, run in runs.items()}
+    found["one table"] = _measured(_lasso(windows), 0.0, table, ROWS * sum(COLUMNS.values()))
+    found["alone"] = _measured(_lasso({"hospital": windows["hospital"]}), 0.0, table, 0)
     curves = {name: [_mean_r2(name, windows, epsilon, table, seed) for epsilon in EPSILONS] for name in NAMES}
     # One draw of noise says little of the paper's algorithm.
     means = {name: f"{curves[name][EPSILONS.index(EPSILON)]:.3f}" if name in curves else "" for name in TITLES}
@@ -133,16 +134,16 @@ def _table(seed: int) -> VerticalTable:
     return VerticalTable(np.hsplit(columns, ends), days, TEST)
 
 
-def _measured(weights: Mapping[str, Floats], table: VerticalTable, numbers: int) -> _Found:
+def _measured(weights: Mapping[str, Floats], intercept: float, table: VerticalTable, numbers: int) -> _Found:
     """Of the patients that nobody learnt from."""
     whole = {party: weights.get(party, np.zeros(count)) for party, count in COLUMNS.items()}
     active = set(np.flatnonzero(np.concatenate(list(whole.values()))).tolist())
-    return _Found(_r2(whole, table), len(active & set(DAYS)), len(active - set(DAYS)), numbers)
+    return _Found(_r2(whole, intercept, table), len(active & set(DAYS)), len(active - set(DAYS)), numbers)
 
 
-def _r2(weights: dict[str, Floats], table: VerticalTable) -> float:
+def _r2(weights: dict[str, Floats], intercept: float, table: VerticalTable) -> float:
     rows = np.arange(ROWS, ROWS + TEST)
-    r2 = r_squared(predictions(_settings(0, "marginal"), table, rows, weights), table.labels[rows])
+    r2 = r_squared(predictions(_settings(0, "marginal"), table, rows, weights, intercept), table.labels[rows])
     assert r2 is not None
     return r2
 
@@ -159,21 +160,19 @@ def _lasso(windows: Mapping[str, Window]) -> dict[str, Floats]:
 def _mean_r2(name: str, windows: Mapping[str, Window], epsilon: float, table: VerticalTable, seed: int) -> float:
     """Over several secrets, which noise is drawn from; without noise they are all the same."""
     public = Public(_settings(seed, name))
-    rho = budget(epsilon, DELTA, ROWS)
     found = []
     for number in range(SECRETS if math.isfinite(epsilon) else 1):
         secret = rng_for(seed, "demo", "secret", number).bytes(32)
+        own = centre_by(windows, budget(epsilon, DELTA, ROWS), secret, 1)
         if name == "frank-wolfe":
-            plans = direct.plans_of(
-                windows, public.sampling, 12, public.sketch(1), rho, 9, public.settings.bounds.prediction, window=1
-            )
-            fit = direct.fit(
-                windows, public.sampling, 12, public.sketch(1), plans, delta=DELTA, secret=secret, window=1, show_objective=False
-            )
-            found.append(_r2(fit.x, table))
+            sketch, bound = public.sketch(1), public.settings.bounds.prediction
+            plans = direct.plans_of(own.windows, public.sampling, 12, sketch, own.rho, 9, bound, window=1)
+            options: dict[str, Any] = {"delta": DELTA, "secret": secret, "window": 1, "show_objective": False}
+            x = direct.fit(own.windows, public.sampling, 12, sketch, plans, **options).x
         else:
             estimator = estimators.marginal if name == "marginal" else estimators.two_round
-            found.append(_r2(estimator(windows, rho, 9, RADIUS, delta=DELTA, secret=secret).x, table))
+            x = estimator(own.windows, own.rho, 9, RADIUS, delta=DELTA, secret=secret).x
+        found.append(_r2(x, own.intercept(x), table))
     return float(np.mean(found))
 
 
@@ -182,6 +181,7 @@ def _spent(settings: DPFrankWolfeSettings) -> list[float]:
     public = Public(settings)
     costs: list[float] = []
     for party in public.parties:
+        costs.append(public.means_plan(party).rho)
         if settings.learning.estimator == "frank-wolfe":
             plan = public.fit_plan(party, 1)
             assert plan.noise is not None

@@ -14,6 +14,7 @@ from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
     Chosen,
+    Frozen,
     Manifest,
     Message,
     Model,
@@ -35,13 +36,14 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class HeardFit:
-    """Of one window. manifest: names of its rows.
+    """Of one window. manifest: names of its rows. means: by party, as it told them; of those that centre.
 
     asks, answers: by iteration and party. chosen, others, products: by party, where columns are chosen once.
     models: by party, its weights.
     """
 
     manifest: list[str] = field(default_factory=list)
+    means: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     answers: dict[tuple[int, str], Answers] = field(default_factory=dict)
     chosen: dict[str, Chosen] = field(default_factory=dict)
@@ -56,7 +58,7 @@ class HeardFit:
         chosen, products = self.chosen.values(), self.products.values()
         numbers = sum(len(one.sums) for one in told) + sum(len(one.values) + len(one.norms) + len(one.rows) for one in chosen)
         numbers += sum(len(one.products) + len(one.gram) for one in products)
-        return len(told) + sum(len(one.columns) // 4 for one in chosen) + numbers // 8
+        return len(told) + sum(len(one.columns) // 4 for one in chosen) + numbers // 8 + sum(map(len, self.means.values()))
 
 
 class Heard:
@@ -102,6 +104,9 @@ class Heard:
         content, place = message.content, (message.iteration, party)
         if message.kind == "manifest":
             fit.manifest = read_content(content, Manifest).names
+        elif message.kind == "frozen":
+            if means := read_content(content, Frozen).means:
+                fit.means[party] = np.frombuffer(means, "<i8").astype(np.int64)
         elif message.kind == "ask":
             ask: Ask = read_content(content, Ask)
             fit.asks[place] = ask if self._keeps_others else Ask(ask.columns, ask.weights, b"")

@@ -21,6 +21,7 @@ from streamfl.dp_frank_wolfe.lab.direct import objective
 from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
 from streamfl.dp_frank_wolfe.lab.trace import traced
+from streamfl.dp_frank_wolfe.means import centred, intercept
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
 from streamfl.role import ConfigurationError, DataError
@@ -43,7 +44,7 @@ class FitOutcome:
     uplink_numbers: signed indices and numbers of columns that parties sent, of all windows. uplink_most: that their plans allow.
     epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
     parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
-    weights: by party. trace: arrays by name.
+    weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
     """
 
     settings: DPFrankWolfeSettings
@@ -62,6 +63,7 @@ class FitOutcome:
     seconds: float
     virtual_seconds: float
     weights: dict[str, Floats]
+    intercept: float
     trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
@@ -79,6 +81,7 @@ class FitOutcome:
             "bytes": sum(one["bytes"] for one in self.traffic.values()),
             "iterations": self.iterations,
             "virtual_seconds": self.virtual_seconds,
+            "intercept": self.intercept,
             "not_private": ["r2", "objective", "gap", "history"],
             "r2_of": "held-out rows" if self.test_rows else "training rows",
             "epsilon_spent": self.epsilon_spent,
@@ -139,15 +142,17 @@ def run_fits(
         rounds = 0
         for number in range(1, windows + 1):
             fit = heard.fits[number]
-            frozen = frozen_windows(settings, table, fit)
+            raw = frozen_windows(settings, table, fit)
+            frozen = centred_windows(public, raw, fit)
             course = iterates(public, fit)
             rounds += len(course) - 1 if fit.asks else 1
             if trace:
-                arrays |= traced(public, federation.places(number), number, fit, frozen, course)
+                arrays |= traced(public, federation.places(number), number, fit, raw, frozen, course)
         last = heard.fits[windows]
         test = len(table.labels) - count
         rows = np.arange(count, count + test) if test else np.array([int(name) for name in last.manifest])
-        predicted = predictions(settings, table, rows, last.models)
+        own = _intercept(public, last)
+        predicted = predictions(settings, table, rows, last.models, own)
         if trace:
             arrays |= {"predictions": predicted, "predicted_rows": rows}
         return FitOutcome(
@@ -169,6 +174,7 @@ def run_fits(
             seconds=seconds,
             virtual_seconds=federation.virtual_seconds,
             weights=last.models,
+            intercept=own,
             trace=arrays,
         )
 
@@ -182,11 +188,29 @@ def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: He
     }
 
 
+def centred_windows(public: Public, windows: dict[str, Window], fit: HeardFit) -> dict[str, Window]:
+    """Each less the means that its party told."""
+    rows, found = public.settings.window.rows, dict(windows)
+    for party, told in fit.means.items():
+        found[party] = centred(windows[party], public.means_plan(party).means(told, rows))
+    return found
+
+
+def _intercept(public: Public, fit: HeardFit) -> float:
+    plans = {party: public.means_plan(party) for party in fit.means}
+    means = {party: plans[party].means(told, public.settings.window.rows) for party, told in fit.means.items()}
+    return intercept(means, plans, fit.models)
+
+
 def predictions(
-    settings: DPFrankWolfeSettings, table: VerticalTable, rows: NDArray[np.intp], weights: dict[str, Floats]
+    settings: DPFrankWolfeSettings,
+    table: VerticalTable,
+    rows: NDArray[np.intp],
+    weights: dict[str, Floats],
+    intercept: float,
 ) -> Floats:
-    """Of these rows, in the label's own scale; features are moved to their bounds as in a window."""
-    total = np.zeros(len(rows))
+    """Of these rows, in the label's own scale; features are moved to their bounds as in a window. intercept: in label bounds."""
+    total = np.full(len(rows), intercept)
     for party, own in zip(settings.federation.parties, table.inputs, strict=True):
         bounds, _ = _bounds(settings, party)
         total += np.clip((own[rows] - bounds.centre) / bounds.bound, -1, 1) @ weights[party]
@@ -255,12 +279,13 @@ def _most_numbers(public: Public) -> int:
     settings = public.settings
     learning, quota = settings.learning, {party: public.quota(party) for party in public.parties}
     total = sum(quota.values())
+    means = sum(settings.federation.columns.values()) + len(quota) if learning.intercept else 0
     if learning.estimator == "frank-wolfe":
         choices = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in public.parties)
-        return choices + total * settings.sketch_numbers
+        return means + choices + total * settings.sketch_numbers
     if learning.estimator == "marginal":
-        return 3 * total
-    return sum(own * (2 + settings.window.rows + (total - own) + own) for own in quota.values())
+        return means + 3 * total
+    return means + sum(own * (2 + settings.window.rows + (total - own) + own) for own in quota.values())
 
 
 def _claimed(public: Public) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.lab.heard import HeardFit, weights_of
+from streamfl.dp_frank_wolfe.means import means_bits, released_means
 from streamfl.dp_frank_wolfe.messages import Answers
 from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
 from streamfl.dp_frank_wolfe.public import Public
@@ -74,13 +75,17 @@ def traced(
     places: Mapping[str, Place],
     number: int,
     fit: HeardFit,
+    raw: Mapping[str, Window],
     windows: Mapping[str, Window],
     course: list[dict[str, Floats]],
 ) -> Arrays:
     """All arrays of a window, by name; W is its number.
 
-    Of each: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns).
-    W/labels: (rows,). W/x/PARTY: weights before each step and after the last, (iterations + 1, columns). prediction_bound: R.
+    Of each: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns), and
+    W/labels/PARTY, (rows,), as they were fitted. W/x/PARTY: weights before each step and after the last, (iterations + 1, columns).
+    prediction_bound: R. Of parties that centre: W/means/PARTY, what was told of columns and label, (columns + 1,), and
+    W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
+    raw: windows before they were centred.
 
     Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps: gamma, (iterations,).
     least: p. W/due: which blocks took part, (iterations, blocks).
@@ -96,13 +101,18 @@ def traced(
     noise/KIND/PARTY: as above. row_bound/PARTY, row_bits/PARTY: B, and the bits after the point of others' rows
     that were cut to it.
     """
-    first = next(iter(windows.values()))
-    given: Arrays = {"rows": np.array([int(name) for name in fit.manifest]), "labels": first.labels}
+    given: Arrays = {"rows": np.array([int(name) for name in fit.manifest])}
     for party, own in windows.items():
-        given[f"columns/{party}"] = own.columns
+        given[f"columns/{party}"], given[f"labels/{party}"] = own.columns, own.labels
         given[f"x/{party}"] = np.array([x[party] for x in course])
     of_fit = _of_fit if fit.asks else _of_selection
     own_arrays, shared = of_fit(public, places, number, fit, windows)
+    for party, told in fit.means.items():
+        plan = public.means_plan(party)
+        assert np.array_equal(released_means(raw[party], plan, places[party]), told), "other means"
+        given[f"means/{party}"] = told
+        given[f"means_draws/{party}"] = _bytes(b"" if plan.noise is None else means_bits(raw[party], plan, places[party]))
+        shared[f"noise/means/{party}"] = _strength(plan.noise)
     shared["prediction_bound"] = np.array(public.settings.bounds.prediction)
     return {**{f"{number}/{name}": array for name, array in {**given, **own_arrays}.items()}, **shared}
 

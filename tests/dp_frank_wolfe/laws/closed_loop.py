@@ -14,6 +14,7 @@ from dp_frank_wolfe.problems import divided
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
+from streamfl.dp_frank_wolfe.lab.centring import Centred, centre_for
 from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
@@ -210,12 +211,17 @@ class ClosedLoop:
         rows = [self.rows[name] for name in names]
         return divided(np.array([row for row, _ in rows]), np.array([label for _, label in rows]), len(self.parties))
 
+    def centred(self, window: int = 1) -> Centred:
+        """The same as the parties fit them."""
+        windows = self.windows(self.manifests()[window - 1])
+        return centre_for(self.public, windows, lambda party: self._place(party, window, b""))
+
     def direct(self, window: int = 1, absent: Any = lambda iteration, party: False) -> direct.Fit:
         """The same fit without roles."""
         public, learning = self.public, self.public.settings.learning
         plans = {party: public.fit_plan(party, window) for party in public.parties}
         return direct.fit(
-            self.windows(self.manifests()[window - 1]),
+            self.centred(window).windows,
             public.sampling,
             learning.iterations,
             public.sketch(window),
@@ -232,8 +238,8 @@ class ClosedLoop:
         """The same selection without roles."""
         learning = self.public.settings.learning
         call = marginal if learning.estimator == "marginal" else two_round
-        windows = self.windows(self.manifests()[window - 1])
-        rho = self.public.fit_rho(self.parties[0]) * len(self.parties)
+        windows = self.centred(window).windows
+        rho = self.public.estimator_rho(self.parties[0]) * len(self.parties)
         return call(windows, rho, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
 
     def _place(self, party: str, window: int, secret: bytes) -> Place:

@@ -58,7 +58,10 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     assert_is(loop, expected.x)
     assert loop.server.model == 1
     assert loop.server.estimator.uplink_numbers == expected.uplink_numbers
-    released = sum(loop.members[party].role.counts["uplink_numbers"] for party in loop.parties)
+    # Beside what the fit releases, a mean of each column, and of the label by each party.
+    means = loop.centred().uplink_numbers
+    assert means == parties * 5
+    released = sum(loop.members[party].role.counts["uplink_numbers"] for party in loop.parties) - means
     # Signed indices, and N columns of m numbers. At the cap a block without a shown column has none to choose.
     public, learning = loop.public, loop.public.settings.learning
     most = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in loop.parties)
@@ -67,9 +70,9 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     assert indices == most or learning.blocks > 1
     codec, counts = loop.server.settings.codec, loop.members[SERVER_MEMBER].role.counts
     told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
-    assert counts["uplink_bytes"] == sum(len(one.content) for one in told if one.kind == "answers")
-    assert (counts["uplink_numbers"], counts["signed_indices"]) == (released, indices)
-    assert {one.name: one.value for one in loop.server.measure()}["fit_uplink_numbers"] == released
+    assert counts["uplink_bytes"] == sum(len(one.content) for one in told if one.kind == "answers") + 8 * means
+    assert (counts["uplink_numbers"], counts["signed_indices"]) == (released + means, indices)
+    assert {one.name: one.value for one in loop.server.measure()}["fit_uplink_numbers"] == released + means
 
 
 def test_noise_that_nobody_knows_is_that_of_the_secret(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_without_privacy_it_is_block_frank_wolfe_in_one_place(parties: int) -> N
     """Protects the whole from its own arithmetic: the paper's algorithm once more, on all columns together, to 1e-12."""
     iterations = 25
     loop = fitted(parties, privacy=EXACT, learning={"sketch": "identity", "iterations": iterations, "columns": 12, "blocks": 2})
-    columns, labels = real(loop.windows(loop.manifests()[0]))
+    columns, labels = real(loop.centred().windows)
     each = columns.shape[1] // (2 * parties)
     x = np.zeros(columns.shape[1])
     for t in range(iterations):

@@ -38,13 +38,15 @@ def with_model(folder: Path | None = None, **sections: dict[str, Any]) -> Closed
 
 
 def shown(loop: ClosedLoop, names: list[str], seed: int = 3) -> dict[str, float]:
-    """Rows of these entities come; the outputs x'a of them."""
+    """Rows of these entities come; what the published model says of them, b + x'a."""
     rows = np.random.default_rng(seed).uniform(-1, 1, (len(names), 2 * COLUMNS))
     for name, row in zip(names, rows, strict=True):
         loop.write_columns(name, row)
     loop.settle()
     x = np.concatenate(list(loop.models().values()))
-    return dict(zip(names, (rows @ x).tolist(), strict=True))
+    intercept = loop.published("model")[-1]["intercept"]
+    assert intercept != 0
+    return dict(zip(names, (intercept + rows @ x).tolist(), strict=True))
 
 
 def test_nothing_is_predicted_unless_it_is_asked_for() -> None:
@@ -266,7 +268,8 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str, monkeypatch
     assert np.abs(models["party-0"]).sum() > 1.2 * radius
     rows = np.random.default_rng(2).choice([-1.0, 1.0], (20, 2 * COLUMNS))
     rows[0] = np.sign(np.concatenate(list(models.values())))
-    wanted = dict(zip(names_of(20, 500), (rows @ np.concatenate(list(models.values()))).tolist(), strict=True))
+    outputs = loop.published("model")[-1]["intercept"] + rows @ np.concatenate(list(models.values()))
+    wanted = dict(zip(names_of(20, 500), outputs.tolist(), strict=True))
     for name, row in zip(wanted, rows, strict=True):
         loop.write_columns(name, row)
     for party in loop.parties:

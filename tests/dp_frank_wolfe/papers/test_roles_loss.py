@@ -19,7 +19,7 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings
 from scipy.stats import chisquare
 
-from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Message, read_content
+from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Frozen, Message, read_content
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE
 from streamfl.role import Received
 
@@ -32,7 +32,14 @@ Drawn = tuple[Counter[int], list[np.ndarray]]
 
 
 def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1) -> Driver:
-    """A frozen window in which all rows are zeros but the first ``alike``, which have a label of 1."""
+    """A frozen window, not centred, in which all rows are zeros but the first ``alike``, which have a label of 1."""
+    driver = announced(folder, row, estimator, alike, intercept=False)
+    assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
+    return driver
+
+
+def announced(folder: Path, row: Any, estimator: str, alike: int, intercept: bool) -> Driver:
+    """The same before the manifest has come."""
     folder.mkdir()
     # Noise depends on what a ledger is made with. So that a run draws what any other draws, it is the same each time.
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +48,7 @@ def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1
             settings(
                 folder,
                 privacy={"epsilon": EPSILON},
-                learning={"iterations": 1, "columns": 2, "sketch_rows": 8, "estimator": estimator},
+                learning={"iterations": 1, "columns": 2, "sketch_rows": 8, "estimator": estimator, "intercept": intercept},
             )
         )
     features, labels = np.zeros((ROWS, COLUMNS)), np.zeros(ROWS)
@@ -49,7 +56,6 @@ def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1
     batch = [driver.sample(name, own.tolist()) for name, own in zip(NAMES, features, strict=True)]
     driver.feed(batch + [driver.label(name, float(label)) for name, label in zip(NAMES, labels, strict=True)])
     driver.feed([])
-    assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
     return driver
 
 
@@ -179,3 +185,23 @@ def test_an_estimator_that_chooses_once_has_the_noise_of_its_plan(tmp_path: Path
         assert (chisquare(np.bincount(columns, minlength=COLUMNS), SECRETS * weights / weights.sum()).pvalue > 1e-5) == fits
     assert np.std(values) == pytest.approx(plan.noises["values"].deviation / (FEATURE_ONE * RESIDUAL_ONE), rel=0.15)
     assert np.std(norms) == pytest.approx(plan.noises["norms"].deviation / FEATURE_ONE**2, rel=0.15)
+
+
+def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
+    """Protects columns and labels that a window is centred by: over secrets what a party tells as it freezes is its sums with noise
+    of the plan's deviation, each number's own, so that neighbours are told apart no better than is charged.
+    """
+    driver = announced(tmp_path / "means", CORNER, "marginal", 1, intercept=True)
+    noise = driver.public.means_plan("a").noise
+    assert noise is not None
+    sums = np.append(CORNER, 1.0) * RESIDUAL_ONE / noise.unit
+    with without_waiting():
+        told = [read_content(one.content, Frozen).means for one in released(driver, tmp_path / "means", driver.manifest())]
+    error = np.array([np.frombuffer(one, "<i8") - sums for one in told])
+    deviation = noise.deviation / noise.unit
+    np.testing.assert_allclose(error.mean(axis=0), 0.0, atol=5 * deviation / np.sqrt(SECRETS))
+    np.testing.assert_allclose(np.cov(error.T) / deviation**2, np.eye(COLUMNS + 1), atol=0.25)
+    # One row at the other corner is 2 (d + 1)^.5 away: by these draws its privacy loss costs what is charged for the means.
+    furthest = 2 * np.sqrt(COLUMNS + 1) * RESIDUAL_ONE / noise.unit
+    rho = furthest**2 / (2 * error.var())
+    assert rho == pytest.approx(0.05 * driver.public.fit_rho("a"), rel=0.15)

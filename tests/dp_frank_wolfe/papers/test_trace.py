@@ -46,7 +46,7 @@ def unit_of(strength: NDArray[np.str_]) -> int:
 
 def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
     """Every choice, every sketch and every iterate of window 1."""
-    labels, bound = trace["1/labels"], float(trace["prediction_bound"])
+    bound = float(trace["prediction_bound"])
     back = trace["1/signs"].astype(float) if "1/signs" in trace else np.eye(WINDOW)
     scale = 1 / back.shape[1] if "1/signs" in trace else 1.0
     columns = {party: trace[f"1/columns/{party}"].astype(float) for party in PARTIES}
@@ -64,7 +64,7 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
             own = np.flatnonzero((trace[f"blocks/{party}"] == block) & trace[f"1/tried/{party}"][t])
             others = sum((x[key[0]][key[1]] * told for key, told in sums.items() if key[0] != party), np.zeros(back.shape[1]))
             predicted = np.clip((columns[party] @ x[party] + scale * back @ others) / FEATURE, -bound, bound)
-            gradient = columns[party][:, own].T @ (np.rint(predicted * LABEL) - labels)
+            gradient = columns[party][:, own].T @ (np.rint(predicted * LABEL) - trace[f"1/labels/{party}"])
             found = best(np.concatenate([-gradient, gradient]), str(trace[f"rate/{party}"]), trace["1/choice_draws"][t, block])
             assert (own[found % len(own)], 1 if found < len(own) else -1) == (column, sign), f"iteration {t}, block {block}"
             shown = trace[f"1/shown/{party}"].tolist()
@@ -87,10 +87,12 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
     ("epsilon", "learning"),
     [
         ("inf", 'sketch = "identity"'),
+        ("inf", 'sketch = "identity"\nintercept = false'),
         (2.0, "sketch_rows = 8"),
+        (12.0, "sketch_rows = 8"),
         (2.0, 'sketch = "identity"\niterations = 20\ncandidates = 2'),
         (12.0, 'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = 7'),
-        (5.0, 'sketch_rows = 8\nsampling = "uniform"\niterations = 12'),
+        (5.0, 'sketch_rows = 8\nsampling = "uniform"\niterations = 12\nintercept = false'),
     ],
 )
 def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning: str) -> None:
@@ -99,15 +101,55 @@ def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning
     """
     found, trace = line.traced(epsilon=epsilon, learning=learning)
     assert sorted(trace["1/rows"].tolist()) == list(range(WINDOW))
-    table = line.frame.to_numpy()[trace["1/rows"]]
-    whole = np.hstack([trace[f"1/columns/{party}"] for party in PARTIES])
-    np.testing.assert_array_equal(whole, np.rint(table[:, :-1] * FEATURE))
-    np.testing.assert_array_equal(trace["1/labels"], np.rint(table[:, -1] * LABEL))
+    check_centred(trace, line.frame.to_numpy()[trace["1/rows"]], centres="intercept = false" not in learning)
     assert len(trace["1/steps"]) == found["iterations"]
     fit_again(trace, dict.fromkeys(PARTIES, 7 // 3 if "columns = 7" in learning else 5 // 3))
-    weights = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
-    test = line.frame.to_numpy()[trace["predicted_rows"], :-1]
-    np.testing.assert_allclose(trace["predictions"], test @ weights)
+    check_predictions(trace, line.frame.to_numpy()[trace["predicted_rows"], :-1])
+
+
+def means_of(trace: dict[str, NDArray[Any]], party: str) -> Floats:
+    """Of columns and label, from what was told: none where it is within the noise of as many zeros."""
+    released, strength = trace[f"1/means/{party}"].astype(float), trace[f"noise/means/{party}"]
+    means = np.clip(released * unit_of(strength) / (WINDOW * LABEL), -1, 1)
+    if len(strength):
+        columns = len(means) - 1
+        doubt = float(Fraction(str(strength[1]))) * np.floor(np.log2(columns) + 1)
+        means[:-1][released[:-1] ** 2 <= doubt] = 0
+    return means
+
+
+def check_centred(trace: dict[str, NDArray[Any]], table: Floats, centres: bool = True) -> None:
+    """The frozen table is the file's, and each party has told its sums with noise and taken off what it told, within the bounds."""
+    start, label = 0, np.rint(table[:, -1] * LABEL)
+    for party, count in PARTIES.items():
+        own, start = np.rint(table[:, start : start + count] * FEATURE), start + count
+        if not centres:
+            assert f"1/means/{party}" not in trace
+            np.testing.assert_array_equal(trace[f"1/columns/{party}"], own)
+            np.testing.assert_array_equal(trace[f"1/labels/{party}"], label)
+            continue
+        sums = np.append(own.sum(axis=0) * LABEL / FEATURE, label.sum())
+        released = told(sums, trace[f"noise/means/{party}"], trace[f"1/means_draws/{party}"])
+        np.testing.assert_array_equal(trace[f"1/means/{party}"], released)
+        means = means_of(trace, party)
+        moved = np.clip(own - np.rint(means[:-1] * FEATURE), -FEATURE, FEATURE)
+        np.testing.assert_array_equal(trace[f"1/columns/{party}"], moved)
+        np.testing.assert_array_equal(trace[f"1/labels/{party}"], np.clip(label - np.rint(means[-1] * LABEL), -LABEL, LABEL))
+
+
+def check_predictions(trace: dict[str, NDArray[Any]], table: Floats) -> None:
+    """Of rows as they come: the label's means, by how little noise they have, and the weights times what is beyond means."""
+    start, total, label, certain = 0, np.zeros(len(table)), 0.0, 0.0
+    for party, count in PARTIES.items():
+        own, start = table[:, start : start + count], start + count
+        means, weight = np.zeros(count + 1), 0.0
+        if f"1/means/{party}" in trace:
+            strength = trace[f"noise/means/{party}"]
+            means = means_of(trace, party)
+            weight = 1 / (float(Fraction(str(strength[1]))) * int(strength[0]) ** 2) if len(strength) else 1.0
+        total += (own - np.rint(means[:-1] * FEATURE) / FEATURE) @ trace[f"1/x/{party}"][-1]
+        label, certain = label + weight * np.rint(means[-1] * LABEL) / LABEL, certain + weight
+    np.testing.assert_allclose(trace["predictions"], total + (label / certain if certain else 0.0), atol=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", ["inf", 3.0])
@@ -117,7 +159,8 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
     draws, and the weights from what was released.
     """
     _, trace = line.traced(epsilon=epsilon, learning=f'estimator = "{estimator}"\ncolumns = 7')
-    labels = trace["1/labels"].astype(float)
+    check_centred(trace, line.frame.to_numpy()[trace["1/rows"]])
+    check_predictions(trace, line.frame.to_numpy()[trace["predicted_rows"], :-1])
     rows = {party: trace[f"1/columns/{party}"].astype(float) for party in PARTIES}
 
     def strength(kind: str, party: str) -> NDArray[np.str_]:
@@ -130,6 +173,7 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
         np.testing.assert_allclose(trace[f"1/{name}/{party}"].ravel(), again.ravel(), rtol=1e-12, atol=1e-12)
 
     for party, own in rows.items():
+        labels = trace[f"1/labels/{party}"].astype(float)
         left, chosen = list(range(own.shape[1])), []
         draws = trace.get(f"1/choice_draws/{party}", np.zeros((2, 16), np.uint8))
         for number in range(2):

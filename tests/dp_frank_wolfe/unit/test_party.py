@@ -9,6 +9,7 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings, table
 
 from streamfl.dp_frank_wolfe.blocks import Block
+from streamfl.dp_frank_wolfe.lab.centring import centre_for
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -66,7 +67,8 @@ def test_its_answers_are_those_of_the_arithmetic(tmp_path: Path) -> None:
     party = Driver(settings(tmp_path)).begun()
     public = party.public
     blocks: dict[int, Block] = {number: block for number, block in enumerate(public.blocks) if block.party == "a"}
-    fit = PartyFit(window(), blocks, public.fit_plan("a", 1), public.sketch(1), party.task.settings.place(1))
+    own = centre_for(public, {"a": window()}, lambda _: party.task.settings.place(1)).windows["a"]
+    fit = PartyFit(own, blocks, public.fit_plan("a", 1), public.sketch(1), party.task.settings.place(1))
     random = np.random.default_rng(1)
     weights = np.zeros(COLUMNS)
     for iteration in range(6):
@@ -93,6 +95,7 @@ def test_without_noise_it_tells_its_gap() -> None:
     (message,) = party.feed([party.ask(0)])
     answers: Answers = read_content(message.content, Answers)
     features, labels = table()
+    features, labels = (np.clip(one - one.mean(axis=0), -1, 1) for one in (features, labels))
     assert answers.gap == pytest.approx(0.5 * np.abs(features.T @ labels).max() / ROWS, rel=1e-3)
     assert answers.answers[0].column == 1
 
@@ -103,7 +106,8 @@ def test_estimators_that_choose_once_are_those_of_the_arithmetic(tmp_path: Path,
     learning = {"estimator": estimator, "columns": 4}
     party = Driver(settings(tmp_path, learning=learning)).begun()
     plan = party.public.selection_plan("a")
-    wanted = PartySelection(window(), plan, party.task.settings.place(1))
+    own = centre_for(party.public, {"a": window()}, lambda _: party.task.settings.place(1)).windows["a"]
+    wanted = PartySelection(own, plan, party.task.settings.place(1))
     (message,) = party.feed([party.server("choose", 1, 0, b"")])
     chosen: Chosen = read_content(message.content, Chosen)
     assert np.frombuffer(chosen.columns, "<u4").tolist() == wanted.choose()

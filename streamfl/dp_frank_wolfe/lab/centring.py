@@ -1,0 +1,60 @@
+"""Windows that are centred in one process, as the parties do it when they freeze them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.lab.direct import place
+from streamfl.dp_frank_wolfe.means import Means, MeansPlan, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import MEANS_SHARE, Public
+from streamfl.dp_frank_wolfe.window import Window
+
+__all__ = ["Centred", "centre", "centre_by", "centre_for"]
+
+
+@dataclass(frozen=True)
+class Centred:
+    """windows, means, plans: by party. rho: that is left for the fit, over all parties."""
+
+    windows: dict[str, Window]
+    means: dict[str, Means]
+    plans: dict[str, MeansPlan]
+    rho: float
+
+    def intercept(self, x: Mapping[str, NDArray[np.float64]]) -> float:
+        """Of a model of these windows, by party."""
+        return intercept(self.means, self.plans, x)
+
+    @property
+    def uplink_numbers(self) -> int:
+        """That were released of means."""
+        return sum(plan.columns + 1 for plan in self.plans.values())
+
+
+def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], Place]) -> Centred:
+    """By these plans. places: of a party, where its releases belong."""
+    means = {}
+    for party, window in windows.items():
+        told = released_means(window, plans[party], places(party))
+        means[party] = plans[party].means(told, len(window.labels))
+    found = {party: centred(window, means[party]) for party, window in windows.items()}
+    rho = sum(plan.rho for plan in plans.values()) / MEANS_SHARE * (1 - MEANS_SHARE)
+    return Centred(found, means, {party: plans[party] for party in windows}, rho)
+
+
+def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Centred:
+    """As the parties of these settings do; where they do not centre, the windows as they are."""
+    if public.settings.learning.intercept:
+        return centre(windows, {party: public.means_plan(party) for party in windows}, places)
+    return Centred(dict(windows), {}, {}, sum(map(public.fit_rho, windows)))
+
+
+def centre_by(windows: Mapping[str, Window], rho: float, secret: bytes, window: int = 0) -> Centred:
+    """With equal shares. rho: of an entity, over all parties. window: its number."""
+    plans = {party: plan_means(rho / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
+    return centre(windows, plans, lambda party: place(party, window, secret))

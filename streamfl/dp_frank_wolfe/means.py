@@ -1,0 +1,125 @@
+"""Means of a party's columns and of the label, with noise, that its window is centred by: what is fitted then has an intercept.
+
+A mean is a sum over n, which is public. Each of the sums, of d columns and of the label, is of values within -1 and 1 by their
+public bounds. So one replaced row moves each by 2 at most, and all of them together by 2 sqrt(d + 1) in Euclidean length, which is
+reached. The noise is of that, and the release costs rho with sigma^2 = 4 (d + 1) / (2 rho).
+
+A value that was within 1 lies within 1 + |mean| once it is centred. It is moved to within 1 again, so that every sensitivity
+which rests on the bounds stays as it was: the row of a centred window follows from that row and from what was released. With wider
+bounds noise would be up to twice as strong for all rows, for the sake of those that are further than a bound from the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_BITS, FEATURE_ONE, RESIDUAL_BITS, RESIDUAL_ONE, Window, assemble
+from streamfl.privacy.integer_noise import IntegerNoise
+from streamfl.privacy.release_bits import Release, release_bits
+
+__all__ = ["Means", "MeansPlan", "centred", "intercept", "means_bits", "plan_means", "released_means"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Means:
+    """As a window has them: columns, (columns,), of ``FEATURE_ONE``; label of ``RESIDUAL_ONE``."""
+
+    columns: Integers
+    label: int
+
+
+@dataclass(frozen=True)
+class MeansPlan:
+    """How one party's means are released. columns: d. noise: of its sums, None where epsilon is infinite."""
+
+    columns: int
+    noise: IntegerNoise | None
+
+    @property
+    def rho(self) -> float:
+        return math.inf if self.noise is None else self.noise.rho
+
+    @property
+    def variation(self) -> float:
+        """Total variation of the release."""
+        return 0.0 if self.noise is None else (self.columns + 1) * self.noise.variation
+
+    def largest(self, rows: int) -> int:
+        """Of a released number, whatever the rows are. rows: n."""
+        most = rows * RESIDUAL_ONE
+        return most if self.noise is None else most // self.noise.unit + 1 + self.noise.largest
+
+    def means(self, told: Integers, rows: int) -> Means:
+        """What was released, as means. told: (d + 1,). rows: n.
+
+        A column's number that is within the noise of d zeros is taken as 0, so that a wide table whose columns have no mean does
+        not get one of noise (Donoho and Johnstone 1994; log2 d, rounded up, in place of 2 ln d, is the same on every machine).
+        """
+        sums = told * (1 if self.noise is None else self.noise.unit)
+        values = np.clip(sums / (rows * RESIDUAL_ONE), -1.0, 1.0)
+        if self.noise is not None:
+            seen = told[:-1].astype(np.float64) ** 2 > float(self.noise.variance * self.columns.bit_length())
+            values[:-1] *= seen
+        return Means(np.rint(values[:-1] * FEATURE_ONE).astype(np.int64), round(float(values[-1]) * RESIDUAL_ONE))
+
+
+def plan_means(rho: float, columns: int) -> MeansPlan:
+    """A party's plan. rho: of the release, may be infinite. columns: d. ValueError for what cannot be."""
+    if not rho > 0 or columns < 1:
+        raise ValueError(f"rho = {rho}, {columns} columns: no means can be released for it")
+    noise = None if math.isinf(rho) else IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + 1, rho)
+    return MeansPlan(columns, noise)
+
+
+def released_means(window: Window, plan: MeansPlan, place: Place) -> Integers:
+    """Sums of the columns and of the label with noise, in the noise's units: (d + 1,). window: as it was frozen."""
+    sums = np.append(window.columns.sum(axis=0, dtype=np.int64) << (RESIDUAL_BITS - FEATURE_BITS), window.labels.sum())
+    return sums if plan.noise is None else plan.noise.add(sums, means_bits(window, plan, place))
+
+
+def means_bits(window: Window, plan: MeansPlan, place: Place) -> bytes:
+    """What the noise is drawn from."""
+    assert plan.noise is not None
+    given = (FEATURE_BITS, RESIDUAL_BITS, plan.columns, plan.noise.variance, plan.noise.unit)
+    release = Release(place.ledger, place.federation, place.party, place.window, 0, "means", given, window.digest)
+    return release_bits(place.secret, release, plan.columns + 1)
+
+
+def centred(window: Window, means: Means) -> Window:
+    """The window less its means, moved to within the bounds again."""
+    columns = np.empty_like(window.columns)
+    for start in range(0, len(columns), CHUNK):
+        part = window.columns[start : start + CHUNK].astype(np.int64) - means.columns
+        columns[start : start + CHUNK] = np.clip(part, -FEATURE_ONE, FEATURE_ONE)
+    labels = np.clip(window.labels - means.label, -RESIDUAL_ONE, RESIDUAL_ONE)
+    return assemble(columns, labels, window.missing, window.clipped)
+
+
+def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapping[str, Floats]) -> float:
+    """b, in label bounds: a prediction is b + sum of x_i a_i over the columns a_i as they come, within their own bounds.
+
+    Of the label each party has told a mean, which count by how little noise they have. A party that told none has centred nothing.
+
+    told, plans: by party. x: weights by party, (columns,).
+    """
+    if not told:
+        return 0.0
+    shares = _shares([plans[party] for party in told])
+    label = math.fsum(share * means.label for share, means in zip(shares, told.values(), strict=True))
+    moved = math.fsum(float(means.columns @ x[party]) for party, means in told.items())
+    return label / RESIDUAL_ONE - moved / FEATURE_ONE
+
+
+def _shares(plans: Collection[MeansPlan]) -> list[float]:
+    """By 1 / variance, of sum 1."""
+    parts = [1.0 if plan.noise is None else plan.noise.deviation**-2 for plan in plans]
+    return [part / math.fsum(parts) for part in parts]

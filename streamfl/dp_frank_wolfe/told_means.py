@@ -1,0 +1,68 @@
+"""The server's side of means: what the parties told as they froze a window, and what the model's intercept is by that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
+from streamfl.dp_frank_wolfe.means import intercept
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.role import PeerError
+
+__all__ = ["ToldMeans"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class ToldMeans:
+    """The owner of the present window's means, under ``means/PARTY/NUMBER``, as they came."""
+
+    def __init__(self, public: Public, parts: ChangedParts) -> None:
+        self._public = public
+        self._plans = {party: public.means_plan(party) for party in public.parties}
+        self._told = {party: Chunks(parts, f"means/{party}", 8 * (plan.columns + 1)) for party, plan in self._plans.items()}
+
+    @property
+    def numbers(self) -> int:
+        """How many were released."""
+        return sum(len(chunks.content) // 8 for chunks in self._told.values())
+
+    def begin(self) -> None:
+        """A window, instead of what was."""
+        for chunks in self._told.values():
+            chunks.clear()
+
+    def has(self, party: str) -> bool:
+        """Whether the party has centred its window: one of the release before does not, and tells none."""
+        return bool(self._told[party])
+
+    def take(self, party: str, content: bytes) -> None:
+        """A party's means, 64-bit whole numbers in the noise's units, or nothing. PeerError for what no rows can have led to."""
+        if content:
+            self._read(party, content)
+            self._told[party].write(content)
+
+    def intercept(self, x: Mapping[str, Floats]) -> float:
+        """b of the model with these weights, by party."""
+        rows = self._public.settings.window.rows
+        read = {party: self._read(party, chunks.content) for party, chunks in self._told.items() if chunks}
+        return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a piece back; False if the key is another's."""
+        return any(chunks.restore(key, value) for chunks in self._told.values())
+
+    def _read(self, party: str, content: bytes) -> Integers:
+        plan = self._plans[party]
+        if len(content) != 8 * (plan.columns + 1):
+            raise PeerError("shape", f"{len(content)} bytes are not the means of {plan.columns} columns and the label")
+        told = np.frombuffer(content, "<i8").astype(np.int64)
+        most = plan.largest(self._public.settings.window.rows)
+        if not ((told >= -most) & (told <= most)).all():
+            raise PeerError("out_of_bounds", f"a sum of a column or of the label is beyond {most}, which no noise takes it to")
+        return told

@@ -1,0 +1,270 @@
+"""Means that a window is centred by: what they cost, what they hide, and what a server takes."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_frank_wolfe.hand_made import COLUMNS, PARTIES, ROWS, Hand, Server, converse, hands, names_of, settings_of
+from dp_frank_wolfe.party_driver import Driver, settings
+from dp_frank_wolfe.problems import divided
+
+from streamfl.dp_frank_wolfe.lab.direct import place
+from streamfl.dp_frank_wolfe.means import Means, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.messages import Frozen, read_content
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+
+SECRET = bytes(range(32))
+MOVED = FEATURE_ONE * RESIDUAL_ONE
+
+
+def exact(window: Window) -> np.ndarray:
+    return released_means(window, plan_means(math.inf, window.columns.shape[1]), place("party-0", 1, SECRET))
+
+
+def table(seed: int = 0, rows: int = 50, columns: int = 3, centre: float = 0.0) -> Window:
+    random = np.random.default_rng(seed)
+    features, labels = np.clip(centre + 0.2 * random.normal(size=(rows, columns)), -1, 1), random.uniform(-1, 1, rows)
+    return divided(features, labels, 1)["party-0"]
+
+
+def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
+    """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and of the label move together by
+    2 sqrt(d + 1) at most, which is reached, and sigma^2 is that squared over 2 rho, as an exact fraction.
+    """
+    random, columns, rho = np.random.default_rng(1), 3, 0.003
+    features, labels = random.uniform(-1, 1, (20, columns)), random.uniform(-1, 1, 20)
+    furthest = 0.0
+    corners = np.array(np.meshgrid(*[[-1.0, 0.3, 1.0]] * (columns + 1))).reshape(columns + 1, -1).T
+    sums = []
+    for corner in corners:
+        features[7], labels[7] = corner[:-1], corner[-1]
+        sums.append(exact(divided(features, labels, 1)["party-0"]))
+    furthest = max(float(np.linalg.norm(one - other)) for one in sums for other in sums)
+    assert furthest == 2 * math.sqrt(columns + 1) * RESIDUAL_ONE
+    noise = plan_means(rho, columns).noise
+    assert noise is not None
+    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 1)) / (2 * Fraction(rho))
+    # Rounding to the unit commutes with a shift of 2: it does not move neighbours further apart.
+    assert 2 * RESIDUAL_ONE % noise.unit == 0
+
+
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
+@pytest.mark.parametrize("shares", [None, {"party-0": 0.6, "party-1": 0.3}])
+@pytest.mark.parametrize("fits", [1, 3])
+def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, shares: Any, fits: int) -> None:
+    """Protects epsilon: each release of a fit counted again from sensitivities and variances, the means with all others, is no more
+    than an entity is charged for the fit, and nearly that.
+    """
+    learning = {"estimator": estimator, "columns": 6, "iterations": 9, "sketch_rows": 16}
+    public = Public(settings_of(learning=learning, privacy={"epsilon": 2.0, "shares": shares}, window={"fits": fits}))
+    for party in public.parties:
+
+        def gaussian(noise: Any, sensitivity: float) -> float:
+            return sensitivity**2 / float(2 * noise.variance * noise.unit**2)
+
+        own, chosen = COLUMNS, public.quota(party)
+        spent = gaussian(public.means_plan(party).noise, 2 * math.sqrt(own + 1) * RESIDUAL_ONE)
+        assert 0.03 < spent / public.fit_rho(party) < 0.06
+        if estimator == "frank-wolfe":
+            plan = public.fit_plan(party, 1)
+            assert plan.rate is not None
+            moved = 2 * FEATURE_ONE * (plan.prediction_bound + RESIDUAL_ONE)
+            spent += 9 * float(2 * plan.rate * moved) ** 2 / 8 + chosen * gaussian(plan.noise, 2 * math.sqrt(16) * FEATURE_ONE)
+        else:
+            selection = public.selection_plan(party)
+            assert selection.rate is not None
+            spent += chosen * float(2 * selection.rate * 2 * MOVED) ** 2 / 8
+            spent += gaussian(selection.noises["values"], 2 * math.sqrt(chosen) * MOVED)
+            if estimator == "marginal":
+                spent += gaussian(selection.noises["norms"], math.sqrt(chosen) * FEATURE_ONE**2)
+            else:
+                spent += gaussian(selection.noises["rows"], 2 * math.sqrt(chosen) * FEATURE_ONE)
+                # The grids of these are coarser than their lengths: of them the plan's own figure is taken.
+                spent += selection.noises["products"].rho + selection.noises["gram"].rho
+        assert 0.97 * public.fit_rho(party) < spent <= public.fit_rho(party) * (1 + 1e-12)
+
+
+def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:
+    """Protects every sensitivity that rests on the bounds: whatever the means are, values lie within 1 again, and replacing one row
+    changes that row alone where the same means were released.
+    """
+    random = np.random.default_rng(2)
+    features, labels = random.uniform(-1, 1, (30, 4)), random.uniform(-1, 1, 30)
+    other, told = features.copy(), labels.copy()
+    other[11], told[11] = [1.0, -1.0, 1.0, -1.0], -1.0
+    for size in (0.0, 0.3, 1.0):
+        means = Means(np.rint(size * FEATURE_ONE * np.array([1, -1, 1, -1])).astype(np.int64), round(size * RESIDUAL_ONE))
+        one, neighbour = (centred(divided(*each, 1)["party-0"], means) for each in ((features, labels), (other, told)))
+        for window in (one, neighbour):
+            assert np.abs(window.columns.astype(int)).max() <= FEATURE_ONE
+            assert np.abs(window.labels).max() <= RESIDUAL_ONE
+        differs = (one.columns != neighbour.columns).any(axis=1) | (one.labels != neighbour.labels)
+        assert np.flatnonzero(differs).tolist() == [11]
+        wanted = np.clip(features - size * np.array([1, -1, 1, -1]), -1, 1)
+        np.testing.assert_allclose(one.columns / FEATURE_ONE, wanted, atol=1e-4)
+        np.testing.assert_allclose(one.labels / RESIDUAL_ONE, np.clip(labels - size, -1, 1), atol=1e-5)
+        assert one.digest != neighbour.digest
+
+
+def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
+    """Protects rows: the same window has the same means, made again; another row, secret, window or strength has other noise."""
+    window, plan, at = table(), plan_means(0.01, 3), place("party-0", 1, SECRET)
+    once = released_means(window, plan, at)
+    assert np.array_equal(once, released_means(window, plan, at))
+    noise = plan.noise
+    assert noise is not None
+
+    def drawn(window: Window, told: np.ndarray) -> tuple[int, ...]:
+        return tuple((told - (exact(window) + noise.unit // 2) // noise.unit).tolist())
+
+    columns = window.columns.copy()
+    columns[3, 0] += 1
+    changed = Window(columns, window.labels, 0, 0, bytes(32))
+    found = {
+        drawn(window, once),
+        drawn(changed, released_means(changed, plan, at)),
+        drawn(window, released_means(window, plan, place("party-0", 1, bytes(32)))),
+        drawn(window, released_means(window, plan, place("party-0", 2, SECRET))),
+        drawn(window, released_means(window, plan, place("party-1", 1, SECRET))),
+    }
+    assert len(found) == 5
+
+
+def test_what_noise_alone_could_be_moves_nothing() -> None:
+    """Protects wide tables whose columns have no mean: nearly none of 400 is moved by its noise. Means that are seen are kept."""
+    plan = plan_means(0.001, 400)
+    noise = plan.noise
+    assert noise is not None
+    random = np.random.default_rng(3)
+    told = np.rint(random.normal(0, math.sqrt(noise.variance), 401)).astype(np.int64)
+    told[7] += 20 * math.ceil(math.sqrt(noise.variance))
+    rows = 10**6
+    means = plan.means(told, rows)
+    assert np.count_nonzero(means.columns) < 5
+    assert means.columns[7] == round(told[7] * noise.unit / rows / RESIDUAL_ONE * FEATURE_ONE)
+    # The label's is taken as it is, and nothing is beyond the bounds.
+    assert means.label != 0
+    assert plan.means(np.full(401, 10**12), rows).label == RESIDUAL_ONE
+    assert set(plan.means(np.full(401, -(10**12)), rows).columns) == {-FEATURE_ONE}
+
+
+def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
+    """Protects predictions: b + A x of the table as it is equals (A - m) x + the label's mean, which counts by how little noise a
+    party has it with.
+    """
+    random = np.random.default_rng(4)
+    plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3)}
+    means = {
+        name: Means(random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999)))
+        for name, plan in plans.items()
+    }
+    x = {"a": random.normal(size=2), "b": random.normal(size=3)}
+    rows = {"a": random.uniform(-1, 1, (5, 2)), "b": random.uniform(-1, 1, (5, 3))}
+    # Variances are as 3 / .1 to 4 / .4.
+    label = (means["a"].label * 10 + means["b"].label * 30) / 40 / RESIDUAL_ONE
+    wanted = label + sum((rows[name] - means[name].columns / FEATURE_ONE) @ x[name] for name in rows)
+    found = intercept(means, plans, x) + sum(rows[name] @ x[name] for name in rows)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    assert intercept({}, plans, x) == 0.0
+
+
+def shifted(server: Server) -> dict[str, Hand]:
+    """Parties whose columns and label have means far from 0."""
+    random = np.random.default_rng(5)
+    features = np.clip(random.normal(0.5, 0.2, (ROWS, COLUMNS * PARTIES)), -1, 1)
+    labels = np.clip(-0.4 + 0.8 * (features[:, 0] - 0.5), -1, 1)
+    return {party: Hand(server, party, window) for party, window in divided(features, labels, PARTIES).items()}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
+def test_every_estimator_publishes_its_intercept(estimator: str, restart: bool) -> None:
+    """Protects users of the model: each party's record has the intercept of the whole model, through restarts of the server, and
+    the model with it is right on a table whose means are far from 0.
+    """
+    learning = {"estimator": estimator, "columns": 8, "iterations": 60, "sketch": "identity", "radius": 2.0}
+    server = Server(settings_of(learning=learning, privacy={"epsilon": math.inf}))
+    server.announce(names_of())
+    found = shifted(server)
+    converse(server, found, restart)
+    models = {key: content for channel, key, content in server.published if channel == "model"}
+    (b,) = {content["intercept"] for content in models.values()}
+    random = np.random.default_rng(6)
+    features = random.normal(0.5, 0.1, (200, COLUMNS * PARTIES))
+    predicted = np.full(200, b)
+    for number, party in enumerate(server.public.parties):
+        own = features[:, number * COLUMNS : (number + 1) * COLUMNS]
+        predicted += own[:, models[party]["columns"]] @ np.array(models[party]["weights"])
+    labels = -0.4 + 0.8 * (features[:, 0] - 0.5)
+    assert 1 - np.mean((predicted - labels) ** 2) / np.var(labels) > 0.8
+    assert 0.2 < abs(b + 0.4 + 0.8 * 0.5) + 0.4 < 0.9
+
+
+def test_no_mean_passes_that_no_rows_can_have() -> None:
+    """Protects the intercept from a party that lies: means beyond what noise could take them to, or of another shape, are refused,
+    and the party's own may still come.
+    """
+    server = Server(settings_of())
+    server.announce(names_of())
+    found = hands(server)
+    answer = found["party-0"].hear(server.said[0][1])
+    assert answer is not None
+    own: Frozen = answer[1]
+    plan = server.public.means_plan("party-0")
+    most = plan.largest(ROWS)
+    assert plan.noise is not None
+    assert most >= ROWS * RESIDUAL_ONE / plan.noise.unit + plan.noise.largest
+    for lie in (most + 1, -most - 1, 2**62, -(2**63)):
+        means = np.frombuffer(own.means, "<i8").copy()
+        means[-1] = lie
+        assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes()), 1) == ["out_of_bounds"]
+    for means in (own.means[:-8], own.means + bytes(8), own.means[:-1]):
+        assert server.hear("party-0", "frozen", Frozen(own.manifest, means), 1) == ["shape"]
+    assert not server.task.means.has("party-0")
+    highest = np.full(COLUMNS + 1, most, "<i8").tobytes()
+    assert server.hear("party-0", "frozen", Frozen(own.manifest, highest), 1) == []
+    assert abs(server.task.means.intercept({party: np.zeros(COLUMNS) for party in found})) <= 1
+
+
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal"])
+def test_a_fit_of_the_release_before_ends_as_it_began(tmp_path: Path, estimator: str) -> None:
+    """Protects who upgrades within a fit: a window that was frozen without means is fitted by the plan that it was charged for, bit
+    for bit, and the next one is centred.
+    """
+    learning = {"estimator": estimator}
+    before = Driver(settings(tmp_path, learning={**learning, "intercept": False}, window={"fits": 2})).begun()
+    # The release before remembered nothing of centring.
+    old = {key: value for key, value in before.state.items() if key[1] != b"fit-centred"}
+    noted = (tmp_path / "ledger").read_bytes()
+    ask = before.ask(0) if estimator == "frank-wolfe" else before.server("choose", 1, 0, b"")
+    (wanted,) = before.feed([ask])
+    (tmp_path / "ledger").write_bytes(noted)
+    party = Driver(settings(tmp_path, learning=learning, window={"fits": 2}), old)
+    assert party.public.fingerprint == before.public.fingerprint
+    assert party.feed([ask]) == [wanted]
+    party.feed([party.model()])
+    party.feed(party.rows(1))
+    party.feed([])
+    (frozen,) = party.feed([party.manifest(2)])
+    assert len(read_content(frozen.content, Frozen).means) == 8 * 5
+    assert read_content(before.sent[-2].content, Frozen).means == b""
+
+
+def test_a_party_that_does_not_centre_is_told_of_and_the_fit_goes_on() -> None:
+    """Protects a federation of two releases: that a party tells no means the server says, and takes its columns as they are."""
+    server = Server(settings_of())
+    server.announce(names_of())
+    found = hands(server)
+    plain = Server(settings_of(learning={"intercept": False}))
+    found["party-1"] = hands(plain)["party-1"]
+    converse(server, found)
+    assert server.task.model == 1
+    assert [one.reason for one in server.role.notices()] == ["not_centred"]
+    assert server.task.means.has("party-0")
+    assert not server.task.means.has("party-1")
