@@ -65,6 +65,8 @@ def test_exact_predictions_are_the_model() -> None:
     loop = ClosedLoop(given)
     loop.write_rows(names_of())
     loop.settle()
+    # The model's intercept is remembered.
+    loop.restart(SERVER_MEMBER)
     outputs = shown(loop, names_of(5, 500))
     found = {one["entity"]: one for one in loop.published("predictions")}
     assert found.keys() == outputs.keys()

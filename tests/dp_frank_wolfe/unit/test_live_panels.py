@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
 from streamfl.dp_frank_wolfe.lab.said import messages_of
-from streamfl.dp_frank_wolfe.messages import Answers, Manifest, read_content
+from streamfl.dp_frank_wolfe.messages import Answers, Frozen, Manifest, read_content
 
 pytestmark = pytest.mark.long
 
@@ -91,6 +91,9 @@ def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
         if one.kind == "answers" and one.window == windows
     }
     numbers = sum(1 + len(own.sums) // 8 for one in answers.values() for own in one.answers)
+    for party in PARTIES:
+        frozen = {one.content for one in messages_of(left, f"{FEDERATION}.{party}.releases") if one.kind == "frozen"}
+        numbers += max(len(read_content(one, Frozen).means) // 8 for one in frozen)
     assert watched.value("Uplink of a fit") == numbers
     models = [json.loads(one.value or b"") for one in left.of("model")]
     weights = np.concatenate([one["weights"] for one in models if one["version"] == windows])
