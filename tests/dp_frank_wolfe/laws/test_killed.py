@@ -176,7 +176,7 @@ def test_a_selection_without_one_party_is_that_of_the_others(estimator: str, unt
     loop.away = ["party-2"]
     loop.settle()
     assert loop.server.model == 1
-    columns, labels = real(loop.windows(loop.manifests()[0]))
+    columns, labels = real(loop.centred().windows)
     chosen = [party * 4 + column for party in range(2) for column in sorted(np.argsort(-np.abs(both(columns, labels, party)))[:2])]
     gram = columns[:, chosen].T @ columns[:, chosen] / ROWS
     gram = np.diag(np.diag(gram)) if estimator == "marginal" else gram
