@@ -115,7 +115,7 @@ class Readiness:
         progress, settings, table = self._progress, self._settings, self._table
         if progress.phase == READY and not progress.run:
             return f"ready with {table.known:,} entities: waits for the coordinator, and for parties that are not ready yet"
-        if progress.phase != GATHERING:
+        if progress.phase != GATHERING or self._batches:
             return None
         wanted = "columns and a label" if settings.is_guest else "columns"
         told = f"knows {table.known:,} of {settings.entities:,} entities with {wanted} (alignment.entities)"
@@ -128,7 +128,7 @@ class Readiness:
     @property
     def missing(self) -> int:
         """Entities that the first training still waits for."""
-        if self._progress.phase != GATHERING:
+        if self._progress.phase != GATHERING or self._batches:
             return 0
         settings, table = self._settings, self._table
         return max(0, settings.entities - table.known, settings.least_batch - table.complete)

@@ -70,15 +70,6 @@ DASHBOARD = Dashboard(
         TILES,
         (
             Panel(
-                "Loss",
-                "Mean of Taylor's loss over the latest epoch, before each batch's step. It should fall and then stay; a "
-                "training is over when two epochs differ by less than learning.tolerance.",
-                "short",
-                (Query(series("loss", COORDINATOR), BY_WORKER),),
-                minimum=None,
-                remedy="If it rises again: lower learning.learning_rate or learning.largest_step.",
-            ),
-            Panel(
                 "Entities before the first training",
                 "Entities that each party knows, as alignment.entities counts them, and those that the first training still waits "
                 "for.",
@@ -89,6 +80,17 @@ DASHBOARD = Dashboard(
                 ),
                 remedy="If many are missing and few come: /readyz says what is waited for. Lower alignment.entities, or look why "
                 "columns or labels do not come.",
+            ),
+        ),
+        (
+            Panel(
+                "Loss",
+                "Mean of Taylor's loss over the latest epoch, before each batch's step. It should fall and then stay; a "
+                "training is over when two epochs differ by less than learning.tolerance.",
+                "short",
+                (Query(series("loss", COORDINATOR), BY_WORKER),),
+                minimum=None,
+                remedy="If it rises again: lower learning.learning_rate or learning.largest_step.",
             ),
             Panel(
                 "Trainings",
