@@ -13,7 +13,7 @@ from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.keys import LARGEST_BITS
 from streamfl.quasi_newton.learnt_batches import MOST_EVER
-from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
+from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_guest import GuestScoring
@@ -107,7 +107,7 @@ class GuestTask(ScoringParty):
             return
         if not self.post.is_present(message, ALIGNING):
             return
-        answer: Answer = read_content(self.post.unsealed(host, message), Answer)
+        answer: FirstAnswer = read_content(self.post.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.most)
         content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)

@@ -9,7 +9,7 @@ from streamfl.member import Desk
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Aligned, Blinded, Message, answer_of, numbers_of, read_content
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
 from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_host import HostScoring
@@ -94,8 +94,9 @@ class HostTask(ScoringParty):
         # Not before: only now the guest has said all about the batches of the run before.
         self.freeze()
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
-        least = None if self.rows.batches.count else self.settings.least_batch
-        self.post.tell("outputs", self.settings.guest, "answer", answer_of(own, twice, least))
+        # An earlier release does not know the first kind.
+        answer = Answer(own, twice) if self.rows.batches.count else FirstAnswer(own, twice, self.settings.least_batch)
+        self.post.tell("outputs", self.settings.guest, "answer", content_of(answer))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress

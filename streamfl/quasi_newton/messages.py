@@ -28,12 +28,12 @@ __all__ = [
     "Answer",
     "Begin",
     "Blinded",
+    "FirstAnswer",
     "Joined",
     "Message",
     "Opened",
     "Ready",
     "Step",
-    "answer_of",
     "codec",
     "content_of",
     "numbers_of",
@@ -106,14 +106,15 @@ class Blinded(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order.
-
-    least: rows of a batch that has too few for a whole one; 0: whole ones alone. It is left out where batches have their size
-    already: earlier releases do not know it.
-    """
+    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order."""
 
     own: bytes
     twice: bytes
+
+
+class FirstAnswer(Answer, frozen=True):
+    """Before batches have their size. least: rows of a batch that has too few for a whole one; 0: whole ones alone."""
+
     least: Count = 0
 
 
@@ -169,11 +170,6 @@ _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 def content_of(content: msgspec.Struct) -> bytes:
     """The bytes of a content."""
     return _encode(content)
-
-
-def answer_of(own: bytes, twice: bytes, least: int | None) -> bytes:
-    """The bytes of an :class:`Answer`. least: None where batches have their size."""
-    return _encode((own, twice) if least is None else Answer(own, twice, least))
 
 
 def read_content(content: bytes, of: type[Any]) -> Any:
