@@ -188,16 +188,18 @@ def _check_partials(verdict: Verdict, party: str, said: list[dict[str, Any]], re
 def _check_values(verdict: Verdict, left: Left, said: list[dict[str, Any]]) -> None:
     """Each prediction is of one model, and of what the parties saw of that entity."""
     weights: dict[tuple[str, int], dict[int, float]] = {}
+    intercepts: dict[int, float] = {}
     for record in left.of("model"):
         model = json.loads(record.value or b"")
         weights[model["party"], model["version"]] = dict(zip(model["columns"], model["weights"], strict=True))
+        intercepts[model["version"]] = model["intercept"]
     rows = {
         (party, (record.key or b"").decode()): json.loads(record.value or b"")
         for party in PARTIES
         for record in left.read(f"samples-{party}")
     }
     for one in said:
-        expected = 0.0
+        expected = BOUND * intercepts[one["model"]]
         for party in PARTIES:
             row = [min(1.0, max(-1.0, rows[party, predicted(one)][name] / BOUND)) for name in FEATURES]
             expected += BOUND * sum(weight * row[column] for column, weight in weights[party, one["model"]].items())
