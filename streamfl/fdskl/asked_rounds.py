@@ -42,12 +42,12 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
     features = sum(one.count for one in message.ranges)
     if message.purpose == DISTANCES:
-        if not settings.distances:
-            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
-            raise PeerError("configuration", f"a round of distances, and {text}")
         if features or len(message.entities) % 2 or len(message.entities) > 2 * MOST_DISTANCES:
             text = f"an odd number of entities, or for more than {MOST_DISTANCES} distances"
             raise PeerError("malformed", f"a round of distances asks for features, or for {text}")
+        if not settings.distances:
+            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
+            raise PeerError("configuration", f"a round of distances, and {text}")
     elif not (
         SMALLEST_BANDWIDTH <= message.bandwidth <= LARGEST_BANDWIDTH
         and all(one.count for one in message.ranges)

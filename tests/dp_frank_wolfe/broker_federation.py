@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -374,12 +374,22 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
 def models(federation: Federation, bus: Bus, version: int) -> dict[str, Any]:
     """By party, the weights of all its columns, in this version."""
     found = {}
+    for party, content in _published(federation, bus, version):
+        weights = found[party] = np.zeros(COLUMNS)
+        weights[content["columns"]] = content["weights"]
+    return found
+
+
+def intercept(federation: Federation, bus: Bus, version: int) -> float:
+    """Of the model of this version, as all of its parts say it."""
+    (found,) = {content["intercept"] for _, content in _published(federation, bus, version)}
+    return float(found)
+
+
+def _published(federation: Federation, bus: Bus, version: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for record in bus.read(f"{federation.name}.model"):
         if record.value is None or (record.key or b"").decode() not in PARTIES:
             continue
         content = json.loads(record.value)
         if content["version"] == version:
-            weights = np.zeros(COLUMNS)
-            weights[content["columns"]] = content["weights"]
-            found[(record.key or b"").decode()] = weights
-    return found
+            yield (record.key or b"").decode(), content

@@ -15,6 +15,7 @@ from dp_frank_wolfe.broker_federation import (
     ROWS,
     Federation,
     direct_model,
+    intercept,
     models,
     names_of,
     show,
@@ -85,7 +86,7 @@ def test_a_release_that_was_noted_and_not_committed_is_made_again(
         assert {one["private"] for one in predictions.values()} == {serving == "private"}
         if serving == "exact":
             inputs, x = table(2)[0], np.concatenate([found[party] for party in PARTIES])
-            outputs = BOUND * (np.clip(inputs / BOUND, -1, 1) @ x)
+            outputs = BOUND * (intercept(federation, bus, 1) + np.clip(inputs / BOUND, -1, 1) @ x)
             assert [predictions[name]["prediction"] for name in names_of(2)] == pytest.approx(outputs.tolist(), abs=1e-3)
         _check_ledgers(federation, estimator, serving)
         for member in (*PARTIES, "server"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from quasi_newton.federations import settings_of
@@ -13,7 +12,7 @@ from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.laws.test_retraining import EVERY, SECOND, WHOLE, batches_of, go_on, grow, parties
 
 from streamfl.quasi_newton.lab.standing import coordinator_standing, party_standing
-from streamfl.quasi_newton.messages import Answer, read_content
+from streamfl.quasi_newton.messages import Answer, FirstAnswer, content_of, read_content
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
 
 ROWS = 350
@@ -91,7 +90,7 @@ def test_a_host_that_needs_more_rows_is_heard() -> None:
 
 def test_an_answer_of_an_earlier_release_asks_for_whole_batches() -> None:
     """Protects federations whose members are updated one after the other: who does not say what it needs gets whole batches."""
-    assert read_content(msgspec.msgpack.encode([b"own", b"twice"]), Answer) == Answer(b"own", b"twice", 0)
+    assert read_content(content_of(Answer(b"own", b"twice")), FirstAnswer) == FirstAnswer(b"own", b"twice", 0)
 
 
 def test_what_is_waited_for_is_said() -> None:
