@@ -120,7 +120,7 @@ class LearntBatches(Collection[str]):
     def raw(self) -> Floats:
         """Columns as they came, (rows, columns)."""
         content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
-        if len(content) != 8 * len(self) * self._columns:
+        if len(content) != 8 * len(self) * self._columns or bool(content) != bool(self._batches):
             raise PeerError("malformed", f"{len(content)} bytes of batches in state are not {len(self)} rows")
         return np.frombuffer(content, "<f8").reshape(len(self), self._columns).astype(np.float64)
 
