@@ -44,7 +44,8 @@ class _Batch:
         return self.names, self.inputs, self.signs
 
     def names_in_order(self) -> list[str]:
-        return _names(self.names.content)
+        """Nothing as long as they are not taken back."""
+        return _names(self.names.content) if self.names else []
 
 
 def _names(content: bytes) -> list[str]:
@@ -120,8 +121,10 @@ class LearntBatches(Collection[str]):
     def raw(self) -> Floats:
         """Columns as they came, (rows, columns)."""
         content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
-        if len(content) != 8 * len(self) * self._columns or bool(content) != bool(self._batches):
-            raise PeerError("malformed", f"{len(content)} bytes of batches in state are not {len(self)} rows")
+        names = sum(1 for _ in self)
+        if len(content) != 8 * len(self) * self._columns or names != len(self) or bool(content) != bool(self._batches):
+            text = f"{len(content)} bytes and {names} names of batches in state are not {len(self)} rows"
+            raise PeerError("malformed", text)
         return np.frombuffer(content, "<f8").reshape(len(self), self._columns).astype(np.float64)
 
     @property

@@ -192,7 +192,7 @@ def _check_values(verdict: Verdict, left: Left, said: list[dict[str, Any]]) -> N
     for record in left.of("model"):
         model = json.loads(record.value or b"")
         weights[model["party"], model["version"]] = dict(zip(model["columns"], model["weights"], strict=True))
-        intercepts[model["version"]] = model["intercept"]
+        intercepts[model["version"]] = model.get("intercept", 0.0)
     rows = {
         (party, (record.key or b"").decode()): json.loads(record.value or b"")
         for party in PARTIES

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,9 +254,8 @@ def _check_published(
     intercepts = _intercepts(chosen, asks, releases)
     for prediction in published:
         found = parts.get((prediction.entity, prediction.model), {})
-        values = itertools.product(*(found.get(party, []) for party in chosen.parties))
-        intercept = intercepts[prediction.model]
-        sums = {settings.bounds.label_centre + settings.bounds.label_bound * math.fsum([intercept, *one]) for one in values}
+        terms = itertools.product(intercepts[prediction.model], *(found.get(party, []) for party in chosen.parties))
+        sums = {settings.bounds.label_centre + settings.bounds.label_bound * math.fsum(one) for one in terms}
         where = f"{prediction.entity}, model {prediction.model}"
         # The intercept's own sums are added in another order.
         near = any(math.isclose(prediction.prediction, one, rel_tol=1e-9, abs_tol=1e-9) for one in sums)
@@ -264,22 +263,39 @@ def _check_published(
         require(prediction.private == covered, f"{where}: private is {prediction.private}")
 
 
-def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, float]:
-    """By version: the label's mean, by how little noise parties have told it with, less the means of columns times weights."""
-    public = Public(chosen.of(S))
-    found: dict[int, float] = {}
+def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[float]]:
+    """By version: the label's mean, by how little noise parties have told it with, less the means of columns times weights.
+
+    Several where a party was asked nothing after it froze its window: nobody but the server knows whether its means came in time.
+    """
+    found: dict[int, list[float]] = {}
     for window in {one.window for one in _of(asks[chosen.parties[0]], "model")}:
-        label, moved, certain = 0.0, 0.0, 0.0
-        for party in chosen.parties:
-            told = {one.content for one in _of(releases[party], "frozen") if one.window == window}
-            content = next((read_content(one, Frozen).means for one in told), b"")
-            if not content:
-                continue
-            plan = public.means_plan(party)
-            means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), chosen.rows)
-            model = next(one for one in _of(asks[party], "model") if one.window == window)
-            weight = 1.0 if plan.noise is None else plan.noise.deviation**-2
-            label, certain = label + weight * means.label / RESIDUAL_ONE, certain + weight
-            moved += float(means.columns @ weights_of(read_content(model.content, Model), chosen.columns[party])) / FEATURE_ONE
-        found[window] = label / certain - moved if certain else 0.0
+        counted = [
+            (True,) if any(one.window == window and one.kind not in ("manifest", "model") for one in asks[party]) else (True, False)
+            for party in chosen.parties
+        ]
+        told = [_told_means(chosen, party, window, asks[party], releases[party]) for party in chosen.parties]
+        found[window] = [_intercept(itertools.compress(told, which)) for which in itertools.product(*counted)]
     return found
+
+
+def _told_means(
+    chosen: DPFrankWolfeScenario, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
+) -> tuple[float, float, float]:
+    """What one party's means are to the intercept: their weight, the label's mean, the columns' means times the model's weights."""
+    frozen = {one.content for one in _of(releases, "frozen") if one.window == window}
+    content = next((read_content(one, Frozen).means for one in frozen), b"")
+    if not content:
+        return 0.0, 0.0, 0.0
+    plan = Public(chosen.of(S)).means_plan(party)
+    means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), chosen.rows)
+    model = next(read_content(one.content, Model) for one in _of(asks, "model") if one.window == window)
+    moved = float(means.columns @ weights_of(model, chosen.columns[party])) / FEATURE_ONE
+    return 1.0 if plan.noise is None else plan.noise.deviation**-2, means.label / RESIDUAL_ONE, moved
+
+
+def _intercept(told: Iterable[tuple[float, float, float]]) -> float:
+    """b, of those whose means were told."""
+    some = [one for one in told if one[0]]
+    certain = sum(weight for weight, _, _ in some)
+    return sum(weight * label / certain - moved for weight, label, moved in some)

@@ -68,8 +68,8 @@ ORPHANED = (
     'max by (partition) (streamfl_group_lag_records{topic="readings"}) > 0 '
     'unless sum by (partition) (streamfl_consumer_lag_records{topic="readings"})'
 )
-# Scraped once a second: after this long, what was counted is in Prometheus.
-SCRAPED_SECONDS = 2.5
+# Prometheus scrapes once a second and takes a rate from scrape to scrape: this long, so that a second of it is little.
+CALM_SECONDS = 16.0
 WAIT_SECONDS = 120.0
 
 
@@ -98,6 +98,7 @@ class Plant:
         self.command("topics", "server.toml", "--create")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.at_rest: CalmPlant
+        self.prometheus: Prometheus
 
     def command(self, *arguments: str) -> str:
         line = [sys.executable, "-m", "streamfl", *arguments]
@@ -167,10 +168,11 @@ class Plant:
         """Nobody is killed any more, and some readings come."""
         topics = ["readings", *(f"{NAME}.{name}" for name in ("predictions", "updates", "dead-letters"))]
         before, earlier = self.figures(), {topic: self.records(topic) for topic in topics}
-        time.sleep(SCRAPED_SECONDS)
+        self.scraped()
         self.write(CALM, peculiar=True)
         self.drained()
-        time.sleep(SCRAPED_SECONDS)
+        until(lambda: time.time() > before.at + CALM_SECONDS, "it was calm for long enough")
+        self.scraped()
         after = self.figures()
         records = {topic: self.records(topic)[len(earlier[topic]) :] for topic in topics}
         clients = json.loads(self.command("inspect", "client.toml", "--format", "json"))["clients"]
@@ -178,7 +180,19 @@ class Plant:
 
     def drained(self) -> None:
         until(lambda: self.predicted == self.written * len(DEVICES), "all is predicted")
-        time.sleep(SCRAPED_SECONDS)
+        self.scraped()
+
+    def scraped(self) -> None:
+        """Wait until Prometheus has all that the workers counted until now."""
+        ports = {f"127.0.0.1:{self.ports[worker]}" for worker in self.processes}
+
+        def asked() -> set[str]:
+            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up) and (up == 1)") if at > now}
+
+        # A scrape that comes late has the time at which it was due: of two, the second is after now.
+        for _ in range(2):
+            now = time.time()
+            until(lambda: asked() >= ports, "all are scraped")
 
 
 def asked(prometheus: Prometheus, expression: str, seconds: float, at: float | None = None) -> list[tuple[Any, float]]:
@@ -204,13 +218,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
     folder = tmp_path_factory.mktemp("plant")
     plant = Plant(folder)
     with running_prometheus(list(plant.ports.values()), folder) as prometheus:
-        begun = time.monotonic()
+        plant.prometheus, begun = prometheus, time.monotonic()
         try:
             for worker in plant.ports:
                 plant.start(worker)
             held = 'sum(streamfl_partitions{federation="plant"}) or vector(0)'
             until(lambda: prometheus.value(held) == PARTITIONS + 1, "workers have all partitions, and the server the model's")
-            time.sleep(SCRAPED_SECONDS)
+            plant.scraped()
             plant.write(FIRST)
             plant.drained()
             plant.before_kills = time.time(), time.monotonic() - begun
@@ -228,9 +242,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             plant.start("client-2")
             plant.kill("server")
             plant.start("server")
-            time.sleep(SCRAPED_SECONDS)
+            plant.scraped()
             until(lambda: prometheus.value(held) == PARTITIONS + 1, "the dead server's place is taken")
-            time.sleep(SCRAPED_SECONDS)
+            plant.scraped()
             plant.at_rest = plant.calm()
             yield plant, prometheus, time.monotonic() - begun
         finally:
