@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,7 +115,7 @@ class QuasiNewtonScenario:
         """Whether no batch has the entity."""
         return is_held_out(*_held_out(self.sections["alignment"]["held_out"]), name)
 
-    @property
+    @functools.cached_property
     def guest(self) -> QuasiNewtonSettings:
         return self.of(G)
 
