@@ -35,7 +35,7 @@ demo: $(SHOWABLE) ## run a federation in this process on data that a package car
 test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven); SYSTEM=name: of one system
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 4 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM))
 
-test-fast: $(INSTALLED) ## run the tests that need no broker and do not take long, with a quarter of the examples; SYSTEM=name: the edit loop
+test-fast: $(INSTALLED) ## run the tests that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
 	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore tests/deploy --ignore tests/transcripts
 
 check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests

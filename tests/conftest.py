@@ -30,14 +30,14 @@ with warnings.catch_warnings():
 ROOT = Path(__file__).parents[1]
 # Brokers of tests live for seconds: to compile and collect for long runs would take most of their time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# The edit loop tries a quarter of the examples; `make test` tries all.
+# The edit loop tries fewer examples than `make test`. Every run draws others.
 FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
 FEWER = 4
 LEAST_EXAMPLES = 3
 
-settings.register_profile("fast", max_examples=settings.default.max_examples // FEWER)
-if FAST:
-    settings.load_profile("fast")
+settings.register_profile("fast", max_examples=25)
+settings.register_profile("whole", max_examples=50)
+settings.load_profile("fast" if FAST else "whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

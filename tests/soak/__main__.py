@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from soak.campaign import print_report, run
+from soak.changed_topics import run_with_changed_topics
 from soak.subject import Plan, find_soaked
 
 from streamfl.role import ConfigurationError
@@ -25,6 +26,8 @@ if __name__ == "__main__":
     parser.add_argument("--keys", action="store_true", help="members have keys")
     parser.add_argument("--outage", type=float, default=120.0, help="seconds that the whole cluster is away at the end; 0: none")
     parser.add_argument("--kinds", default=None, help="only these kinds of faults, in this order, separated by commas")
+    changed = "no faults: records are deleted unread, and a topic is made again"
+    parser.add_argument("--changed-topics", action="store_true", help=changed)
     parser.add_argument("--report", type=Path, default=Path("soak.json"))
     chosen = parser.parse_args()
     try:
@@ -36,7 +39,11 @@ if __name__ == "__main__":
     plan = Plan(chosen.mode or system.modes[0], chosen.scheme, chosen.nodes, chosen.seed, chosen.rate, chosen.keys)
     console = Console(width=132)
     kinds = None if chosen.kinds is None else [kind.strip() for kind in chosen.kinds.split(",") if kind.strip()]
-    report = run(name, plan, 60 * chosen.minutes, chosen.outage, kinds, console)
+    if chosen.changed_topics:
+        report = run_with_changed_topics(name, plan, console)
+        console.print_json(data=report)
+    else:
+        report = run(name, plan, 60 * chosen.minutes, chosen.outage, kinds, console)
+        print_report(report, console)
     chosen.report.write_text(json.dumps(report, indent=2) + "\n")
-    print_report(report, console)
     sys.exit(bool(report["wrong"]))

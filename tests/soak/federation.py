@@ -43,6 +43,7 @@ class WorkerProcess:
         self._command = command
         self._environment = {**ENVIRONMENT, "STREAMFL_METRICS__PORT": str(self.port)}
         self._log = log
+        self.held = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -51,7 +52,7 @@ class WorkerProcess:
 
     def look_after(self) -> int | None:
         """The exit code of a process that has ended, with a new one in its place; None if it still runs."""
-        code = self.process.poll()
+        code = None if self.held else self.process.poll()
         if code is not None:
             self.process = self._start()
         return code
@@ -95,7 +96,7 @@ class Federation:
         for path in self.files.values():
             _make_topics(path)
         self.workers = [
-            WorkerProcess(f"{name}-{number}", _command("run", self.files[name]), self.log)
+            WorkerProcess(f"{name}-{number}", stream_command("run", self.files[name]), self.log)
             for name, member in self.system.members(self.plan).items()
             for number in range(member.processes)
         ]
@@ -121,6 +122,25 @@ class Federation:
                 code = worker.look_after()
                 if code is not None:
                     self.exits[code] += 1
+
+    def hold(self, member: str) -> None:
+        """End a member's processes as an operator would, and start none for it."""
+        for worker in self._of(member):
+            worker.held = True
+            worker.process.terminate()
+            worker.process.wait(30)
+
+    def release(self, member: str) -> None:
+        """Start a member's processes again."""
+        for worker in self._of(member):
+            worker.held = False
+
+    def ready(self, member: str) -> bool:
+        """Whether all of a member's processes are."""
+        return all(worker.ready for worker in self._of(member))
+
+    def _of(self, member: str) -> list[WorkerProcess]:
+        return [worker for worker in self.workers if worker.name.rpartition("-")[0] == member]
 
     def rest(self) -> None:
         """Wait until nothing is written any more: what an answer brings about, a round that is open, a last commit."""
@@ -211,7 +231,6 @@ class Load:
         self._stop_writing()
         self._producer.close(timeout=5)
 
-
     def _stop_writing(self) -> None:
         self._stop.set()
         if self._thread.is_alive():
@@ -270,7 +289,7 @@ class Seen:
 
 def _make_topics(path: Path) -> None:
     """RuntimeError with what the command said if it does not succeed. Several brokers may not all know yet what one has made."""
-    command = [*_command("topics", path), "--create-inputs", "--partitions", str(PARTITIONS)]
+    command = stream_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
     for _ in range(ATTEMPTS):
         ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
         if ended.returncode == 0:
@@ -279,5 +298,6 @@ def _make_topics(path: Path) -> None:
     raise RuntimeError(f"{path.name}: streamfl topics ended with {ended.returncode}: {ended.stdout[-1000:]}{ended.stderr[-1000:]}")
 
 
-def _command(command: str, path: Path) -> list[str]:
-    return [sys.executable, "-m", "streamfl", command, str(path)]
+def stream_command(command: str, path: Path, *options: str) -> list[str]:
+    """What runs a command of streamfl on a settings file."""
+    return [sys.executable, "-m", "streamfl", command, str(path), *options]
