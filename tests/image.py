@@ -89,7 +89,8 @@ class Image:
                         error.close()
                     if process.poll() is not None or time.monotonic() - begun > START_SECONDS:
                         process.kill()
-                        raise RuntimeError(f"the worker is not ready:\n{process.communicate()[0][-3000:]}") from None
+                        said = process.communicate()[0][-3000:]
+                        raise RuntimeError(f"the worker is not ready: {error}, exit code {process.returncode}\n{said}") from None
                     time.sleep(0.02)
             yield process, time.monotonic() - begun
         finally:

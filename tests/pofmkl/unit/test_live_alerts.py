@@ -173,10 +173,12 @@ def test_each_way_in_which_learning_stops_is_told_and_none_is_while_it_goes_on(w
     # Long enough for it to be known what is usual.
     time.sleep(90)
     assert not watch.firing() & LOSSES
-    assert watch.prometheus.value('streamfl_rmse_windowed{federation="plant"}') >= 0
+    # On a busy machine a scrape is missed now and then, and the series with it.
+    windowed = 'last_over_time(streamfl_rmse_windowed{federation="plant"}[15s])'
+    assert watch.prometheus.value(windowed) >= 0
     plant.labelled = False
     watch.until("StreamflLabelsGone", "StreamflClientUnlabelled")
-    assert math.isnan(watch.prometheus.value('streamfl_rmse_windowed{federation="plant"}'))
+    assert math.isnan(watch.prometheus.value(windowed))
     assert "StreamflSamplesGone" not in watch.firing()
     plant.labelled = True
     watch.until("StreamflLabelsGone", "StreamflClientUnlabelled", "StreamflUpdatesGone", gone=True)
