@@ -124,19 +124,19 @@ def _read(folder: Path, name: str) -> tuple[Floats, Floats]:
 
 def private(table: Table, windows: dict[str, Window], estimator: str, epsilon: float, seed: int, intercept: bool) -> float:
     """R^2 of one draw of noise, of all that the parties and the server do."""
-    rho, secret = budget(epsilon, DELTA, len(table.labels)), b"secret of seed %d" % seed + bytes(range(32))
+    cost, secret = budget(epsilon, DELTA, len(table.labels)), b"secret of seed %d" % seed + bytes(range(32))
     b: Callable[[Mapping[str, Floats]], float] = lambda x: 0.0  # noqa: E731
     if intercept:
-        own = centre_by(windows, rho, secret)
-        windows, rho, b = own.windows, own.rho, own.intercept
+        own = centre_by(windows, cost, secret)
+        windows, cost, b = own.windows, own.cost, own.intercept
     if estimator == "frank-wolfe":
         sketch = SignSketch(len(table.labels), LEARNING.sketch_rows, seed)
         sampling = Sampling(LEARNING.sampling, equal_blocks(windows, LEARNING.radius), seed)
-        plans = plans_of(windows, sampling, LEARNING.iterations, sketch, rho, LEARNING.columns, PREDICTION)
+        plans = plans_of(windows, sampling, LEARNING.iterations, sketch, cost, LEARNING.columns, PREDICTION)
         x = fit(windows, sampling, LEARNING.iterations, sketch, plans, delta=DELTA, secret=secret, show_objective=False).x
     else:
         call = {"marginal": marginal, "two-round": two_round}[estimator]
-        x = call(windows, rho, LEARNING.columns, LEARNING.radius, delta=DELTA, secret=secret).x
+        x = call(windows, cost, LEARNING.columns, LEARNING.radius, delta=DELTA, secret=secret).x
     return table.r2(b(x) + table.test @ np.concatenate(list(x.values())))
 
 

@@ -44,16 +44,16 @@ def private(
 ) -> Outcome:
     """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity."""
     rows = len(problem.labels)
-    rho = budget(epsilon, DELTA, rows)
+    cost = budget(epsilon, DELTA, rows)
     secret = b"secret of seed %d" % seed + bytes(range(32))
     if name == "frank-wolfe":
         sketch = sketch or IdentitySketch(rows)
         sampling = Sampling("full", equal_blocks(windows, problem.radius), seed)
-        plans = plans_of(windows, sampling, problem.iterations, sketch, rho, problem.columns, problem.prediction_bound)
+        plans = plans_of(windows, sampling, problem.iterations, sketch, cost, problem.columns, problem.prediction_bound)
         found = fit(windows, sampling, problem.iterations, sketch, plans, delta=DELTA, secret=secret, show_objective=False)
         return Outcome(problem.r2(found.x), found.epsilon, found.uplink_numbers, found.support)
     estimator = {"marginal": marginal, "two-round": two_round}[name]
-    estimate = estimator(windows, rho, problem.columns, problem.refit_radius, delta=DELTA, secret=secret)
+    estimate = estimator(windows, cost, problem.columns, problem.refit_radius, delta=DELTA, secret=secret)
     support = sum(int(np.count_nonzero(own)) for own in estimate.x.values())
     return Outcome(problem.r2(estimate.x), estimate.epsilon, estimate.uplink_numbers, support)
 
@@ -71,13 +71,13 @@ def lasso(problem: Problem, windows: dict[str, Window], seed: int) -> Outcome:
 def one_shot(problem: Problem, windows: dict[str, Window], numbers: int, epsilon: float, seed: int) -> Outcome:
     """All columns sketched and sent at once (Heinze-Deml et al. 2017), with the same noise, budget and refit as ours.
 
-    numbers: m. Each of the d columns has a d-th of rho. The noise's known part is taken off the Gram matrix.
+    numbers: m. Each of the d columns has a d-th of cost. The noise's known part is taken off the Gram matrix.
     """
     rows = len(problem.labels)
     sketch = SignSketch(rows, numbers, seed)
-    rho = budget(epsilon, DELTA, rows)
+    cost = budget(epsilon, DELTA, rows)
     total = problem.features.shape[1]
-    noise = None if math.isinf(rho) else IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, rho / total)
+    noise = None if math.isinf(cost) else IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, cost / total)
     sums = []
     for party, window in windows.items():
         for number, column in enumerate(window.columns.T):

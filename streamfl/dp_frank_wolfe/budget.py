@@ -1,7 +1,7 @@
 """From the epsilon of one entity to the noise of each release, and back to what is claimed.
 
 All parties hold parts of the same rows, and everybody sees every release. So epsilon is for an entity over all parties together:
-rho of all releases adds up, and the parties' shares of it are fixed beforehand. Nothing is handed on from a party that used less.
+cost of all releases adds up, and the parties' shares of it are fixed beforehand. Nothing is handed on from a party that used less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamfl.dp_frank_wolfe.sketch import Sketch
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE
 from streamfl.privacy.integer_distribution import DRAW_BITS
 from streamfl.privacy.integer_noise import IntegerNoise
-from streamfl.privacy.zcdp import delta_of_variation, epsilon_of, range_of, rho_of, rho_of_choice
+from streamfl.privacy.zcdp import cost_of_choice, delta_of_variation, epsilon_of, largest_cost, range_of
 
 __all__ = ["FitPlan", "budget", "choice_rate", "claim", "plan_fit"]
 
@@ -43,12 +43,12 @@ class FitPlan:
         return self.prediction_bound + RESIDUAL_ONE
 
     @property
-    def rho(self) -> float:
+    def cost(self) -> float:
         """Of all that it may release, infinite without noise."""
         if self.rate is None or self.noise is None:
             return math.inf
-        each = rho_of_choice(2 * self.rate * score_sensitivity(self.prediction_bound))
-        return self.choices * each + self.columns * self.noise.rho
+        each = cost_of_choice(2 * self.rate * score_sensitivity(self.prediction_bound))
+        return self.choices * each + self.columns * self.noise.cost
 
     def variation(self, sketch: Sketch, candidates: int) -> float:
         """Total variation of all that it may release. candidates: columns of its largest block."""
@@ -66,50 +66,50 @@ def score_sensitivity(prediction_bound: int) -> int:
     return 2 * FEATURE_ONE * (prediction_bound + RESIDUAL_ONE)
 
 
-def choice_rate(rho: float, prediction_bound: int) -> Fraction:
-    """The rate of the exponential mechanism over signed scores that costs ``rho``: eps0 / (2 Delta), eps0 = sqrt(8 rho).
+def choice_rate(cost: float, prediction_bound: int) -> Fraction:
+    """The rate of the exponential mechanism over signed scores that costs ``cost``: eps0 / (2 Delta), eps0 = sqrt(8 cost).
 
     There are two candidates for a column, +score and -score, each with noise of its own. With one noise and the absolute value the
     loss has no bound, for a score near 0 may change its sign.
     """
-    return range_of(rho) / (2 * score_sensitivity(prediction_bound))
+    return range_of(cost) / (2 * score_sensitivity(prediction_bound))
 
 
 def plan_fit(
-    rho: float, choices: int, columns: int, prediction_bound: float, sketch: Sketch, choice_share: float = 0.5
+    cost: float, choices: int, columns: int, prediction_bound: float, sketch: Sketch, choice_share: float = 0.5
 ) -> FitPlan:
     """A party's plan. ValueError for what cannot be.
 
-    rho: of this party, may be infinite. choices: that the schedule has of it. columns: N_k.
-    prediction_bound: R, in units of the label's bound. choice_share: of rho, for the choices; the rest is for the sketches.
+    cost: of this party, may be infinite. choices: that the schedule has of it. columns: N_k.
+    prediction_bound: R, in units of the label's bound. choice_share: of cost, for the choices; the rest is for the sketches.
     """
     if choices < 1 or columns < 1 or not 0 < choice_share < 1 or not (math.isfinite(prediction_bound) and prediction_bound > 0):
         raise ValueError("a fit needs choices, columns, a share of them within 0 and 1, and a bound of predictions")
     bound = int(prediction_bound * RESIDUAL_ONE)
-    if math.isinf(rho):
+    if math.isinf(cost):
         return FitPlan(choices, columns, bound, None, None)
-    if not rho > 0:
-        raise ValueError(f"rho = {rho}: nothing can be released for it")
-    rate = choice_rate(rho * choice_share / choices, bound)
+    if not cost > 0:
+        raise ValueError(f"cost = {cost}: nothing can be released for it")
+    rate = choice_rate(cost * choice_share / choices, bound)
     if not rate > 0:
-        raise ValueError(f"rho = {rho:.3g}: too little for {choices} choices")
-    noise = IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, rho * (1 - choice_share) / columns)
+        raise ValueError(f"cost = {cost:.3g}: too little for {choices} choices")
+    noise = IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, cost * (1 - choice_share) / columns)
     return FitPlan(choices, columns, bound, rate, noise)
 
 
 def budget(epsilon: float, delta: float, rows: int) -> float:
-    """rho of all releases of an entity. ValueError where delta is not below 1 / rows: a whole row could be shown for less."""
+    """Cost of all releases of an entity. ValueError where delta is not below 1 / rows: a whole row could be shown for less."""
     if not (epsilon > 0 and 0 < delta < 1 / rows):
         raise ValueError(f"epsilon = {epsilon}, delta = {delta}: epsilon is above 0, and delta between 0 and 1 / {rows}")
-    return rho_of(epsilon, delta * (1 - SPARE))
+    return largest_cost(epsilon, delta * (1 - SPARE))
 
 
-def claim(rho: float, variation: float, delta: float) -> float:
-    """The epsilon at ``delta`` of releases that cost rho together. ValueError where they are not sampled well enough.
+def claim(cost: float, variation: float, delta: float) -> float:
+    """The epsilon at ``delta`` of releases that cost cost together. ValueError where they are not sampled well enough.
 
     variation: total variation of all of them.
     """
-    epsilon = epsilon_of(rho, delta * (1 - SPARE))
+    epsilon = epsilon_of(cost, delta * (1 - SPARE))
     if math.isfinite(epsilon) and delta_of_variation(variation, epsilon) > delta * SPARE:
         raise ValueError(f"a total variation of {variation:.2g} is too much for delta = {delta:g}")
     return epsilon

@@ -100,9 +100,9 @@ class BudgetSection(Section):
 class SparseLearningSection(Section):
     """What is learnt and how. Every member has to be given the same values."""
 
-    estimator: Literal["frank-wolfe", "marginal", "two-round"] = "frank-wolfe"
-    """`frank-wolfe`: the paper's. `marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen
-    once, with a second round for what they have in common."""
+    estimator: Literal["frank-wolfe", "marginal", "two-round"] = "marginal"
+    """`marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen once, and a second round for
+    what they have in common. `frank-wolfe`: the paper's."""
     radius: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """The sum of the weights' absolute values is at most this, with features and labels scaled by their bounds."""
     radii: dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]] | None = None
@@ -110,7 +110,7 @@ class SparseLearningSection(Section):
     columns: int = Field(default=10, ge=1, le=MOST_WEIGHTS)
     """N: so many columns have a weight at most, over all parties; each party has an equal part, rounded down, and one at least."""
     iterations: int = Field(default=20, ge=1, le=100_000)
-    """T of a fit."""
+    """T of a fit by `frank-wolfe`."""
     intercept: bool = True
     """Columns and label are centred by means that are released with noise, for a twentieth of a fit's budget, and the model has an
     intercept. `false`: the paper's model, which has none. It is for columns whose centre is their mean by public knowledge."""

@@ -2,7 +2,7 @@
 
 A mean is a sum over n, which is public. Each of the sums, of d columns and of the label, is of values within -1 and 1 by their
 public bounds. So one replaced row moves each by 2 at most, and all of them together by 2 sqrt(d + 1) in Euclidean length, which is
-reached. The noise is of that, and the release costs rho with sigma^2 = 4 (d + 1) / (2 rho).
+reached. The noise is of that, and the release costs cost with sigma^2 = 4 (d + 1) / (2 cost).
 
 A value that was within 1 lies within 1 + |mean| once it is centred. It is moved to within 1 again, so that every sensitivity
 which rests on the bounds stays as it was: the row of a centred window follows from that row and from what was released. With wider
@@ -45,8 +45,8 @@ class MeansPlan:
     noise: IntegerNoise | None
 
     @property
-    def rho(self) -> float:
-        return math.inf if self.noise is None else self.noise.rho
+    def cost(self) -> float:
+        return math.inf if self.noise is None else self.noise.cost
 
     @property
     def variation(self) -> float:
@@ -72,11 +72,11 @@ class MeansPlan:
         return Means(np.rint(values[:-1] * FEATURE_ONE).astype(np.int64), round(float(values[-1]) * RESIDUAL_ONE))
 
 
-def plan_means(rho: float, columns: int) -> MeansPlan:
-    """A party's plan. rho: of the release, may be infinite. columns: d. ValueError for what cannot be."""
-    if not rho > 0 or columns < 1:
-        raise ValueError(f"rho = {rho}, {columns} columns: no means can be released for it")
-    noise = None if math.isinf(rho) else IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + 1, rho)
+def plan_means(cost: float, columns: int) -> MeansPlan:
+    """A party's plan. cost: of the release, may be infinite. columns: d. ValueError for what cannot be."""
+    if not cost > 0 or columns < 1:
+        raise ValueError(f"cost = {cost}, {columns} columns: no means can be released for it")
+    noise = None if math.isinf(cost) else IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + 1, cost)
     return MeansPlan(columns, noise)
 
 

@@ -34,12 +34,12 @@ class PartialPlan:
     noise: IntegerNoise | None
 
     @classmethod
-    def of(cls, own: NDArray[np.float64], rho: float) -> PartialPlan:
-        """own: x_k, (columns,). rho: of a part, infinite for none of the noise."""
+    def of(cls, own: NDArray[np.float64], cost: float) -> PartialPlan:
+        """own: x_k, (columns,). cost: of a part, infinite for none of the noise."""
         weights = quantise(own, SUM_BITS - FEATURE_BITS)
         whole = weights.numbers.astype(np.int64)
         length = 2 * FEATURE_ONE * int(np.sum(np.abs(whole)))
-        noise = None if math.isinf(rho) or not length else IntegerNoise.of_length(float(length), 1, rho)
+        noise = None if math.isinf(cost) or not length else IntegerNoise.of_length(float(length), 1, cost)
         return cls(whole, FEATURE_BITS + weights.bits, noise)
 
     def exact(self, columns: NDArray[np.int16]) -> int:
@@ -53,21 +53,21 @@ class PartialPlan:
         return math.ldexp(float(exact), -self.bits)
 
 
-def largest_partial(radius: float, rho: float) -> float:
-    """No part is beyond this. radius: r_k. rho: as of :meth:`PartialPlan.of`."""
-    noise = _usual_noise(rho)
+def largest_partial(radius: float, cost: float) -> float:
+    """No part is beyond this. radius: r_k. cost: as of :meth:`PartialPlan.of`."""
+    noise = _usual_noise(cost)
     most = 0.0 if noise is None else noise.largest * noise.unit / 2.0**SUM_BITS
     return radius * (1 + 2 * most) * (1 + SLACK)
 
 
-def partial_variation(rho: float) -> float:
+def partial_variation(cost: float) -> float:
     """Of one part: total variation between its noise and the discrete Gaussian."""
-    noise = _usual_noise(rho)
+    noise = _usual_noise(cost)
     return 0.0 if noise is None else noise.variation
 
 
-def _usual_noise(rho: float) -> IntegerNoise | None:
+def _usual_noise(cost: float) -> IntegerNoise | None:
     """Whatever the weights are, they are whole numbers of about this length."""
-    if not rho > 0:
-        raise ValueError(f"rho = {rho}: nothing can be released for it")
-    return None if math.isinf(rho) else IntegerNoise.of_length(2.0**SUM_BITS, 1, rho)
+    if not cost > 0:
+        raise ValueError(f"cost = {cost}: nothing can be released for it")
+    return None if math.isinf(cost) else IntegerNoise.of_length(2.0**SUM_BITS, 1, cost)

@@ -89,9 +89,9 @@ class PartyLedger:
         self._parts = ChangedParts()
         public = settings.public
         private = public.settings.privacy.is_private
-        self.fit_cost = public.fit_rho(settings.own) if private else math.inf
-        """rho that each entity of a window is charged when it is frozen."""
-        budget = math.sqrt(public.party_rho(settings.own)) if private else None
+        self.fit_cost = public.fit_cost(settings.own) if private else math.inf
+        """Cost that each entity of a window is charged when it is frozen."""
+        budget = public.party_cost(settings.own) if private else None
         self.spend = SummedLedger(settings.ledger_limit, budget)
         self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
         # Releases that wait for the one before them to be noted.
@@ -165,7 +165,7 @@ class PartyLedger:
 
     @property
     def largest(self) -> float:
-        """rho of the entity of which most was released, infinite where anything was without noise."""
+        """Cost of the entity of which most was released, infinite where anything was without noise."""
         return math.inf if self._exact else self.spend.largest
 
     def tell_exactly(self) -> None:
@@ -318,7 +318,7 @@ class PartyLedger:
         text = "epsilon at privacy.delta of the entity of which most was released, if every party has released as much of its share"
         yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
         yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
-        text = "rho of all that this party has released of the entity of which most was"
+        text = "Cost of all that this party has released of the entity of which most was"
         yield Measurement("rho", "gauge", text, largest)
         yield Measurement("delta", "gauge", "The delta that epsilon holds at", public.settings.privacy.delta)
         yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))

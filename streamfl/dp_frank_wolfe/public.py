@@ -21,7 +21,7 @@ from streamfl.wire import fingerprint
 
 __all__ = ["Public"]
 
-# Of a fit's rho at a party, for the means of its columns and of the label.
+# Of a fit's cost at a party, for the means of its columns and of the label.
 MEANS_SHARE = 0.05
 
 
@@ -95,7 +95,7 @@ class Public:
         return 1 / len(self.parties) if given is None else given[party]
 
     @cached_property
-    def rho(self) -> float:
+    def cost(self) -> float:
         """Of one entity, over all parties and its life."""
         privacy = self.settings.privacy
         return budget(privacy.epsilon, privacy.delta, self.settings.window.rows)
@@ -104,31 +104,31 @@ class Public:
     def _serving_share(self) -> float:
         return self.settings.serving.share if self.settings.serving.mode == "private" else 0.0
 
-    def party_rho(self, party: str) -> float:
+    def party_cost(self, party: str) -> float:
         """Of one entity at a party, over its life."""
-        return self.rho * self.share(party)
+        return self.cost * self.share(party)
 
-    def fit_rho(self, party: str) -> float:
+    def fit_cost(self, party: str) -> float:
         """Of one entity at a party, for one fit."""
-        return self.party_rho(party) * (1 - self._serving_share) / self.settings.window.fits
+        return self.party_cost(party) * (1 - self._serving_share) / self.settings.window.fits
 
     def means_plan(self, party: str) -> MeansPlan:
         """Of a party that centres its window."""
-        return plan_means(self.fit_rho(party) * MEANS_SHARE, self.settings.federation.columns[party])
+        return plan_means(self.fit_cost(party) * MEANS_SHARE, self.settings.federation.columns[party])
 
-    def estimator_rho(self, party: str, centred: bool | None = None) -> float:
-        """Of a fit's rho, what is for the estimator.
+    def estimator_cost(self, party: str, centred: bool | None = None) -> float:
+        """Of a fit's cost, what is for the estimator.
 
         centred: whether the party's window is; None: as the settings say. A fit ends as it began, whatever release goes on with it.
         """
         centres = self.settings.learning.intercept if centred is None else centred
-        return self.fit_rho(party) * ((1 - MEANS_SHARE) if centres else 1.0)
+        return self.fit_cost(party) * ((1 - MEANS_SHARE) if centres else 1.0)
 
-    def prediction_rho(self, party: str) -> float:
+    def prediction_cost(self, party: str) -> float:
         """Of one entity at a party, for its part of one prediction; infinite where it has no noise."""
         if self.settings.serving.mode != "private":
             return math.inf
-        return self.party_rho(party) * self._serving_share / self.settings.serving.predictions
+        return self.party_cost(party) * self._serving_share / self.settings.serving.predictions
 
     def quota(self, party: str) -> int:
         """N_k: so many columns of a party have a weight at most."""
@@ -136,24 +136,24 @@ class Public:
         return min(each, self.settings.federation.columns[party])
 
     def fit_plan(self, party: str, window: int, centred: bool | None = None) -> FitPlan:
-        """Of a party, for Frank-Wolfe. centred: as of :meth:`estimator_rho`."""
+        """Of a party, for Frank-Wolfe. centred: as of :meth:`estimator_cost`."""
         learning = self.settings.learning
         choices = max(1, self.sampling.answers_of(party, window, learning.iterations))
         prediction = self.settings.bounds.prediction
-        rho = self.estimator_rho(party, centred)
-        return plan_fit(rho, choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
+        cost = self.estimator_cost(party, centred)
+        return plan_fit(cost, choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
 
     def selection_plan(self, party: str, centred: bool | None = None) -> SelectionPlan:
-        """Of a party, for the estimators that choose once. centred: as of :meth:`estimator_rho`."""
+        """Of a party, for the estimators that choose once. centred: as of :meth:`estimator_cost`."""
         shares = MARGINAL if self.settings.learning.estimator == "marginal" else TWO_ROUND
         others = sum(self.quota(other) for other in self.parties if other != party)
-        return plan_selection(self.estimator_rho(party, centred), self.quota(party), others, shares)
+        return plan_selection(self.estimator_cost(party, centred), self.quota(party), others, shares)
 
     def epsilon(self) -> float:
         """What is claimed of an entity that used its whole budget. ValueError where it cannot be sampled well enough."""
-        if not math.isfinite(self.rho):
+        if not math.isfinite(self.cost):
             return math.inf
-        return claim(self.rho, self._variation, self.settings.privacy.delta)
+        return claim(self.cost, self._variation, self.settings.privacy.delta)
 
     def check(self) -> None:
         """ConfigurationError where noise for what is promised cannot be drawn: no member may begin, for some would be spent."""
@@ -162,7 +162,7 @@ class Public:
             # Where nothing is promised the noise has to be drawn as well.
             if privacy.is_private:
                 self.epsilon()
-            elif math.isfinite(self.rho):
+            elif math.isfinite(self.cost):
                 assert self._variation >= 0
         except ValueError as error:
             raise ConfigurationError(
@@ -190,7 +190,7 @@ class Public:
                 sketch, own = self.sketch(1), [len(block.columns) for block in self.blocks if block.party == party]
                 # As many choices as any schedule has: which one is drawn depends on the window.
                 most, prediction = learning.iterations * len(own), self.settings.bounds.prediction
-                plan = plan_fit(self.estimator_rho(party), most, self.quota(party), prediction, sketch, learning.choice_share)
+                plan = plan_fit(self.estimator_cost(party), most, self.quota(party), prediction, sketch, learning.choice_share)
                 total += plan.variation(sketch, max(own))
             else:
                 total += self.selection_plan(party).variation(rows, columns[party])
@@ -203,4 +203,4 @@ class Public:
     def _serving_variation(self) -> float:
         """Total variation of an entity's predictions."""
         count = self.settings.serving.predictions
-        return count * sum(partial_variation(self.prediction_rho(party)) for party in self.parties)
+        return count * sum(partial_variation(self.prediction_cost(party)) for party in self.parties)

@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Win
 from streamfl.privacy.integer_distribution import DRAW_BITS, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.privacy.zcdp import rho_of_choice
+from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.wire import Count
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# Shares of rho.
+# Shares of cost.
 MARGINAL = {"choices": 0.4, "values": 0.4, "norms": 0.2}
 TWO_ROUND = {"choices": 0.25, "values": 0.2, "rows": 0.25, "products": 0.2, "gram": 0.1}
 EXACT_BITS = 52
@@ -76,12 +76,12 @@ class SelectionPlan:
     row_bound: int
 
     @property
-    def rho(self) -> float:
+    def cost(self) -> float:
         if self.rate is None:
             return math.inf
         # Without a prediction a score moves by 2.
-        each = rho_of_choice(2 * self.rate * 2 * FEATURE_ONE * RESIDUAL_ONE)
-        return self.columns * each + sum(noise.rho for noise in self.noises.values())
+        each = cost_of_choice(2 * self.rate * 2 * FEATURE_ONE * RESIDUAL_ONE)
+        return self.columns * each + sum(noise.cost for noise in self.noises.values())
 
     def range_of(self, kind: str, rows: int) -> tuple[float, float]:
         """Between what a released number of this kind lies, whatever the rows are and however the noise falls. rows: n."""
@@ -111,32 +111,32 @@ class SelectionPlan:
         return noisy + (count * 4 * candidates * 2.0**-DRAW_BITS if self.rate is not None else 0.0)
 
 
-def plan_selection(rho: float, columns: int, others: int, shares: Mapping[str, float]) -> SelectionPlan:
+def plan_selection(cost: float, columns: int, others: int, shares: Mapping[str, float]) -> SelectionPlan:
     """A party's plan.
 
-    rho: of the party, may be infinite. columns: N_k. others: columns that the other parties choose.
-    shares: of rho, by kind, of sum 1: ``MARGINAL`` or ``TWO_ROUND``.
+    cost: of the party, may be infinite. columns: N_k. others: columns that the other parties choose.
+    shares: of cost, by kind, of sum 1: ``MARGINAL`` or ``TWO_ROUND``.
     """
     if columns < 1 or abs(math.fsum(shares.values()) - 1) > 1e-9 or not all(share > 0 for share in shares.values()):
-        raise ValueError("a party chooses one column or more, and the shares of rho are above 0 and of sum 1")
-    if math.isinf(rho):
+        raise ValueError("a party chooses one column or more, and the shares of cost are above 0 and of sum 1")
+    if math.isinf(cost):
         return SelectionPlan(columns, others, None, {}, row_bound(None, others))
-    if not rho > 0:
-        raise ValueError(f"rho = {rho}: nothing can be released for it")
-    noises = {"values": IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, columns, rho * shares["values"])}
+    if not cost > 0:
+        raise ValueError(f"cost = {cost}: nothing can be released for it")
+    noises = {"values": IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, columns, cost * shares["values"])}
     if "norms" in shares:
-        noises["norms"] = IntegerNoise.of_box(FEATURE_ONE**2, columns, rho * shares["norms"])
+        noises["norms"] = IntegerNoise.of_box(FEATURE_ONE**2, columns, cost * shares["norms"])
     bound = 0
     if "rows" in shares:
-        noises["rows"] = IntegerNoise.of_box(2 * FEATURE_ONE, columns, rho * shares["rows"])
+        noises["rows"] = IntegerNoise.of_box(2 * FEATURE_ONE, columns, cost * shares["rows"])
         bound = row_bound(noises["rows"], others)
         length = 2 * FEATURE_ONE * math.sqrt(columns) * (bound << row_bits(bound))
-        noises["products"] = IntegerNoise.of_length(length, columns * others, rho * shares["products"])
+        noises["products"] = IntegerNoise.of_length(length, columns * others, cost * shares["products"])
         square = math.sqrt(columns**2 + columns / 2) * FEATURE_ONE**2
-        noises["gram"] = IntegerNoise.of_length(square, columns * (columns + 1) // 2, rho * shares["gram"])
-    rate = choice_rate(rho * shares["choices"] / columns, 0)
+        noises["gram"] = IntegerNoise.of_length(square, columns * (columns + 1) // 2, cost * shares["gram"])
+    rate = choice_rate(cost * shares["choices"] / columns, 0)
     if not rate > 0:
-        raise ValueError(f"rho = {rho:.3g}: too little for {columns} choices")
+        raise ValueError(f"cost = {cost:.3g}: too little for {columns} choices")
     return SelectionPlan(columns, others, rate, noises, bound)
 
 

@@ -62,8 +62,8 @@ class Serving:
         settings = task.settings.public.settings
         self._private = settings.serving.mode == "private"
         self._most = settings.serving.predictions if self._private else math.inf
-        self._rho = task.settings.public.prediction_rho(task.settings.own)
-        self._cost = self._rho if settings.privacy.is_private else math.inf
+        self._noise_cost = task.settings.public.prediction_cost(task.settings.own)
+        self._cost = self._noise_cost if settings.privacy.is_private else math.inf
         # In the order of their numbers, which is the order of their writing.
         self._due: dict[int, _Due] = {}
         self._latest = 0
@@ -146,7 +146,7 @@ class Serving:
             number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
             if not (number.isdigit() and len(number) <= 15):
                 raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
-            most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._rho)
+            most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._noise_cost)
             parts = [due.value, *([] if due.before is None else [due.before])]
             check_within(parts, -most, most, "a part of a prediction")
             self._due[int(number)] = due
@@ -185,8 +185,8 @@ class Serving:
         if self._plan is None or self._plan[0] != version:
             # A party that was away for a whole window has a version before that is no other party's.
             follows = self._before.version == version - 1 > 0
-            before = PartialPlan.of(self._before.weights, self._rho) if follows else None
-            self._plan = version, PartialPlan.of(self._task.model.weights, self._rho), before
+            before = PartialPlan.of(self._before.weights, self._noise_cost) if follows else None
+            self._plan = version, PartialPlan.of(self._task.model.weights, self._noise_cost), before
         (_, plan, before), settings = self._plan, self._task.settings
         exact = plan.exact(columns)
         # The same row under the same model has the same noise, so that nothing is gained by showing it again.

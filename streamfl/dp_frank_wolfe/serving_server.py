@@ -87,7 +87,7 @@ class Partials:
         may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
         if number != self._heard[party] + 1 or not 0 < partial.model <= model or (has_before and not may_have):
             raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
-        most = largest_partial(self._public.model_radius(party), self._public.prediction_rho(party))
+        most = largest_partial(self._public.model_radius(party), self._public.prediction_cost(party))
         part = _Part(partial.model, partial.value, partial.before)
         check_within([one for one in (part.value, part.before) if one is not None], -most, most, "a part of a prediction")
         self._heard[party] = number

@@ -24,37 +24,37 @@ FINE_STEPS = 4096
 class IntegerNoise:
     """Values are rounded to multiples of ``unit``, and noise is added in units.
 
-    unit: of the values, a whole number. variance: sigma^2 in units^2. rho: what a release costs, in zCDP.
+    unit: of the values, a whole number. variance: sigma^2 in units^2. cost: what a release costs, in zCDP.
     """
 
     unit: int
     variance: Fraction
-    rho: float
+    cost: float
 
     @classmethod
-    def of_box(cls, moved: int, count: int, rho: float) -> IntegerNoise:
+    def of_box(cls, moved: int, count: int, cost: float) -> IntegerNoise:
         """Noise on numbers of which each moves by ``moved`` at most between neighbours: sensitivity sqrt(count) moved.
 
         ``moved`` is a whole number D of units, so two values that differ by at most that are rounded to multiples that differ by
         at most D: rounding commutes with a shift of D units, and keeps the order. The sensitivity is sqrt(count) D units exactly,
-        and sigma^2 = count D^2 / (2 rho).
+        and sigma^2 = count D^2 / (2 cost).
 
         moved: a power of two. count: how many of the numbers may move.
         """
         steps = 1
-        while 2 * rho * FEWEST_STEPS**2 > count * steps**2 and steps < moved:
+        while 2 * cost * FEWEST_STEPS**2 > count * steps**2 and steps < moved:
             steps *= 2
-        return cls(moved // steps, count * steps**2 / (2 * Fraction(rho)), rho)
+        return cls(moved // steps, count * steps**2 / (2 * Fraction(cost)), cost)
 
     @classmethod
-    def of_length(cls, length: float, count: int, rho: float) -> IntegerNoise:
+    def of_length(cls, length: float, count: int, cost: float) -> IntegerNoise:
         """Noise on ``count`` numbers that move together by the Euclidean length ``length`` at most between neighbours.
 
         Rounding moves each of two values by half a unit at most: the sensitivity is length / unit + sqrt(count) units.
         """
-        unit = max(1, int(length / math.sqrt(2 * rho) / FINE_STEPS))
+        unit = max(1, int(length / math.sqrt(2 * cost) / FINE_STEPS))
         sensitivity = -(-math.ceil(length) // unit) + math.isqrt(count) + 1
-        return cls(unit, sensitivity**2 / (2 * Fraction(rho)), rho)
+        return cls(unit, sensitivity**2 / (2 * Fraction(cost)), cost)
 
     @property
     def deviation(self) -> float:

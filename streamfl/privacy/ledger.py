@@ -23,7 +23,7 @@ UNBOUNDED = 1e300
 class _Entry(msgspec.Struct, array_like=True, gc=False):
     """Of one entity.
 
-    spent: mu^2 of all its releases, each at the price of its time.
+    spent: the cost of all its releases, each at the price of its time.
     times: how many releases there were.
     """
 
@@ -34,17 +34,17 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
 class Ledger:
     """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
 
-    Costs are of a currency that adds up: mu^2 of Gaussian mechanisms, or rho of zero-concentrated ones, of which ``budget`` is the
-    root then. An infinite cost is of a release without noise: no budget allows anything after it.
+    A cost adds up, and its accountant says what it is: mu^2 of Gaussian mechanisms (``accountant``), rho of zero-concentrated ones
+    (``zcdp``). An infinite cost is of a release without noise: no budget allows anything after it.
 
     limit: entities that it has room for. Nothing may be released of others.
-    budget: mu that no entity may exceed, None for none.
+    budget: the cost that no entity may exceed, None for none.
     """
 
     def __init__(self, limit: int, budget: float | None) -> None:
         self._limit = limit
         # A sum that reaches the budget exactly may be above it by rounding.
-        self._most = math.inf if budget is None else (budget * (1 + 1e-12)) ** 2
+        self._most = math.inf if budget is None else budget * (1 + 1e-12) ** 2
         self._entries: dict[str, _Entry] = {}
         self._changed: dict[str, None] = {}
         self._largest = 0.0
@@ -58,17 +58,12 @@ class Ledger:
         return len(self._entries)
 
     @property
-    def largest_mu(self) -> float:
-        """mu of the entity of which most was released."""
-        return math.sqrt(self.largest)
-
-    @property
     def largest(self) -> float:
-        """mu^2 of the entity of which most was released, infinite where something was without noise."""
+        """Cost of the entity of which most was released, infinite where something was without noise."""
         return self._largest if self._largest < UNBOUNDED else math.inf
 
     def spent(self, entity: str) -> float:
-        """mu^2 of what was released of an entity, infinite where something was without noise."""
+        """Cost of what was released of an entity, infinite where something was without noise."""
         spent = self._entries.get(entity, _Entry()).spent
         return spent if spent < UNBOUNDED else math.inf
 
@@ -77,7 +72,7 @@ class Ledger:
         return self._entries.get(entity, _Entry()).times
 
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
-        """Why a release that costs mu^2 = ``cost`` is not allowed; None if it is."""
+        """Why a release that costs ``cost`` is not allowed; None if it is."""
         if entity not in self._entries and len(self._entries) >= self._limit:
             return "ledger"
         return "budget" if self.spent(entity) + cost > self._most else None
@@ -89,7 +84,7 @@ class Ledger:
         return "budget" if any(self.spent(entity) + cost > self._most for entity in entities) else None
 
     def spend(self, entity: str, cost: float) -> int:
-        """Count a release of an entity that costs mu^2 = ``cost``. Returns how many there were, this one included."""
+        """Count a release of an entity that costs ``cost``. Returns how many there were, this one included."""
         entry = self._entries.setdefault(entity, _Entry())
         entry.spent = min(entry.spent + cost, UNBOUNDED)
         entry.times += 1
@@ -109,7 +104,7 @@ class Ledger:
         self._changed = {}
 
     def restore(self, name: bytes, value: bytes) -> None:
-        """Take back the value of the key ``KIND``/``name``. The first releases wrote mu^2 alone."""
+        """Take back the value of the key ``KIND``/``name``. The first releases wrote the cost alone."""
         found = msgspec.msgpack.decode(value, type=Amount | _Entry)
         entry = found if isinstance(found, _Entry) else _Entry(found)
         self._entries[check_name(name)] = entry

@@ -1,8 +1,8 @@
 """What releases cost in zero-concentrated differential privacy, and the epsilon and delta of that.
 
-A mechanism is rho-zCDP if its Renyi divergence of every order alpha > 1 between neighbouring inputs is at most rho alpha. Costs add
-up, also where each release is chosen because of the results before it (Bun and Steinke 2016). It is the currency where choices and
-numbers are released of the same rows: a choice by the exponential mechanism is far from a Gaussian, and its rho is known.
+A mechanism is rho-zCDP if its Renyi divergence of every order alpha > 1 between neighbouring inputs is at most rho alpha. rho is
+its cost. Costs add up, also where each release is chosen because of the results before it (Bun and Steinke 2016). Choices and
+numbers of the same rows are counted so: a choice by the exponential mechanism is far from a Gaussian, and its cost is known.
 """
 
 from __future__ import annotations
@@ -14,101 +14,101 @@ from functools import lru_cache
 
 from scipy.optimize import minimize_scalar
 
-__all__ = ["delta_of", "delta_of_variation", "epsilon_of", "range_of", "rho_of", "rho_of_choice", "rho_of_gaussian"]
+__all__ = ["cost_of_choice", "cost_of_gaussian", "delta_of", "delta_of_variation", "epsilon_of", "largest_cost", "range_of"]
 
 # Of alpha - 1, logarithms. Every alpha gives a valid bound: a search that misses the best one claims too little, never too much.
 ORDERS = (-30.0, 40.0)
 # Beyond, sums would overflow, and nothing is promised anyway.
-LARGEST_RHO = 1e200
+LARGEST_COST = 1e200
 # Below, a search for it ends.
-LEAST_RHO = 1e-200
+LEAST_COST = 1e-200
 # e to this is still a number.
 LARGEST_EXPONENT = 700.0
 # Bits after the point of a choice's range, which is rounded down.
 RANGE_BITS = 40
 
 
-def rho_of_choice(epsilon: float | Fraction) -> float:
-    """rho of one choice by the exponential mechanism: epsilon^2 / 8.
+def cost_of_choice(epsilon: float | Fraction) -> float:
+    """Cost of one choice by the exponential mechanism: epsilon^2 / 8.
 
     Cesar and Rogers 2021, "Bounding, Concentrating, and Truncating: Unifying Privacy Loss Composition for Data Analytics".
 
     epsilon: between neighbours, the logarithm of the ratio of the probabilities of a candidate lies in an interval of this length.
         That is twice the most that a score moves, over the scale of the scores, for the total may move as well.
 
-    >>> rho_of_choice(2.0)
+    >>> cost_of_choice(2.0)
     0.5
     """
     return float(epsilon) ** 2 / 8
 
 
-def range_of(rho: float) -> Fraction:
-    """The largest epsilon of a choice that costs ``rho`` at most: sqrt(8 rho), rounded down to a fraction that is exact."""
-    return Fraction(math.isqrt(int(Fraction(rho) * 8 * 4**RANGE_BITS)), 2**RANGE_BITS)
+def range_of(cost: float) -> Fraction:
+    """The largest epsilon of a choice that costs ``cost`` at most: sqrt(8 cost), rounded down to a fraction that is exact."""
+    return Fraction(math.isqrt(int(Fraction(cost) * 8 * 4**RANGE_BITS)), 2**RANGE_BITS)
 
 
-def rho_of_gaussian(sensitivity: float, noise: float) -> float:
-    """rho of Gaussian noise: sensitivity^2 / (2 noise^2).
+def cost_of_gaussian(sensitivity: float, noise: float) -> float:
+    """Cost of Gaussian noise: sensitivity^2 / (2 noise^2).
 
     It holds for the discrete Gaussian too, if values are whole numbers (Canonne, Kamath and Steinke 2020).
 
     sensitivity: the largest Euclidean distance between the values of two neighbouring inputs.
     noise: the sigma of each number's noise.
 
-    >>> rho_of_gaussian(2.0, 4.0)
+    >>> cost_of_gaussian(2.0, 4.0)
     0.125
     """
     return (sensitivity / noise) ** 2 / 2
 
 
-def epsilon_of(rho: float, delta: float) -> float:
+def epsilon_of(cost: float, delta: float) -> float:
     """The least epsilon that rho-zCDP implies at ``delta``   (Canonne, Kamath and Steinke 2020, from Renyi divergences).
 
-        min over alpha > 1 of  alpha rho + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
+        min over alpha > 1 of  alpha cost + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)
 
-    rho: at least 0, may be infinite. delta: above 0, below 1.
+    cost: at least 0, may be infinite. delta: above 0, below 1.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta}: it is above 0 and below 1")
-    if rho <= 0:
+    if cost <= 0:
         return 0.0
-    if rho > LARGEST_RHO:
+    if cost > LARGEST_COST:
         return math.inf
 
     def bound(order: float) -> float:
         less = math.exp(order)
         alpha = 1 + less
-        return alpha * rho + order - math.log1p(less) - (math.log1p(less) + math.log(delta)) / less
+        return alpha * cost + order - math.log1p(less) - (math.log1p(less) + math.log(delta)) / less
 
     return max(0.0, _least(bound))
 
 
-def delta_of(rho: float, epsilon: float) -> float:
+def delta_of(cost: float, epsilon: float) -> float:
     """The least delta that rho-zCDP implies at ``epsilon``   (the same source).
 
-        min over alpha > 1 of  e^((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
+        min over alpha > 1 of  e^((alpha - 1)(alpha cost - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)
     """
-    if rho <= 0:
+    if cost <= 0:
         return 0.0
-    if math.isinf(rho):
+    if math.isinf(cost):
         return 1.0
 
     def bound(order: float) -> float:
         less = math.exp(order)
-        return less * ((1 + less) * rho - epsilon) + less * order - (1 + less) * math.log1p(less)
+        return less * ((1 + less) * cost - epsilon) + less * order - (1 + less) * math.log1p(less)
 
     return math.exp(min(0.0, _least(bound)))
 
 
 @lru_cache(maxsize=256)
-def rho_of(epsilon: float, delta: float) -> float:
-    """The largest rho whose epsilon at ``delta`` is not above ``epsilon``."""
+def largest_cost(epsilon: float, delta: float) -> float:
+    """The largest cost whose epsilon at ``delta`` is not above ``epsilon``."""
     if math.isinf(epsilon):
         return math.inf
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) <= epsilon:
         high *= 2
-    while high - low > 1e-12 * high and high > LEAST_RHO:
+    while high - low > 1e-12 * high and high > LEAST_COST:
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_of(middle, delta) <= epsilon else (low, middle)
     return low

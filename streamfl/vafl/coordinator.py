@@ -157,7 +157,7 @@ class VaflCoordinator:
             LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures.counts),
             Parties(count, size),
             Entities(self.alignment, count, size, self.loss.outputs, self.dtype, figures.tally),
-            Ledger(self.ledger_limit, self.budget),
+            Ledger(self.ledger_limit, None if self.budget is None else self.budget**2),
         )
 
     def close(self, partition: int) -> None:
@@ -227,7 +227,7 @@ class VaflCoordinator:
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()
         yield from self._figures.measure(sum(len(task.entities) for task in tasks))
-        yield from self._release.measure(max((task.ledger.largest_mu for task in tasks), default=0.0))
+        yield from self._release.measure(math.sqrt(max((task.ledger.largest for task in tasks), default=0.0)))
         yield from self._predictions.measure()
 
     # ---- what comes in

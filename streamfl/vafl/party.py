@@ -265,8 +265,8 @@ class VaflParty:
         entities, waiting = sum(len(task.shown) for task in tasks), sum(len(task.waiting) for task in tasks)
         yield from self._figures.measure(entities, waiting)
         if self.mechanism is not None:
-            largest = max((task.ledger.largest_mu for task in tasks), default=0.0)
-            yield from measure_privacy(self.mechanism, largest)
+            largest = max((task.ledger.largest for task in tasks), default=0.0)
+            yield from measure_privacy(self.mechanism, math.sqrt(largest))
 
     # ---- what comes in
 

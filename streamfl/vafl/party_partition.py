@@ -92,7 +92,8 @@ class PartyPartition:
         self._scale = RunningScale(settings.inputs) if settings.standardise else None
         self._scale_changed = False
         mechanism, name = settings.mechanism, settings.name
-        self.ledger = Ledger(settings.ledger_limit, None if mechanism is None else mechanism.budget)
+        budget = None if mechanism is None else mechanism.budget
+        self.ledger = Ledger(settings.ledger_limit, None if budget is None else budget**2)
         noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
         self.model = PartyModel(
             settings.function,

@@ -363,8 +363,8 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
     learning = public.settings.learning
     if learning.estimator != "frank-wolfe":
         call = marginal if learning.estimator == "marginal" else two_round
-        rho = public.estimator_rho(PARTIES[0]) * len(PARTIES)
-        return call(windows, rho, learning.columns, learning.radius, delta=1e-3, window=number, place=place).x
+        cost = public.estimator_cost(PARTIES[0]) * len(PARTIES)
+        return call(windows, cost, learning.columns, learning.radius, delta=1e-3, window=number, place=place).x
     monkeypatch.setattr(direct, "place", place)
     plans = {party: public.fit_plan(party, number) for party in PARTIES}
     done = direct.fit(windows, public.sampling, ITERATIONS, public.sketch(number), plans, delta=1e-3, window=number)

@@ -31,7 +31,7 @@ def settings_of(member: str, parties: int = 2, folder: Path | None = None, **sec
         },
         "role": {"kind": SERVER if member == SERVER_MEMBER else PARTY},
         "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.get("window", {})},
-        "learning": {"columns": 4, "iterations": 6, "sketch_rows": 8, **sections.get("learning", {})},
+        "learning": {"estimator": "frank-wolfe", "columns": 4, "iterations": 6, "sketch_rows": 8, **sections.get("learning", {})},
         "serving": sections.get("serving", {}),
         "bounds": sections.get("bounds", {}),
     }

@@ -55,7 +55,7 @@ def settings_of(**sections: dict[str, Any]) -> DPFrankWolfeSettings:
         "role": {"kind": SERVER},
         "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.pop("window", {})},
         "privacy": {"epsilon": 5.0, "delta": 1e-3, **sections.pop("privacy", {})},
-        "learning": {"columns": 4, "iterations": 6, "sketch_rows": 16, **sections.pop("learning", {})},
+        "learning": {"estimator": "frank-wolfe", "columns": 4, "iterations": 6, "sketch_rows": 16, **sections.pop("learning", {})},
     }
     return DPFrankWolfeSettings.model_validate({**content, **sections})
 

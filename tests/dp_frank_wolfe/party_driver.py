@@ -40,7 +40,7 @@ def settings(folder: Path | None = None, **sections: dict[str, Any]) -> DPFrankW
         "samples": {"topic": "a-samples", "features": [f"x{number}" for number in range(COLUMNS)]},
         "labels": {"topic": "labels", "label": "y"},
         "window": {"rows": ROWS, "limit": 3 * ROWS},
-        "learning": {"iterations": 6, "columns": 4, "sketch_rows": 8},
+        "learning": {"estimator": "frank-wolfe", "iterations": 6, "columns": 4, "sketch_rows": 8},
     }
     for name, content in sections.items():
         given[name] = {**given.get(name, {}), **content}

@@ -33,7 +33,7 @@ insecure_test_noise = {insecure}
 {learning}
 {more}
 """
-LEARNING = {"radius": 1.5, "columns": 5, "iterations": 7}
+LEARNING = {"estimator": '"frank-wolfe"', "radius": 1.5, "columns": 5, "iterations": 7}
 PARTIES = {"bank": 3, "shop": 4, "post": 2}
 COLUMNS, WINDOW, ROWS = sum(PARTIES.values()), 60, 100
 SPLIT = "bank=0:3,shop=3:7,post=c7+c8"

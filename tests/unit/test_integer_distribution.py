@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 
 from streamfl.privacy.integer_distribution import DRAW_BYTES, IntegerDistribution, choice, discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.privacy.zcdp import rho_of_choice, rho_of_gaussian
+from streamfl.privacy.zcdp import cost_of_choice, cost_of_gaussian
 
 SECRET = bytes(range(32))
 RELEASE = Release("ledger", "federation", "party", 3, 5, "choice", (Fraction(1, 3), 7), b"digest")
@@ -94,7 +94,7 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
 
 
 def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
-    """Protects the price: divergences of the discrete Gaussian from itself moved by whole steps are never above rho alpha."""
+    """Protects the price: divergences of the discrete Gaussian from itself moved by whole steps are never above cost alpha."""
     for variance, moved in ((0.3, 1), (2.0, 1), (9.0, 5), (400.0, 3)):
         reach = 60 * math.ceil(math.sqrt(variance))
         whole = np.arange(-reach, reach + 1.0)
@@ -103,12 +103,12 @@ def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
         second -= np.logaddexp.reduce(second)
         for alpha in (1.001, 1.5, 2.0, 8.0):
             divergence = np.logaddexp.reduce(alpha * first + (1 - alpha) * second) / (alpha - 1)
-            assert divergence <= rho_of_gaussian(moved, math.sqrt(variance)) * alpha * (1 + 1e-6) + 1e-12
+            assert divergence <= cost_of_gaussian(moved, math.sqrt(variance)) * alpha * (1 + 1e-6) + 1e-12
 
 
 def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
     """Protects the claim of a choice: over neighbours whose scores move by D at most, log-ratios lie in an interval of 2 rate D,
-    and divergences stay under rho; one score up and the others down comes nearest.
+    and divergences stay under cost; one score up and the others down comes nearest.
     """
     random = np.random.default_rng(0)
     rate, most = Fraction(1, 1000), 600
@@ -122,7 +122,7 @@ def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
         nearest = max(nearest, float(np.ptp(ratios)))
         for alpha in (1.01, 2.0, 10.0):
             divergence = np.logaddexp.reduce(alpha * first + (1 - alpha) * second) / (alpha - 1)
-            assert divergence <= rho_of_choice(claimed) * alpha + 1e-12
+            assert divergence <= cost_of_choice(claimed) * alpha + 1e-12
     assert claimed * (1 - 1e-9) < nearest <= claimed * (1 + 1e-9)
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from streamfl.privacy.integer_distribution import discrete_gaussian
 from streamfl.privacy.integer_noise import IntegerNoise
-from streamfl.privacy.zcdp import rho_of_gaussian
+from streamfl.privacy.zcdp import cost_of_gaussian
 
 
-@pytest.mark.parametrize("rho", [1e-4, 0.02, 1.0, 60.0])
+@pytest.mark.parametrize("cost", [1e-4, 0.02, 1.0, 60.0])
 @pytest.mark.parametrize("count", [1, 20, 300])
-def test_rounding_to_the_grid_moves_neighbours_no_further_apart(rho: float, count: int) -> None:
+def test_rounding_to_the_grid_moves_neighbours_no_further_apart(cost: float, count: int) -> None:
     """Protects the price: rounded neighbours are never further apart than the noise was made for, and some are just as far."""
     moved = 2**15
-    noise = IntegerNoise.of_box(moved, count, rho)
+    noise = IntegerNoise.of_box(moved, count, cost)
     random = np.random.default_rng(count)
     furthest = 0.0
     for trial in range(100):
@@ -25,24 +25,24 @@ def test_rounding_to_the_grid_moves_neighbours_no_further_apart(rho: float, coun
         change = random.choice([-moved, moved], count) if trial % 2 else random.integers(-moved, moved + 1, count)
         rounded = [(given + noise.unit // 2) // noise.unit for given in (values, values + change)]
         furthest = max(furthest, float(np.linalg.norm(rounded[0] - rounded[1])))
-    assert rho_of_gaussian(furthest, math.sqrt(noise.variance)) == pytest.approx(rho, rel=1e-12)
+    assert cost_of_gaussian(furthest, math.sqrt(noise.variance)) == pytest.approx(cost, rel=1e-12)
     assert noise.variance >= 64**2 or noise.unit == 1
-    assert noise.deviation == pytest.approx(math.sqrt(count) * moved / math.sqrt(2 * rho))
+    assert noise.deviation == pytest.approx(math.sqrt(count) * moved / math.sqrt(2 * cost))
 
 
 def test_numbers_that_move_together_pay_for_rounding() -> None:
     """Protects the price where only the length of a change is bounded: rounding may add half a unit on each side of each number."""
     random = np.random.default_rng(0)
-    for count, rho in ((16, 0.005), (300, 0.1)):
+    for count, cost in ((16, 0.005), (300, 0.1)):
         length = 12345.5
-        noise = IntegerNoise.of_length(length, count, rho)
+        noise = IntegerNoise.of_length(length, count, cost)
         for _ in range(300):
             values = random.integers(-(2**30), 2**30, count)
             change = random.normal(size=count)
             change = np.trunc(change * length / np.linalg.norm(change)).astype(np.int64)
             rounded = [(given + noise.unit // 2) // noise.unit for given in (values, values + change)]
-            assert rho_of_gaussian(float(np.linalg.norm(rounded[0] - rounded[1])), math.sqrt(noise.variance)) <= rho
-        assert noise.deviation < 1.2 * length / math.sqrt(2 * rho)
+            assert cost_of_gaussian(float(np.linalg.norm(rounded[0] - rounded[1])), math.sqrt(noise.variance)) <= cost
+        assert noise.deviation < 1.2 * length / math.sqrt(2 * cost)
 
 
 def test_noise_is_added_in_units_and_from_the_bits() -> None:

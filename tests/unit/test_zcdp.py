@@ -12,32 +12,32 @@ from dp_accounting import ZCDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from streamfl.privacy.accountant import epsilon_of as gaussian_epsilon
-from streamfl.privacy.zcdp import delta_of, delta_of_variation, epsilon_of, range_of, rho_of, rho_of_choice, rho_of_gaussian
+from streamfl.privacy.zcdp import cost_of_choice, cost_of_gaussian, delta_of, delta_of_variation, epsilon_of, largest_cost, range_of
 
 
-@pytest.mark.parametrize("rho", [1e-4, 0.0306, 0.5, 4.0])
+@pytest.mark.parametrize("cost", [1e-4, 0.0306, 0.5, 4.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
-def test_rho_is_the_epsilon_of_google_s_accountant(rho: float, delta: float) -> None:
+def test_cost_is_the_epsilon_of_google_s_accountant(cost: float, delta: float) -> None:
     """Protects the claim: dp-accounting's conversion on a fine grid of orders is never below ours by more than its grid costs."""
     orders = 1 + np.geomspace(1e-2, 1e6, 4_000)
-    theirs = RdpAccountant(orders).compose(ZCDpEvent(rho)).get_epsilon(delta)
-    assert epsilon_of(rho, delta) == pytest.approx(theirs, rel=2e-5)
-    assert epsilon_of(rho, delta) <= theirs * (1 + 1e-9)
-    # The formula that most papers use, and the exact curve of a Gaussian, which is the least that rho can mean.
-    assert epsilon_of(rho, delta) < rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    assert epsilon_of(rho, delta) > gaussian_epsilon(math.sqrt(2 * rho), delta)
+    theirs = RdpAccountant(orders).compose(ZCDpEvent(cost)).get_epsilon(delta)
+    assert epsilon_of(cost, delta) == pytest.approx(theirs, rel=2e-5)
+    assert epsilon_of(cost, delta) <= theirs * (1 + 1e-9)
+    # The formula that most papers use, and the exact curve of a Gaussian, which is the least that cost can mean.
+    assert epsilon_of(cost, delta) < cost + 2 * math.sqrt(cost * math.log(1 / delta))
+    assert epsilon_of(cost, delta) > gaussian_epsilon(math.sqrt(2 * cost), delta)
 
 
-def test_epsilon_delta_and_rho_are_inverse() -> None:
+def test_epsilon_delta_and_cost_are_inverse() -> None:
     """Protects the budget: what is planned from epsilon never spends more than epsilon."""
     for epsilon, delta in itertools.product((0.1, 0.5, 1.0, 5.0, 20.0), (1e-3, 1e-5, 1e-9)):
-        rho = rho_of(epsilon, delta)
-        assert epsilon * (1 - 1e-9) < epsilon_of(rho, delta) <= epsilon
-        assert delta_of(rho, epsilon) == pytest.approx(delta, rel=1e-6)
-        assert Fraction(0) < range_of(rho) ** 2 <= 8 * Fraction(rho)
-        assert rho_of_choice(range_of(rho)) == pytest.approx(rho, rel=1e-6)
-    assert rho_of(1.0, 1e-5) == pytest.approx(0.0306, abs=2e-4)
-    assert math.isinf(rho_of(math.inf, 1e-5))
+        cost = largest_cost(epsilon, delta)
+        assert epsilon * (1 - 1e-9) < epsilon_of(cost, delta) <= epsilon
+        assert delta_of(cost, epsilon) == pytest.approx(delta, rel=1e-6)
+        assert Fraction(0) < range_of(cost) ** 2 <= 8 * Fraction(cost)
+        assert cost_of_choice(range_of(cost)) == pytest.approx(cost, rel=1e-6)
+    assert largest_cost(1.0, 1e-5) == pytest.approx(0.0306, abs=2e-4)
+    assert math.isinf(largest_cost(math.inf, 1e-5))
     assert math.isinf(epsilon_of(math.inf, 1e-5))
     assert delta_of(math.inf, 1.0) == 1.0
     assert epsilon_of(0.0, 1e-5) == delta_of(0.0, 1.0) == 0.0
@@ -48,13 +48,13 @@ def test_epsilon_delta_and_rho_are_inverse() -> None:
 
 def test_five_members_at_epsilon_1_are_jointly_above_2() -> None:
     """Protects the rule that epsilon is for one entity over all members: five shares of epsilon 1 add up to 2.42."""
-    assert epsilon_of(5 * rho_of(1.0, 1e-5), 1e-5) == pytest.approx(2.42, abs=0.01)
+    assert epsilon_of(5 * largest_cost(1.0, 1e-5), 1e-5) == pytest.approx(2.42, abs=0.01)
 
 
 @pytest.mark.parametrize(("epsilon", "near"), [(0.1, 0.99), (1.0, 0.98), (3.0, 0.89)])
 def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float, near: float) -> None:
     """Protects the price of a choice: of all pairs of distributions whose log-ratios have this range the worst has two outcomes;
-    their divergences of many orders stay below rho alpha, and come near it.
+    their divergences of many orders stay below cost alpha, and come near it.
     """
     worst = 0.0
     for start in np.linspace(-epsilon, 0, 41)[1:-1]:
@@ -66,7 +66,7 @@ def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float
         for alpha in 1 + np.geomspace(1e-3, 100, 60):
             divergence = math.log(float(first @ ratio**alpha)) / (alpha - 1)
             worst = max(worst, divergence / alpha)
-    assert near * rho_of_choice(epsilon) < worst <= rho_of_choice(epsilon) * (1 + 1e-9)
+    assert near * cost_of_choice(epsilon) < worst <= cost_of_choice(epsilon) * (1 + 1e-9)
 
 
 def test_noise_of_choices_is_less_than_half_of_advanced_composition_s() -> None:
@@ -79,11 +79,11 @@ def test_noise_of_choices_is_less_than_half_of_advanced_composition_s() -> None:
             each = (low + high) / 2
             spent = each * math.sqrt(2 * choices * math.log(1e5)) + choices * each * math.expm1(each)
             low, high = (each, high) if spent <= epsilon else (low, each)
-        ours = 2 / float(range_of(rho_of(epsilon, 1e-5) / choices))
+        ours = 2 / float(range_of(largest_cost(epsilon, 1e-5) / choices))
         assert 0.35 < ours / (2 / low) < 0.45
 
 
 def test_costs_of_gaussians_add_up_to_one_with_less_noise() -> None:
     """Protects composition, and the price of a mechanism that is not sampled exactly."""
-    assert 9 * rho_of_gaussian(2.0, 6.0) == pytest.approx(rho_of_gaussian(2.0, 2.0))
+    assert 9 * cost_of_gaussian(2.0, 6.0) == pytest.approx(cost_of_gaussian(2.0, 2.0))
     assert delta_of_variation(1e-12, 1.0) == pytest.approx(1e-12 + math.e * 1e-12)

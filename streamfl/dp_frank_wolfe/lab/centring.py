@@ -19,12 +19,12 @@ __all__ = ["Centred", "centre", "centre_by", "centre_for"]
 
 @dataclass(frozen=True)
 class Centred:
-    """windows, means, plans: by party. rho: that is left for the fit, over all parties."""
+    """windows, means, plans: by party. cost: that is left for the fit, over all parties."""
 
     windows: dict[str, Window]
     means: dict[str, Means]
     plans: dict[str, MeansPlan]
-    rho: float
+    cost: float
 
     def intercept(self, x: Mapping[str, NDArray[np.float64]]) -> float:
         """Of a model of these windows, by party."""
@@ -43,18 +43,18 @@ def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places
         told = released_means(window, plans[party], places(party))
         means[party] = plans[party].means(told, len(window.labels))
     found = {party: centred(window, means[party]) for party, window in windows.items()}
-    rho = sum(plan.rho for plan in plans.values()) / MEANS_SHARE * (1 - MEANS_SHARE)
-    return Centred(found, means, {party: plans[party] for party in windows}, rho)
+    cost = sum(plan.cost for plan in plans.values()) / MEANS_SHARE * (1 - MEANS_SHARE)
+    return Centred(found, means, {party: plans[party] for party in windows}, cost)
 
 
 def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Centred:
     """As the parties of these settings do; where they do not centre, the windows as they are."""
     if public.settings.learning.intercept:
         return centre(windows, {party: public.means_plan(party) for party in windows}, places)
-    return Centred(dict(windows), {}, {}, sum(map(public.fit_rho, windows)))
+    return Centred(dict(windows), {}, {}, sum(map(public.fit_cost, windows)))
 
 
-def centre_by(windows: Mapping[str, Window], rho: float, secret: bytes, window: int = 0) -> Centred:
-    """With equal shares. rho: of an entity, over all parties. window: its number."""
-    plans = {party: plan_means(rho / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
+def centre_by(windows: Mapping[str, Window], cost: float, secret: bytes, window: int = 0) -> Centred:
+    """With equal shares. cost: of an entity, over all parties. window: its number."""
+    plans = {party: plan_means(cost / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
     return centre(windows, plans, lambda party: place(party, window, secret))

@@ -77,9 +77,9 @@ def check_parts_said(chosen: DPFrankWolfeScenario) -> None:
 def check_budget(chosen: DPFrankWolfeScenario) -> None:
     """The parties' parts of the budget are no more than the budget, and all noise of a window is within what it is charged."""
     public = Public(chosen.of(chosen.parties[0]))
-    require(not public.rho * (1 + ROUNDING) < sum(map(public.party_rho, chosen.parties)), "parties' shares are above the budget")
+    require(not public.cost * (1 + ROUNDING) < sum(map(public.party_cost, chosen.parties)), "parties' shares are above the budget")
     for (party, window), spent in chosen.said.spent().items():
-        allowed = public.fit_rho(party)
+        allowed = public.fit_cost(party)
         require(spent <= allowed * (1 + ROUNDING), f"{party}: noise of window {window} costs {spent:g}, and {allowed:g} is allowed")
 
 
@@ -137,7 +137,7 @@ def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dic
     limited = public.settings.privacy.is_private
     if limited:
         # What predictions do not use may pay for more.
-        fits = max(int(public.party_rho(party) / public.fit_rho(party) * (1 + ROUNDING)) for party in chosen.parties)
+        fits = max(int(public.party_cost(party) / public.fit_cost(party) * (1 + ROUNDING)) for party in chosen.parties)
     require(not limited or not most or most[0][1] <= fits, f"{most} windows of one entity, {fits} may be")
     return found
 
@@ -152,7 +152,7 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
         settings = chosen.of(party)
         public = Public(settings)
         private = settings.privacy.is_private
-        cost, each = (public.fit_rho(party), prediction_cost(public, party)) if private else (WITHOUT_NOISE, WITHOUT_NOISE)
+        cost, each = (public.fit_cost(party), prediction_cost(public, party)) if private else (WITHOUT_NOISE, WITHOUT_NOISE)
         counts = settings.serving.mode == "private"
         frozen: dict[int, float] = {}
         parts: dict[str, list[float]] = defaultdict(list)
@@ -191,7 +191,7 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
             total = history[-1][1]
             exact = abs(total - due) <= ROUNDING * total
             require(exact, f"{party}: {name} was charged {total:g}, {due:g} is due for {len(windows)} windows and predictions")
-            most = public.party_rho(party)
+            most = public.party_cost(party)
             within = total <= most * (1 + ROUNDING) or cost == WITHOUT_NOISE
             require(within, f"{party}: {name} was charged {total:g}, beyond {most:g}")
 

@@ -166,12 +166,12 @@ def _mean_r2(name: str, windows: Mapping[str, Window], epsilon: float, table: Ve
         own = centre_by(windows, budget(epsilon, DELTA, ROWS), secret, 1)
         if name == "frank-wolfe":
             sketch, bound = public.sketch(1), public.settings.bounds.prediction
-            plans = direct.plans_of(own.windows, public.sampling, 12, sketch, own.rho, 9, bound, window=1)
+            plans = direct.plans_of(own.windows, public.sampling, 12, sketch, own.cost, 9, bound, window=1)
             options: dict[str, Any] = {"delta": DELTA, "secret": secret, "window": 1, "show_objective": False}
             x = direct.fit(own.windows, public.sampling, 12, sketch, plans, **options).x
         else:
             estimator = estimators.marginal if name == "marginal" else estimators.two_round
-            x = estimator(own.windows, own.rho, 9, RADIUS, delta=DELTA, secret=secret).x
+            x = estimator(own.windows, own.cost, 9, RADIUS, delta=DELTA, secret=secret).x
         found.append(_r2(x, own.intercept(x), table))
     return float(np.mean(found))
 
@@ -181,17 +181,17 @@ def _spent(settings: DPFrankWolfeSettings) -> list[float]:
     public = Public(settings)
     costs: list[float] = []
     for party in public.parties:
-        costs.append(public.means_plan(party).rho)
+        costs.append(public.means_plan(party).cost)
         if settings.learning.estimator == "frank-wolfe":
             plan = public.fit_plan(party, 1)
             assert plan.noise is not None
-            shown = plan.columns * [plan.noise.rho]
-            costs += plan.choices * [(plan.rho - sum(shown)) / plan.choices] + shown
+            shown = plan.columns * [plan.noise.cost]
+            costs += plan.choices * [(plan.cost - sum(shown)) / plan.choices] + shown
         else:
             selection = public.selection_plan(party)
-            noises = [noise.rho for noise in selection.noises.values()]
-            costs += selection.columns * [(selection.rho - sum(noises)) / selection.columns] + noises
-    return [0.0, *(epsilon_of(rho, DELTA) for rho in np.cumsum(costs).tolist())]
+            noises = [noise.cost for noise in selection.noises.values()]
+            costs += selection.columns * [(selection.cost - sum(noises)) / selection.columns] + noises
+    return [0.0, *(epsilon_of(cost, DELTA) for cost in np.cumsum(costs).tolist())]
 
 
 def _draw(

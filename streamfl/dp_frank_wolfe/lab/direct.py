@@ -35,10 +35,10 @@ class Step:
 
 @dataclass
 class Fit:
-    """x: by party. steps: all of them. rho, epsilon: of what the plans allow. uplink_numbers: signed indices and sketches."""
+    """x: by party. steps: all of them. cost, epsilon: of what the plans allow. uplink_numbers: signed indices and sketches."""
 
     x: dict[str, Floats]
-    rho: float
+    cost: float
     epsilon: float
     steps: list[Step] = field(default_factory=list)
     sums: dict[tuple[str, int], Floats] = field(default_factory=dict)
@@ -74,9 +74,9 @@ def fit(
     """
     members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
-    rho = sum(plan.rho for plan in plans.values())
+    cost = sum(plan.cost for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
-    done = Fit(iterate.x, rho, claim(rho, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
+    done = Fit(iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
     for iteration in range(iterations):
         others = {party: iterate.others(party, sketch.numbers) for party in windows}
         value = objective(windows, iterate.x) if show_objective else np.nan
@@ -112,18 +112,18 @@ def plans_of(
     sampling: Sampling,
     iterations: int,
     sketch: Sketch,
-    rho: float,
+    cost: float,
     columns: int,
     prediction_bound: float,
     *,
     window: int = 0,
     choice_share: float = 0.5,
 ) -> dict[str, FitPlan]:
-    """Equal shares: rho / K for each party, and ``columns`` / K columns, rounded down."""
+    """Equal shares: cost / K for each party, and ``columns`` / K columns, rounded down."""
     parties = len(windows)
     return {
         party: plan_fit(
-            rho / parties,
+            cost / parties,
             max(1, sampling.answers_of(party, window, iterations)),
             max(1, columns // parties),
             prediction_bound,

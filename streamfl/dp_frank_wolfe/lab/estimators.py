@@ -23,17 +23,17 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Estimate:
-    """x: by party. rho, epsilon: of everything released. uplink_numbers: signed indices and numbers."""
+    """x: by party. cost, epsilon: of everything released. uplink_numbers: signed indices and numbers."""
 
     x: dict[str, Floats]
-    rho: float
+    cost: float
     epsilon: float
     uplink_numbers: int
 
 
 def marginal(
     windows: Mapping[str, Window],
-    rho: float,
+    cost: float,
     columns: int,
     radius: float,
     *,
@@ -46,12 +46,12 @@ def marginal(
 ) -> Estimate:
     """Top columns by |a_i'y|, then their values and norms.
 
-    rho: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
+    cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
     norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
     window, place: its number, and where releases belong, of a party, the window and the secret.
     """
     members, plans, values = _chosen(
-        windows, rho, columns, _without_norms(shares) if norm is not None else shares, lambda party: place(party, window, secret)
+        windows, cost, columns, _without_norms(shares) if norm is not None else shares, lambda party: place(party, window, secret)
     )
     norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
     numbers = len(values) * (2 if norm is not None else 3)
@@ -61,7 +61,7 @@ def marginal(
 
 def two_round(
     windows: Mapping[str, Window],
-    rho: float,
+    cost: float,
     columns: int,
     radius: float,
     *,
@@ -72,7 +72,7 @@ def two_round(
     place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
-    members, plans, values = _chosen(windows, rho, columns, shares, lambda party: place(party, window, secret))
+    members, plans, values = _chosen(windows, cost, columns, shares, lambda party: place(party, window, secret))
     rows = {party: member.rows() for party, member in members.items()}
     own, products = {}, {}
     for party, member in members.items():
@@ -90,14 +90,14 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _chosen(
-    windows: Mapping[str, Window], rho: float, columns: int, shares: Mapping[str, float], place: Callable[[str], Place]
+    windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float], place: Callable[[str], Place]
 ) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan], Floats]:
     """Parties that have chosen their columns, their plans, and the columns' values, party by party."""
     each = max(1, columns // len(windows))
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
-        plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), shares)
+        plans[party] = plan_selection(cost / len(windows), count, _others(windows, party, each), shares)
     members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}
     for member in members.values():
         member.choose()
@@ -121,6 +121,6 @@ def _estimate(
     for party, member in members.items():
         x[party][member.chosen] = found[at : at + len(member.chosen)]
         at += len(member.chosen)
-    rho = sum(plan.rho for plan in plans.values())
+    cost = sum(plan.cost for plan in plans.values())
     variation = sum(plans[party].variation(*windows[party].columns.shape) for party in windows)
-    return Estimate(x, rho, claim(rho, variation, delta), numbers)
+    return Estimate(x, cost, claim(cost, variation, delta), numbers)

@@ -87,8 +87,8 @@ class FrankWolfeFederation:
 
     @property
     def spent(self) -> float:
-        """rho of the entity that was charged most, over all parties; infinite where nothing is promised."""
-        return sum(party.ledger.spend.largest_mu**2 for party in self._parties.values())
+        """Cost of the entity that was charged most, over all parties; infinite where nothing is promised."""
+        return sum(party.ledger.spend.largest for party in self._parties.values())
 
     def turn(self) -> bool:
         """Let each member do what it can, and time pass. False once nothing moves any more."""

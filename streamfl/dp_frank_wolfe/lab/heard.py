@@ -14,6 +14,7 @@ from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
     Chosen,
+    Entities,
     Frozen,
     Manifest,
     Message,
@@ -65,7 +66,7 @@ class Heard:
     """Notes every message between members.
 
     public: of the settings. whole: whether predictions in the space of sketches are kept, which a trace needs: they are large.
-    iterations: how many have begun, of all fits.
+    iterations: how many have begun, of all fits. announced: names of entities, each once for each party.
     """
 
     def __init__(self, public: Public, whole: bool = False) -> None:
@@ -78,7 +79,7 @@ class Heard:
         self._decode = decoded_in_parts(lambda record: own.decode(record.value))
         # By topic and digest, the parts of a long message that have come.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
-        self.iterations = 0
+        self.iterations = self.announced = 0
         self.fits: dict[int, HeardFit] = {}
 
     @property
@@ -97,7 +98,9 @@ class Heard:
             if sum(map(len, parts)) < message.size:
                 return
             message = self._decode_whole(b"".join(self._parts.pop((record.topic, message.digest))))
-        if isinstance(message, Message) and message.window:
+        if isinstance(message, Message) and message.kind == "entities":
+            self.announced += len(read_content(message.content, Entities).names)
+        elif isinstance(message, Message) and message.window:
             self._note(party, message, self.fits.setdefault(message.window, HeardFit()))
 
     def _note(self, party: str, message: Message, fit: HeardFit) -> None:

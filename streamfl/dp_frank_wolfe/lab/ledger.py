@@ -162,7 +162,7 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
         topic,
         len(own.spend),
         _finite(largest),
-        _finite(public.party_rho(anchor.party)),
+        _finite(public.party_cost(anchor.party)),
         _finite(epsilon),
         {lane: own.number(number) for lane, number in LANES.items()},
         disagreement,
@@ -178,7 +178,7 @@ def _rows(topic: _Topic) -> list[tuple[str, str]]:
     largest = "without noise, which no budget covers"
     if topic.largest_rho is not None:
         epsilon = f"epsilon {topic.epsilon:.4g}, if every party has used as much of its share"
-        largest = f"rho {topic.largest_rho:.6g} of {budget}: {epsilon}"
+        largest = f"cost {topic.largest_rho:.6g} of {budget}: {epsilon}"
     return [
         *((f"releases for {lane}, by {topic.name}", str(topic.releases[lane])) for lane in LANES),
         ("entities of which something was released", str(topic.entities)),

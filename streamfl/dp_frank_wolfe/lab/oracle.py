@@ -94,7 +94,7 @@ def presence(
             (found.used if np.array_equal(iterate.x[party], after) else found.late).add(place)
             unmoved |= {place} if np.array_equal(x, after) else set()
         found.asked |= {(one.iteration, party) for one in told if one.kind == "ask"}
-    if stops and math.isinf(public.rho) and found.asked:
+    if stops and math.isinf(public.cost) and found.asked:
         # With a small gap, known of all parties, a fit ends without the step. If all were late, they would be asked again.
         last = max(iteration for iteration, _ in found.asked)
         places = {(last, party) for party in chosen.parties}
@@ -166,7 +166,7 @@ def expected(
         delta=public.settings.privacy.delta,
         window=window,
         candidates=learning.candidates,
-        until_gap=learning.tolerance if math.isinf(public.rho) else None,
+        until_gap=learning.tolerance if math.isinf(public.cost) else None,
         absent=there.is_absent,
         late=there.is_late,
         places=lambda party, number, secret: places[party],

@@ -130,7 +130,7 @@ def run_fits(
     )
     with closing(federation):
         while federation.turn():
-            if watch(heard.iterations / (windows * settings.learning.iterations)):
+            if watch(_done(settings, heard) / windows):
                 if not heard.over:
                     raise KeyboardInterrupt
                 windows = heard.over
@@ -177,6 +177,14 @@ def run_fits(
             intercept=own,
             trace=arrays,
         )
+
+
+def _done(settings: DPFrankWolfeSettings, heard: Heard) -> float:
+    """How many fits' work is done. A fit without iterations takes long to read, and half of it is that."""
+    learning = settings.learning
+    if learning.estimator == "frank-wolfe":
+        return heard.iterations / learning.iterations
+    return (heard.announced / (settings.window.rows * len(settings.federation.parties)) + heard.over) / 2
 
 
 def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: HeardFit) -> dict[str, Window]:
@@ -296,11 +304,11 @@ def _claimed(public: Public) -> float:
 
 
 def _spent(public: Public, charged: float) -> float:
-    """Of the entity that was charged most. charged: rho.
+    """Of the entity that was charged most. charged: cost.
 
     Test noise is charged as infinite; what is told then is what a fit would cost with a secret.
     """
-    rho = charged if public.settings.privacy.is_private else math.fsum(public.fit_rho(party) for party in public.parties)
-    if not math.isfinite(rho):
+    cost = charged if public.settings.privacy.is_private else math.fsum(public.fit_cost(party) for party in public.parties)
+    if not math.isfinite(cost):
         return math.inf
-    return claim(rho, 0.0, public.settings.privacy.delta)
+    return claim(cost, 0.0, public.settings.privacy.delta)

@@ -25,7 +25,7 @@ from streamfl.parts import MARK, Part
 from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
-from streamfl.privacy.zcdp import rho_of_choice
+from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.role import Headers
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import Topics, require
@@ -44,11 +44,11 @@ _part = msgspec.msgpack.Decoder(Part).decode
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise that was drawn. content: digest of what lies under it, and of the mechanism. rho: what that costs."""
+    """Noise that was drawn. content: digest of what lies under it, and of the mechanism. cost: what that costs."""
 
     release: Release
     content: bytes
-    rho: float
+    cost: float
 
 
 @dataclass
@@ -93,14 +93,14 @@ class Said:
         if self._listens:
             self._places[bits[:HEAD_BYTES]] = release
 
-    def draws(self, bits: bytes, values: Integers, mechanism: str, rho: Callable[[Release], float]) -> None:
+    def draws(self, bits: bytes, values: Integers, mechanism: str, cost: Callable[[Release], float]) -> None:
         """They are drawn from, over these values."""
         if not self._listens:
             return
         head = bits[:HEAD_BYTES]
         release = self._places[head]
         content = _digest(f"{mechanism}|{len(bits)}|".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
-        self.drawn[head].add(Drawn(release, content, rho(release)))
+        self.drawn[head].add(Drawn(release, content, cost(release)))
 
     def check_drawn(self) -> None:
         """No noise lies over two contents: their difference would be known."""
@@ -111,12 +111,12 @@ class Said:
             require(len(contents) == 1, f"{one.party}: the same noise, of {where}, lies over {len(contents)} contents")
 
     def spent(self) -> dict[tuple[str, int], float]:
-        """By party and window, rho of all distinct noise that was drawn for fits."""
+        """By party and window, cost of all distinct noise that was drawn for fits."""
         total: dict[tuple[str, int], float] = defaultdict(float)
         for found in self.drawn.values():
             for drawn in found:
                 if drawn.release.kind != "prediction":
-                    total[drawn.release.party, drawn.release.window] += drawn.rho
+                    total[drawn.release.party, drawn.release.window] += drawn.cost
         return total
 
     def digests(self) -> dict[tuple[str, int], set[tuple[str, bytes]]]:
@@ -165,13 +165,13 @@ class _Choice:
         self._real, self._said, self._scores, self._rate, self._bounded = real, said, scores, rate, bounded
 
     def draw(self, bits: bytes) -> Integers:
-        self._said.draws(bits, self._scores, f"choice {self._rate}", self._rho)
+        self._said.draws(bits, self._scores, f"choice {self._rate}", self._cost)
         return self._real.draw(bits)
 
-    def _rho(self, release: Release) -> float:
+    def _cost(self, release: Release) -> float:
         bound = release.parameters[2] if self._bounded else 0
         assert isinstance(bound, int)
-        return rho_of_choice(2 * self._rate * score_sensitivity(bound))
+        return cost_of_choice(2 * self._rate * score_sensitivity(bound))
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
         return send(self, channel, found, headers)
 
     def added(self: IntegerNoise, values: Integers, bits: bytes) -> Integers:
-        said.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.rho)
+        said.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.cost)
         return add(self, values, bits)
 
     def given(real: Callable[[bytes, Release, int], bytes], _module: str) -> Callable[[bytes, Release, int], bytes]:

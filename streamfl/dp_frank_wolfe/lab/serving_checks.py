@@ -68,14 +68,14 @@ def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> Non
         asks = set(messages_of(bus, f"{NAME}.{party}.asks"))
         fits = Counter(name for one in asks if one.kind == "manifest" for name in read_content(one.content, Manifest).names)
         for entity, count in Counter(entity for entity, _, _ in chosen.said.parts[party]).items():
-            spent = count * public.prediction_rho(party) + fits[entity] * public.fit_rho(party)
+            spent = count * public.prediction_cost(party) + fits[entity] * public.fit_cost(party)
             what = f"{party}: {count} parts of predictions of {entity} are known and {fits[entity]} fits"
-            require(spent <= public.party_rho(party) * (1 + ROUNDING), f"{what}, which is beyond its budget")
+            require(spent <= public.party_cost(party) * (1 + ROUNDING), f"{what}, which is beyond its budget")
 
 
 def prediction_cost(public: Public, party: str) -> float:
-    """rho that an entity is charged for a part of a prediction."""
-    return public.prediction_rho(party) if public.settings.serving.mode == "private" else 0.0
+    """Cost that an entity is charged for a part of a prediction."""
+    return public.prediction_cost(party) if public.settings.serving.mode == "private" else 0.0
 
 
 def _predictions(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> Iterator[Any]:
@@ -162,10 +162,10 @@ def _wrong(
     least = max((version for at, version in known if at < row.at), default=1)
     if not least <= part.model <= max(models):
         return f"is of model {part.model}, and {least} was known"
-    x, rho = models[part.model], prediction_cost(Public(chosen.of(party)), party) or math.inf
+    x, cost = models[part.model], prediction_cost(Public(chosen.of(party)), party) or math.inf
     exact, length = float(row.columns.astype(np.float64) @ x) / FEATURE_ONE, float(np.abs(x).sum())
     # One replaced row moves it by 2 |x|_1.
-    deviation = 0.0 if math.isinf(rho) else 2 * length / math.sqrt(2 * rho)
+    deviation = 0.0 if math.isinf(cost) else 2 * length / math.sqrt(2 * cost)
     if abs(part.value - exact) > (DEVIATIONS + 1) * deviation + ROUNDING * (length + deviation):
         return f"is {part.value:g}, where {exact:g} with a deviation of {deviation:g} was due"
     if part.before is not None:
@@ -173,7 +173,7 @@ def _wrong(
         exact_before = float(row.columns.astype(np.float64) @ models[part.model - 1]) / FEATURE_ONE
         if deviation or abs(part.before - exact_before) > ROUNDING * length_before:
             return f"is {part.before:g} with the model before, where {exact_before:g} was due, and nothing with noise"
-    if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, rho)):
+    if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, cost)):
         return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
     return ""
 

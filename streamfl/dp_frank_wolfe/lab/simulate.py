@@ -52,7 +52,7 @@ def simulate(
             "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
             "experiments, whose noise comes from federation.seed"
         )
-    with progress("iterations", stops=True) as work:
+    with progress("iterations" if settings.learning.estimator == "frank-wolfe" else "fits", stops=True) as work:
         outcome = run_fits(
             settings, dealt.table, windows or 1, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
         )

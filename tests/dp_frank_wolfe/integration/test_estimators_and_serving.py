@@ -110,7 +110,7 @@ def _check_ledgers(federation: Federation, estimator: str, serving: str) -> None
         assert shown["topic"]["agrees"] is True
         assert shown["topic"]["entities"] == ROWS + told
         if serving == "private":
-            largest = max(public.fit_rho(party), public.prediction_rho(party))
+            largest = max(public.fit_cost(party), public.prediction_cost(party))
             assert shown["topic"]["largest_rho"] == pytest.approx(largest, rel=1e-12)
             assert shown["topic"]["epsilon"] < 4.0
         else:

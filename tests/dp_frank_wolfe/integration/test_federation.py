@@ -61,7 +61,7 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
             assert shown["releases"]["fits"] == 1 + ITERATIONS
             assert shown["topic"]["agrees"] is True
             assert shown["topic"]["entities"] == ROWS
-            assert shown["topic"]["largest_rho"] == pytest.approx(public.fit_rho(party), rel=1e-12)
+            assert shown["topic"]["largest_rho"] == pytest.approx(public.fit_cost(party), rel=1e-12)
         for member in (*PARTIES, "server"):
             assert not list(bus.read(federation.settings(member).dead_letters)), member
 

@@ -239,8 +239,8 @@ class ClosedLoop:
         learning = self.public.settings.learning
         call = marginal if learning.estimator == "marginal" else two_round
         windows = self.centred(window).windows
-        rho = self.public.estimator_rho(self.parties[0]) * len(self.parties)
-        return call(windows, rho, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
+        cost = self.public.estimator_cost(self.parties[0]) * len(self.parties)
+        return call(windows, cost, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
 
     def _place(self, party: str, window: int, secret: bytes) -> Place:
         return self.party(party).settings.place(window)

@@ -73,7 +73,7 @@ def check_paid(said: Said, manifests: Mapping[tuple[str, int], Sequence[str]], c
     for drawn in {one for found in said.drawn.values() for one in found}:
         release = drawn.release
         for name in manifests[release.federation, release.window]:
-            costs[release.ledger.partition(" ")[0], name] += drawn.rho
+            costs[release.ledger.partition(" ")[0], name] += drawn.cost
     assert costs
     for place, cost in costs.items():
         assert cost <= charged[place] * ROUNDING, f"{place}: releases cost {cost:g}, {charged[place]:g} were charged"

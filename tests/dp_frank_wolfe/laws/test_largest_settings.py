@@ -31,7 +31,13 @@ def settings(member: str, parties: int = 2, columns: int = 1, **sections: dict[s
         "role": {"kind": member},
         "window": {"rows": 2, "limit": 10, **sections.pop("window", {})},
         "privacy": {"epsilon": 8.0, "delta": 1e-9, "insecure_test_noise": True},
-        "learning": {"columns": parties, "iterations": 2, "sketch_rows": 4, **sections.pop("learning", {})},
+        "learning": {
+            "estimator": "frank-wolfe",
+            "columns": parties,
+            "iterations": 2,
+            "sketch_rows": 4,
+            **sections.pop("learning", {}),
+        },
     }
     if member == PARTY:
         content["party"] = {"name": names[0]}

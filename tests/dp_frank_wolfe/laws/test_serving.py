@@ -24,7 +24,7 @@ from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE
 from streamfl.privacy import anchor
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.privacy.zcdp import rho_of_gaussian
+from streamfl.privacy.zcdp import cost_of_gaussian
 
 
 def with_model(folder: Path | None = None, **sections: dict[str, Any]) -> ClosedLoop:
@@ -93,12 +93,12 @@ def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) ->
         assert len(told) == 2 * len(names)
         assert [one.iteration for one in told] == [one.link for one in told] == list(range(1, len(told) + 1))
         assert member.role.counts["unpredicted_entities"] == len(names)
-        each = public.prediction_rho(party)
-        assert each == pytest.approx(public.rho / 2 * 0.2 / 2)
+        each = public.prediction_cost(party)
+        assert each == pytest.approx(public.cost / 2 * 0.2 / 2)
         assert all(task.ledger.spend.spent(name) == pytest.approx(2 * each) for name in names)
         # A fit and two predictions are the whole of its share.
         task.ledger.spend.spend(names[0], task.ledger.fit_cost)
-        assert task.ledger.spend.spent(names[0]) == pytest.approx(public.party_rho(party))
+        assert task.ledger.spend.spent(names[0]) == pytest.approx(public.party_cost(party))
         assert number < 2
     published = loop.published("predictions")
     assert len(published) == 2 * len(names)
@@ -165,7 +165,7 @@ def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.Monk
         heard.clear()
         party.feed([party.sample(entity, [row, 0.0, 0.0, 0.0])])
         (release,) = heard
-        noise = PartialPlan.of(np.array(weights), party.public.prediction_rho("a"))
+        noise = PartialPlan.of(np.array(weights), party.public.prediction_cost("a"))
         assert noise.noise is not None
         assert release.parameters == (noise.noise.variance, noise.noise.unit, noise.bits, entity)
         assert math.isinf(party.task.ledger.spend.spent(entity))
@@ -183,10 +183,10 @@ def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.Monk
 
 
 def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:
-    """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise costs rho for that."""
+    """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise costs cost for that."""
     random = np.random.default_rng(0)
-    own, rho = random.normal(size=COLUMNS), 0.01
-    plan = PartialPlan.of(own, rho)
+    own, cost = random.normal(size=COLUMNS), 0.01
+    plan = PartialPlan.of(own, cost)
     assert plan.noise is not None
     high = (np.sign(own) * FEATURE_ONE).astype(np.int16)
     moved = math.ldexp(plan.exact(high) - plan.exact(-high), -plan.bits)
@@ -196,18 +196,18 @@ def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:
         assert abs(plan.exact(one) - plan.exact(other)) <= plan.exact(high) - plan.exact(-high)
     units = Fraction(plan.exact(high) - plan.exact(-high), plan.noise.unit)
     # Rounding may add a unit.
-    assert rho * 0.99 <= rho_of_gaussian(float(units) + 1, math.sqrt(plan.noise.variance)) <= rho
+    assert cost * 0.99 <= cost_of_gaussian(float(units) + 1, math.sqrt(plan.noise.variance)) <= cost
     drawn = [plan.told(0, random.bytes(16)) for _ in range(4000)]
-    assert np.std(drawn) == pytest.approx(moved / math.sqrt(2 * rho), rel=0.05)
-    assert max(map(abs, drawn)) <= largest_partial(float(np.abs(own).sum()), rho)
+    assert np.std(drawn) == pytest.approx(moved / math.sqrt(2 * cost), rel=0.05)
+    assert max(map(abs, drawn)) <= largest_partial(float(np.abs(own).sum()), cost)
 
 
-@pytest.mark.parametrize("rho", [1e-8, 1e-3, 1.0, 1e4, math.inf])
-def test_no_part_is_beyond_what_a_server_takes(rho: float) -> None:
+@pytest.mark.parametrize("cost", [1e-8, 1e-3, 1.0, 1e4, math.inf])
+def test_no_part_is_beyond_what_a_server_takes(cost: float) -> None:
     """Protects law 7: what a party may tell is never refused, whatever the weights and the draw are."""
     for own in (np.array([0.5, 0.0, -0.5]), np.array([1e-9, 0.0, 0.0]), np.array([1.0, 0.0, 0.0])):
-        plan = PartialPlan.of(own, rho)
-        most = largest_partial(1.0, rho)
+        plan = PartialPlan.of(own, cost)
+        most = largest_partial(1.0, cost)
         for bits in (bytes(16), b"\xff" * 16):
             assert abs(plan.told(plan.exact(np.full(3, FEATURE_ONE, np.int16)), bits)) <= most
     assert PartialPlan.of(np.zeros(3), 0.01).told(0, b"\xff" * 16) == 0.0

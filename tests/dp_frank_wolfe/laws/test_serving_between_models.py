@@ -120,7 +120,7 @@ def test_no_part_with_noise_is_told_with_two_models(tmp_path: Path) -> None:
     assert {one.before for one in told} == {None}
     assert [(one.entity, one.model) for one in told if one.entity == "somebody"] == [("somebody", 1), ("somebody", 2)]
     for party in loop.parties:
-        assert loop.party(party).ledger.spend.spent("somebody") == pytest.approx(loop.public.prediction_rho(party))
+        assert loop.party(party).ledger.spend.spent("somebody") == pytest.approx(loop.public.prediction_cost(party))
         assert not any(key.startswith(b"before/") for _, key in loop.members[party].state)
     assert of_entity(loop, "somebody") == []
 

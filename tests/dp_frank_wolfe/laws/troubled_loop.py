@@ -33,7 +33,7 @@ def settings_of(folder: Path, member: str, parties: int = 2, columns: int = 3, *
         "window": {"rows": 20, "limit": 200, "patience_seconds": 1e6},
         "bounds": {"bound": 2.0, "label_bound": 2.0},
         "privacy": {"epsilon": 4.0, "delta": 1e-4},
-        "learning": {"columns": 4, "iterations": 4, "sketch_rows": 6},
+        "learning": {"estimator": "frank-wolfe", "columns": 4, "iterations": 4, "sketch_rows": 6},
     }
     for name, section in sections.items():
         content[name] = {**content.get(name, {}), **section}

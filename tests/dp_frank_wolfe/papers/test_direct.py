@@ -127,12 +127,12 @@ def test_a_private_fit_is_a_function_of_its_secret_and_stays_in_its_budget() -> 
     windows = sparse(2000, 40, 2, seed=5)
     sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
     sketch = SignSketch(2000, 60, 2)
-    rho = 0.5
-    plans = plans_of(windows, sampling, 20, sketch, rho, 8, 4.0)
+    cost = 0.5
+    plans = plans_of(windows, sampling, 20, sketch, cost, 8, 4.0)
     ran = [fit(windows, sampling, 20, sketch, plans, secret=secret) for secret in (bytes(range(32)),) * 2 + (bytes(range(1, 33)),)]
     chosen = [[step.chosen for step in one.steps] for one in ran]
     assert chosen[0] == chosen[1] != chosen[2]
     for key, sums in ran[0].sums.items():
         np.testing.assert_array_equal(sums, ran[1].sums[key])
-    assert rho * (1 - 1e-6) < ran[0].rho <= rho * (1 + 1e-12)
+    assert cost * (1 - 1e-6) < ran[0].cost <= cost * (1 + 1e-12)
     assert 4 < ran[0].epsilon < 6

@@ -115,8 +115,8 @@ def test_a_choice_keeps_its_epsilon_and_half_the_noise_does_not(columns: int, ep
     assert bounds[2] > epsilon
 
 
-@pytest.mark.parametrize("rho", [0.1, 0.5])
-def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(rho: float) -> None:
+@pytest.mark.parametrize("cost", [0.1, 0.5])
+def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(cost: float) -> None:
     """Protects the noise of sketches: all sums of a column whose row goes from 1 to -1, along the direction of that row's signs."""
     sketch = SignSketch(50, 2, 1)
     columns = [np.zeros(50, dtype=np.int16) for _ in range(2)]
@@ -125,11 +125,11 @@ def test_a_sketch_keeps_its_epsilon_and_half_the_noise_does_not(rho: float) -> N
         column[7] = value
     sums = [sketch.apply(column) for column in columns]
     direction = sums[0] - sums[1]
-    check_numbers(sums, direction, IntegerNoise.of_box(2 * FEATURE_ONE, 2, rho))
+    check_numbers(sums, direction, IntegerNoise.of_box(2 * FEATURE_ONE, 2, cost))
 
 
-@pytest.mark.parametrize("rho", [0.1, 0.5])
-def test_values_keep_their_epsilon_and_half_the_noise_does_not(rho: float) -> None:
+@pytest.mark.parametrize("cost", [0.1, 0.5])
+def test_values_keep_their_epsilon_and_half_the_noise_does_not(cost: float) -> None:
     """Protects the noise of a_i'y: two columns whose products all go from 1 to -1."""
     features, labels = np.full((50, 2), 0.1), np.full(50, 0.5)
     sums = []
@@ -137,14 +137,14 @@ def test_values_keep_their_epsilon_and_half_the_noise_does_not(rho: float) -> No
         features[7], labels[7] = value, 1.0
         window = divided(features, labels, 1)["party-0"]
         sums.append(correlations(window.columns, window.labels, RESIDUAL_ONE))
-    check_numbers(sums, sums[0] - sums[1], IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, 2, rho))
+    check_numbers(sums, sums[0] - sums[1], IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, 2, cost))
 
 
 def check_numbers(sums: list[np.ndarray], direction: np.ndarray, noise: IntegerNoise) -> None:
-    claimed = epsilon_of(noise.rho, DELTA)
+    claimed = epsilon_of(noise.cost, DELTA)
 
     def drawing(values: np.ndarray, times: int) -> Draw:
-        made = IntegerNoise(noise.unit, noise.variance / times**2, noise.rho)
+        made = IntegerNoise(noise.unit, noise.variance / times**2, noise.cost)
         size = len(values)
 
         def draw(count: int, name: bytes) -> np.ndarray:

@@ -203,5 +203,5 @@ def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.cov(error.T) / deviation**2, np.eye(COLUMNS + 1), atol=0.25)
     # One row at the other corner is 2 (d + 1)^.5 away: by these draws its privacy loss costs what is charged for the means.
     furthest = 2 * np.sqrt(COLUMNS + 1) * RESIDUAL_ONE / noise.unit
-    rho = furthest**2 / (2 * error.var())
-    assert rho == pytest.approx(0.05 * driver.public.fit_rho("a"), rel=0.15)
+    cost = furthest**2 / (2 * error.var())
+    assert cost == pytest.approx(0.05 * driver.public.fit_cost("a"), rel=0.15)

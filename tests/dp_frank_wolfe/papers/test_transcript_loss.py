@@ -19,7 +19,7 @@ from streamfl.dp_frank_wolfe.lab.direct import Fit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.sketch import SignSketch
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.privacy.zcdp import epsilon_of, rho_of_choice
+from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 
 ROWS, PARTIES, ITERATIONS = 300, 3, 12
 EPSILON, DELTA = 2.0, 1e-5
@@ -61,10 +61,10 @@ def neighbours(windows: dict[str, Window], seed: int) -> dict[str, Window]:
 
 
 def spent(first: Transcript, second: Transcript, loss: Loss = softmax) -> float:
-    """rho of the two transcripts' difference: an eighth of each choice's squared range, and each release's squared shift."""
+    """Cost of the two transcripts' difference: an eighth of each choice's squared range, and each release's squared shift."""
     total = 0.0
     for one, two in zip(first.choices, second.choices, strict=True):
-        total += rho_of_choice(float(np.ptp(loss(one) - loss(two))))
+        total += cost_of_choice(float(np.ptp(loss(one) - loss(two))))
     for told, again in zip(first.releases, second.releases, strict=True):
         rounded = [(given.values + given.noise.unit // 2) // given.noise.unit for given in (told, again)]
         total += float(np.sum((rounded[0] - rounded[1]).astype(float) ** 2)) / float(2 * told.noise.variance)
@@ -76,27 +76,27 @@ def private(windows: dict[str, Window], plans: dict[str, FitPlan]) -> Fit:
     return fit(windows, sampling, ITERATIONS, SignSketch(ROWS, 25, 3), plans, show_objective=False)
 
 
-def planned(windows: dict[str, Window], rho: float) -> dict[str, FitPlan]:
-    return plans_of(windows, Sampling("full", equal_blocks(windows, 1.0), 0), ITERATIONS, SignSketch(ROWS, 25, 3), rho, 9, 2.0)
+def planned(windows: dict[str, Window], cost: float) -> dict[str, FitPlan]:
+    return plans_of(windows, Sampling("full", equal_blocks(windows, 1.0), 0), ITERATIONS, SignSketch(ROWS, 25, 3), cost, 9, 2.0)
 
 
 def measured(
-    windows: dict[str, Window], rho: float, mutation: float = 1, loss: Loss = softmax, tries: int = 6
+    windows: dict[str, Window], cost: float, mutation: float = 1, loss: Loss = softmax, tries: int = 6
 ) -> tuple[float, float]:
-    """The largest joint rho over neighbours, and the largest share that one choice has of what was planned for it.
+    """The largest joint cost over neighbours, and the largest share that one choice has of what was planned for it.
 
     mutation: what the choices' rates are multiplied by.
     """
-    plans = {party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, rho).items()}
+    plans = {party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, cost).items()}
     _, before = transcript(lambda: private(windows, plans), "party_fit")
     found, share = 0.0, 0.0
-    each = rho / PARTIES / 2 / ITERATIONS
+    each = cost / PARTIES / 2 / ITERATIONS
     for seed in range(tries):
         other = neighbours(windows, seed)
         _, after = transcript(lambda other=other: private(other, plans), "party_fit", before)
         found = max(found, spent(before, after, loss))
         ranges = [float(np.ptp(loss(one) - loss(two))) for one, two in zip(before.choices, after.choices, strict=True)]
-        share = max(share, rho_of_choice(max(ranges)) / each)
+        share = max(share, cost_of_choice(max(ranges)) / each)
     return found, share
 
 
@@ -110,12 +110,12 @@ def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Windo
     ledger has,
     choice by choice and together.
     """
-    rho = budget(EPSILON, DELTA, ROWS)
-    plans = planned(windows, rho)
-    found, share = measured(windows, rho)
+    cost = budget(EPSILON, DELTA, ROWS)
+    plans = planned(windows, cost)
+    found, share = measured(windows, cost)
     assert 0.2 < share <= 1
-    assert 0.1 * rho < found <= rho
-    assert epsilon_of(sum(plan.rho for plan in plans.values()), DELTA) <= EPSILON
+    assert 0.1 * cost < found <= cost
+    assert epsilon_of(sum(plan.cost for plan in plans.values()), DELTA) <= EPSILON
 
 
 def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> None:
@@ -133,7 +133,7 @@ def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> No
             pair.append(transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party_fit", before)[1])
         for one, two in zip(pair[0].releases, pair[1].releases, strict=True):
             change = (one.values - two.values) / one.noise.unit
-            shifts.append(float(change @ change) / float(2 * one.noise.variance) / one.noise.rho)
+            shifts.append(float(change @ change) / float(2 * one.noise.variance) / one.noise.cost)
     assert max(shifts) == pytest.approx(1.0, rel=1e-9)
     assert len(before.releases) <= 9
 
@@ -154,24 +154,24 @@ def test_the_mutant_of_absolute_values_is_caught(windows: dict[str, Window]) -> 
 
 def test_the_mutant_with_epsilon_for_each_party_is_caught(windows: dict[str, Window]) -> None:
     """Protects the joint budget: parties that plan with the whole epsilon each spend more than an entity's."""
-    rho = budget(EPSILON, DELTA, ROWS)
-    plans = planned(windows, PARTIES * rho)
-    assert sum(plan.rho for plan in plans.values()) > 2.9 * rho
+    cost = budget(EPSILON, DELTA, ROWS)
+    plans = planned(windows, PARTIES * cost)
+    assert sum(plan.cost for plan in plans.values()) > 2.9 * cost
     assert private(windows, plans).epsilon > 1.7 * EPSILON
 
 
 @pytest.mark.parametrize("estimator", [marginal, two_round])
 def test_a_row_changes_an_estimate_by_no_more_than_is_charged(windows: dict[str, Window], estimator: Callable[..., Fit]) -> None:
     """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together than the ledger has."""
-    rho = budget(EPSILON, DELTA, ROWS)
-    _, before = transcript(lambda: estimator(windows, rho, 9, 1.0), "selection")
+    cost = budget(EPSILON, DELTA, ROWS)
+    _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "selection")
     assert before.choices
     most = 0.0
     for seed in range(8):
         other = neighbours(windows, seed)
-        _, after = transcript(lambda other=other: estimator(other, rho, 9, 1.0), "selection", before)
+        _, after = transcript(lambda other=other: estimator(other, cost, 9, 1.0), "selection", before)
         most = max(most, spent(before, after))
-    assert 0.1 * rho < most <= rho
+    assert 0.1 * cost < most <= cost
 
 
 def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -> None:
@@ -193,6 +193,6 @@ def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -
         assert [(step.chosen, step.shown) for step in after.steps] == [(step.chosen, step.shown) for step in before.steps]
         for party, x in before.x.items():
             np.testing.assert_array_equal(after.x[party], x)
-        assert (after.rho, after.epsilon, after.uplink_numbers) == (before.rho, before.epsilon, before.uplink_numbers)
+        assert (after.cost, after.epsilon, after.uplink_numbers) == (before.cost, before.epsilon, before.uplink_numbers)
         assert (after.support, after.l1_norm) == (before.support, before.l1_norm)
 

@@ -86,7 +86,7 @@ def the_model_before_predicts(patch: pytest.MonkeyPatch) -> None:
 
     def change(real: Any, self: Any, version: int, entity: str, columns: Any) -> Any:
         first = vars(self).setdefault("_first", self._task.model.weights.copy())
-        self._plan = version, PartialPlan.of(first, self._rho), None
+        self._plan = version, PartialPlan.of(first, self._noise_cost), None
         return real(self, version, entity, columns)
 
     instead(patch, Serving, "_made", change)

@@ -225,7 +225,7 @@ def blocks_without_an_answer_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def epsilon_is_of_each_party(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Public, "party_rho", lambda self, party: self.rho)
+    patch.setattr(Public, "party_cost", lambda self, party: self.cost)
 
 
 def others_columns_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from streamfl.dp_frank_wolfe.messages import OtherRows
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.window import RESIDUAL_ONE, correlations
-from streamfl.privacy.zcdp import delta_of_variation, rho_of
+from streamfl.privacy.zcdp import delta_of_variation, largest_cost
 from streamfl.role import ConfigurationError
 
 SERVED = {"mode": "private"}
@@ -134,9 +134,9 @@ def test_unused_predictions_pay_for_fits(tmp_path: Path, mode: str, fits: int) -
 
 
 def test_large_epsilons_are_numbers() -> None:
-    """Protects an operator from a traceback: nothing of an epsilon of any size overflows, and a search for rho comes to an end."""
+    """Protects an operator from a traceback: nothing of an epsilon of any size overflows, and a search for cost comes to an end."""
     assert delta_of_variation(1e-20, 800.0) == delta_of_variation(1e-20, 1e9) == delta_of_variation(0.5, math.inf) == 1
-    assert 0 <= rho_of(1e-300, 1e-5) < rho_of(1e-3, 1e-5) < rho_of(1e9, 1e-5)
+    assert 0 <= largest_cost(1e-300, 1e-5) < largest_cost(1e-3, 1e-5) < largest_cost(1e9, 1e-5)
 
 
 def test_usual_settings_can_be_kept() -> None:

@@ -59,7 +59,7 @@ def test_what_was_spent_is_shown(place: Place) -> None:
     topic = shown["topic"]
     assert (shown["releases"], topic["releases"]) == ({"fits": 4, "predictions": 0},) * 2
     assert (topic["agrees"], topic["entities"]) == (True, 40)
-    assert topic["largest_rho"] == Public(settings).fit_rho("ward") == topic["budget_rho"]
+    assert topic["largest_rho"] == Public(settings).fit_cost("ward") == topic["budget_rho"]
     assert topic["epsilon"] == pytest.approx(2.0, rel=1e-6)
     assert (shown["heads"], shown["heads"]["predictions"]) == (place.shown()["heads"], None)
     code, out, _ = place("show")

@@ -50,18 +50,18 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield found
 
 
-def epsilon_of(rho: float) -> float:
+def epsilon_of(cost: float) -> float:
     """What rho-zCDP implies at delta: the least over alpha > 1 of Canonne, Kamath and Steinke's bound, on a fine grid."""
     delta, alpha = DELTA * (1 - 2**-10), 1 + np.logspace(-3, 4, 2_000_001)
-    return float((alpha * rho + np.log1p(-1 / alpha) - np.log(alpha * delta) / (alpha - 1)).min())
+    return float((alpha * cost + np.log1p(-1 / alpha) - np.log(alpha * delta) / (alpha - 1)).min())
 
 
 def test_epsilon_is_what_was_released(watched: Watched) -> None:
     """Protects the figure that a budget is watched by: after a fit, it is what a fit costs; with a prediction, the whole budget."""
-    rho = brentq(lambda one: epsilon_of(one) - EPSILON, 1e-3, 10)
+    cost = brentq(lambda one: epsilon_of(one) - EPSILON, 1e-3, 10)
     fitted = watched.marks["fitted"]
-    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho), rel=1e-5)
-    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho) / EPSILON, rel=1e-5)
+    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost), rel=1e-5)
+    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost) / EPSILON, rel=1e-5)
     assert watched.value("Epsilon spent") == pytest.approx(EPSILON, rel=1e-5)
     charged = {
         name

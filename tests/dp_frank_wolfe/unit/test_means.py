@@ -35,9 +35,9 @@ def table(seed: int = 0, rows: int = 50, columns: int = 3, centre: float = 0.0) 
 
 def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
     """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and of the label move together by
-    2 sqrt(d + 1) at most, which is reached, and sigma^2 is that squared over 2 rho, as an exact fraction.
+    2 sqrt(d + 1) at most, which is reached, and sigma^2 is that squared over 2 cost, as an exact fraction.
     """
-    random, columns, rho = np.random.default_rng(1), 3, 0.003
+    random, columns, cost = np.random.default_rng(1), 3, 0.003
     features, labels = random.uniform(-1, 1, (20, columns)), random.uniform(-1, 1, 20)
     furthest = 0.0
     corners = np.array(np.meshgrid(*[[-1.0, 0.3, 1.0]] * (columns + 1))).reshape(columns + 1, -1).T
@@ -47,9 +47,9 @@ def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
         sums.append(exact(divided(features, labels, 1)["party-0"]))
     furthest = max(float(np.linalg.norm(one - other)) for one in sums for other in sums)
     assert furthest == 2 * math.sqrt(columns + 1) * RESIDUAL_ONE
-    noise = plan_means(rho, columns).noise
+    noise = plan_means(cost, columns).noise
     assert noise is not None
-    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 1)) / (2 * Fraction(rho))
+    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 1)) / (2 * Fraction(cost))
     # Rounding to the unit commutes with a shift of 2: it does not move neighbours further apart.
     assert 2 * RESIDUAL_ONE % noise.unit == 0
 
@@ -70,7 +70,7 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
 
         own, chosen = COLUMNS, public.quota(party)
         spent = gaussian(public.means_plan(party).noise, 2 * math.sqrt(own + 1) * RESIDUAL_ONE)
-        assert 0.03 < spent / public.fit_rho(party) < 0.06
+        assert 0.03 < spent / public.fit_cost(party) < 0.06
         if estimator == "frank-wolfe":
             plan = public.fit_plan(party, 1)
             assert plan.rate is not None
@@ -86,8 +86,8 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
             else:
                 spent += gaussian(selection.noises["rows"], 2 * math.sqrt(chosen) * FEATURE_ONE)
                 # The grids of these are coarser than their lengths: of them the plan's own figure is taken.
-                spent += selection.noises["products"].rho + selection.noises["gram"].rho
-        assert 0.97 * public.fit_rho(party) < spent <= public.fit_rho(party) * (1 + 1e-12)
+                spent += selection.noises["products"].cost + selection.noises["gram"].cost
+        assert 0.97 * public.fit_cost(party) < spent <= public.fit_cost(party) * (1 + 1e-12)
 
 
 def test_a_centred_row_is_of_its_own_row_and_within_the_bounds() -> None:

@@ -247,10 +247,10 @@ def test_everybody_is_charged_before_anything_is_released(tmp_path: Path) -> Non
     assert party.rejections[-1].error.reason == "implausible"
     (message,) = party.feed([party.manifest()])
     assert message.kind == "frozen"
-    cost = party.public.fit_rho("a")
+    cost = party.public.fit_cost("a")
     again = Driver(party.settings, party.state)
     assert [again.task.ledger.spend.spent(name) for name in NAMES] == [cost] * ROWS
-    assert cost >= party.public.fit_plan("a", 1).rho
+    assert cost >= party.public.fit_plan("a", 1).cost
     again.feed([again.ask(0)])
     again.feed([again.model()])
     assert [again.task.ledger.spend.spent(name) for name in NAMES] == [cost] * ROWS
@@ -279,7 +279,7 @@ def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) 
         party.feed([])
         party.feed([party.manifest(window)])
         party.feed([party.model(window=window)])
-    assert party.task.ledger.spend.largest == pytest.approx(party.public.party_rho("a"))
+    assert party.task.ledger.spend.largest == pytest.approx(party.public.party_cost("a"))
     party.feed(party.rows(3))
     assert party.feed([]) == []
     assert party.role.counts["spent_entities"] == 2 * ROWS

@@ -29,8 +29,8 @@ def _window() -> Window:
     return sparse(ROWS, COLUMNS, 1, seed=6)["party-0"]
 
 
-def make(window: Window, rho: float = 1.0, choices: int = 40, columns: int = 4, **options: object) -> PartyFit:
-    plan = plan_fit(rho, choices, columns, 2.0, SKETCH)
+def make(window: Window, cost: float = 1.0, choices: int = 40, columns: int = 4, **options: object) -> PartyFit:
+    plan = plan_fit(cost, choices, columns, 2.0, SKETCH)
     return PartyFit(window, BLOCKS, plan, SKETCH, options.pop("place", PLACE), **options)
 
 
@@ -48,7 +48,7 @@ def test_predictions_are_bounded_whatever_others_say(window: Window) -> None:
 
 def test_candidates_are_drawn_from_the_block_and_change(window: Window) -> None:
     """Protects a fit with few candidates: vertices are of their own block, and every column comes up in time."""
-    party = make(window, rho=float("inf"), columns=12, candidates=1)
+    party = make(window, cost=float("inf"), columns=12, candidates=1)
     found = [party.answer(t, [0, 3], NONE, np.zeros(20)) for t in range(20)]
     first, last = ({answers[number].vertex.column for answers in found} for number in (0, 3))
     assert first == set(range(6))
@@ -125,8 +125,8 @@ def test_a_column_s_sketch_does_not_depend_on_when_it_is_shown(window: Window) -
     """Protects a fit that is done again after another order of answers: the same window shows the same sketch, never a second
     one.
     """
-    first = make(window, rho=1.0, columns=12, candidates=1, seed=1)
-    second = make(window, rho=1.0, columns=12, candidates=1, seed=2)
+    first = make(window, cost=1.0, columns=12, candidates=1, seed=1)
+    second = make(window, cost=1.0, columns=12, candidates=1, seed=2)
     shown: list[dict[int, np.ndarray]] = []
     for party in (first, second):
         answers = [party.answer(t, [0], NONE, np.zeros(20))[0] for t in range(12)]
@@ -163,7 +163,7 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: W
     once = choices(make(window))
     assert len(once) == 12
     assert choices(make(window)) == once
-    assert not choices(make(window, rho=1.1)) & once
+    assert not choices(make(window, cost=1.1)) & once
     assert not choices(make(window, columns=5)) & once
     assert not choices(make(window, choices=41)) & once
     assert not choices(make(window), others=0.5) & once

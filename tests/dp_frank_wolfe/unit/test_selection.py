@@ -24,7 +24,7 @@ from streamfl.dp_frank_wolfe.selection import (
 )
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.privacy.zcdp import rho_of_gaussian
+from streamfl.privacy.zcdp import cost_of_gaussian
 
 SECRET = bytes(range(32))
 
@@ -48,11 +48,11 @@ def test_without_privacy_they_are_least_squares_of_the_chosen_columns() -> None:
 
 
 def test_what_they_release_costs_their_budget() -> None:
-    """Protects the claim: choices and noises add up to rho, and to an epsilon that is not above the one that was asked for."""
+    """Protects the claim: choices and noises add up to cost, and to an epsilon that is not above the one that was asked for."""
     windows = sparse(3000, 40, 2, seed=1)
     public = marginal(windows, 0.03, 8, 1.0, norm=1 / 3)
     for estimate in (marginal(windows, 0.03, 8, 1.0), public, two_round(windows, 0.03, 8, 1.0)):
-        assert 0.03 * (1 - 1e-6) < estimate.rho <= 0.03 * (1 + 1e-12)
+        assert 0.03 * (1 - 1e-6) < estimate.cost <= 0.03 * (1 + 1e-12)
         assert 0.9 < estimate.epsilon < 1.0
         assert sum(np.abs(x).sum() for x in estimate.x.values()) <= 1 + 1e-9
 
@@ -88,7 +88,7 @@ def test_sensitivities_are_those_of_the_derivation() -> None:
 @pytest.mark.parametrize("shares", [MARGINAL, TWO_ROUND])
 def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float]) -> None:
     """Protects the units: the noise of each kind is for its sensitivity in the whole numbers that are released, and so is its
-    rho.
+    cost.
     """
     plan = plan_selection(0.01, 3, 4, shares)
     one, root = FEATURE_ONE, math.sqrt(3)
@@ -101,10 +101,10 @@ def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float])
         "gram": math.sqrt(10.5) * one**2,
     }
     for kind, noise in plan.noises.items():
-        cost = rho_of_gaussian(claimed[kind], noise.deviation)
-        assert 0.8 * noise.rho < cost <= noise.rho * (1 + 1e-12)
-        assert noise.rho == pytest.approx(0.01 * shares[kind])
-    assert plan.rho == pytest.approx(0.01, rel=1e-6)
+        cost = cost_of_gaussian(claimed[kind], noise.deviation)
+        assert 0.8 * noise.cost < cost <= noise.cost * (1 + 1e-12)
+        assert noise.cost == pytest.approx(0.01 * shares[kind])
+    assert plan.cost == pytest.approx(0.01, rel=1e-6)
 
 
 def test_rows_are_never_longer_than_their_bound() -> None:
@@ -179,7 +179,7 @@ ALL = {"choices": 0.3, "values": 0.1, "norms": 0.1, "rows": 0.2, "products": 0.2
 
 
 def test_what_is_released_is_the_value_with_its_noise() -> None:
-    """Protects the units on the way back: with a rho that hardly leaves noise, each release is the plain number of the table."""
+    """Protects the units on the way back: with a cost that hardly leaves noise, each release is the plain number of the table."""
     window = sparse(3000, 20, 1, seed=3)["party-0"]
     columns, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
     party, found = releases(window, plan_selection(1e6, 3, 4, ALL))
@@ -209,9 +209,9 @@ def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: py
     monkeypatch.setattr("streamfl.dp_frank_wolfe.selection.release_bits", bits)
     windows = [sparse(1000, 20, 1, seed=seed)["party-0"] for seed in (3, 4)]
 
-    def keys(window: Window, rho: float = 0.5, told: float = 0.5) -> set[Release]:
+    def keys(window: Window, cost: float = 0.5, told: float = 0.5) -> set[Release]:
         heard.clear()
-        plan = plan_selection(rho, 3, 4, ALL)
+        plan = plan_selection(cost, 3, 4, ALL)
         releases(window, plan, told)
         assert len(heard) == len(set(heard)) == 3 + 5
         # Four times the budget may be the same noise in units of half the size.
@@ -222,5 +222,5 @@ def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: py
     once = keys(windows[0])
     assert keys(windows[0]) == once
     assert not keys(windows[1]) & once
-    assert not keys(windows[0], rho=0.6) & once
+    assert not keys(windows[0], cost=0.6) & once
     assert {release.kind for release in keys(windows[0], told=0.4) - once} == {"products", "gram"}

@@ -99,8 +99,8 @@ def test_a_selection_is_that_of_one_process(estimator: str, privacy: dict[str, A
     server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
     converse(server, found, restart)
     call = marginal if estimator == "marginal" else two_round
-    rho = server.public.estimator_rho("party-0") * 2
-    expected = call(windows_of(found), rho, 4, 0.9, delta=1e-3, window=1)
+    cost = server.public.estimator_cost("party-0") * 2
+    expected = call(windows_of(found), cost, 4, 0.9, delta=1e-3, window=1)
     assert_is(found, expected.x)
     assert server.task.estimator.support > 0
     if estimator == "marginal":

@@ -10,6 +10,10 @@ import pandas as pd
 import pytest
 from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
 
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.run import run_fits
+from streamfl.simulation.vertical import VerticalTable
+
 CONTRACT = [
     "r2",
     "objective",
@@ -113,6 +117,30 @@ def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) ->
     private = line.json(learning=f'estimator = "{estimator}"', epsilon=2.0)
     assert private["epsilon"] == pytest.approx(2.0, abs=1e-3)
     assert private["objective"] != found["objective"]
+
+
+def test_the_default_estimator_is_the_one_that_serves() -> None:
+    """Protects whoever sets nothing of learning: columns and label have a mean, and it learns more than the paper's algorithm."""
+    random, names = np.random.default_rng(8), ["bank", "shop"]
+    centres, common = np.array([0.5, -0.6, 0.4, 0.3, -0.5, 0.6]), 0.04 * random.normal(size=(3, 6))
+    columns = np.clip(centres + random.normal(size=(2_600, 3)) @ common + 0.15 * random.normal(size=(2_600, 6)), -1, 1)
+    inputs, labels = [columns[:, :3], columns[:, 3:]], 0.5 + (columns - centres) @ [0.5, 0, -0.4, 0.6, 0, 0.3]
+    found = {}
+    learnings: list[dict[str, str]] = [{}, {"estimator": "frank-wolfe"}]
+    for learning in learnings:
+        settings = DPFrankWolfeSettings.model_validate(
+            {
+                "federation": {"name": "f", "parties": names, "columns": dict.fromkeys(names, 3)},
+                "role": {"kind": SERVER},
+                "window": {"rows": 2_000},
+                "privacy": {"epsilon": 8.0, "delta": 1e-5, "insecure_test_noise": True},
+                "learning": learning,
+            }
+        )
+        outcome = run_fits(settings, VerticalTable(inputs, labels, 600))
+        assert outcome.r2 is not None
+        found[learning.get("estimator", "default")] = outcome.r2
+    assert found["default"] > max(0.5, found["frank-wolfe"] + 0.1), found
 
 
 def test_without_rows_to_hold_out_it_says_so(line: Line) -> None:
@@ -222,7 +250,7 @@ def test_what_is_kept_for_predictions_is_not_spent_by_a_fit(line: Line, insecure
     """
     found = line.json(more='[serving]\nmode = "private"\nshare = 0.5', insecure=insecure, **PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
-    # rho of a half; epsilon is about a root of it.
+    # cost of a half; epsilon is about a root of it.
     assert 2.0 * 0.5 < found["epsilon_spent"] < 2.0 * 0.85
 
 

@@ -284,10 +284,10 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
     after = Coordinator(state=old, alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
     after.sequence = before.sequence
     assert len(after.shown("shop", "ann")) == 2
-    ledger = Ledger(10, 2.0)
+    ledger = Ledger(10, 4.0)
     ledger.restore(b"ann", msgspec.msgpack.encode(2.25))
     assert ledger.spent("ann") == 2.25
-    assert (ledger.refusal("ann", 1.75), ledger.refusal("ann", 1.76), ledger.largest_mu) == (None, "budget", 1.5)
+    assert (ledger.refusal("ann", 1.75), ledger.refusal("ann", 1.76), ledger.largest) == (None, "budget", 2.25)
 
 
 # ---- settings
