@@ -12,6 +12,7 @@ from sklearn.linear_model import LassoCV
 from benchmarks.dp_frank_wolfe.problems import Problem
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.budget import budget
+from streamfl.dp_frank_wolfe.lab.centring import centre_by
 from streamfl.dp_frank_wolfe.lab.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.refit import refit
@@ -40,22 +41,34 @@ class Outcome:
 
 
 def private(
-    problem: Problem, windows: dict[str, Window], name: str, epsilon: float, seed: int, sketch: Sketch | None = None
+    problem: Problem,
+    windows: dict[str, Window],
+    name: str,
+    epsilon: float,
+    seed: int,
+    sketch: Sketch | None = None,
+    intercept: bool = True,
 ) -> Outcome:
-    """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity."""
+    """One of ``ESTIMATORS``. sketch: of Frank-Wolfe, None for the identity. intercept: by noisy means, as is the default."""
     rows = len(problem.labels)
     cost = budget(epsilon, DELTA, rows)
     secret = b"secret of seed %d" % seed + bytes(range(32))
+    own, numbers = None, 0
+    if intercept:
+        own = centre_by(windows, cost, secret)
+        windows, cost, numbers = own.windows, own.cost, own.uplink_numbers
     if name == "frank-wolfe":
         sketch = sketch or IdentitySketch(rows)
         sampling = Sampling("full", equal_blocks(windows, problem.radius), seed)
         plans = plans_of(windows, sampling, problem.iterations, sketch, cost, problem.columns, problem.prediction_bound)
         found = fit(windows, sampling, problem.iterations, sketch, plans, delta=DELTA, secret=secret, show_objective=False)
-        return Outcome(problem.r2(found.x), found.epsilon, found.uplink_numbers, found.support)
+        b = 0.0 if own is None else own.intercept(found.x)
+        return Outcome(problem.r2(found.x, b), found.epsilon, found.uplink_numbers + numbers, found.support)
     estimator = {"marginal": marginal, "two-round": two_round}[name]
     estimate = estimator(windows, cost, problem.columns, problem.refit_radius, delta=DELTA, secret=secret)
     support = sum(int(np.count_nonzero(own)) for own in estimate.x.values())
-    return Outcome(problem.r2(estimate.x), estimate.epsilon, estimate.uplink_numbers, support)
+    b = 0.0 if own is None else own.intercept(estimate.x)
+    return Outcome(problem.r2(estimate.x, b), estimate.epsilon, estimate.uplink_numbers + numbers, support)
 
 
 def lasso(problem: Problem, windows: dict[str, Window], seed: int) -> Outcome:

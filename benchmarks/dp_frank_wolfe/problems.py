@@ -49,12 +49,15 @@ class Problem:
             found[f"party-{number}"] = freeze(self.features[:, own], self.labels, bounds, self.label_bounds, rows)
         return found
 
-    def r2(self, x: dict[str, Floats]) -> float:
-        """R^2 of the test rows' own labels, about their mean. Features are scaled and clipped as in the window."""
+    def r2(self, x: dict[str, Floats], intercept: float = 0.0) -> float:
+        """R^2 of the test rows' own labels, about their mean. Features are scaled and clipped as in the window.
+
+        intercept: in label bounds.
+        """
         weights = np.concatenate(list(x.values()))
         active = np.flatnonzero(weights)
         scaled = np.clip((self.test[:, active] - self.bounds.centre[active]) / self.bounds.bound[active], -1, 1)
-        found = self.label_bounds.centre[0] + self.label_bounds.bound[0] * (scaled @ weights[active])
+        found = self.label_bounds.centre[0] + self.label_bounds.bound[0] * (intercept + scaled @ weights[active])
         return 1 - float(np.sum((found - self.test_labels) ** 2) / np.sum((self.test_labels - self.test_labels.mean()) ** 2))
 
     def whole(self, windows: dict[str, Window]) -> tuple[NDArray[np.float32], Floats]:

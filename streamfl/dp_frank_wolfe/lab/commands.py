@@ -17,6 +17,9 @@ WindowsOption = Annotated[
 EpsilonOption = Annotated[
     float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
 ]
+DrawsOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Of noise that R^2 is told of, with its deviation; left out: 5.")
+]
 
 
 def simulate(
@@ -24,9 +27,10 @@ def simulate(
     split: SplitOption = None,
     windows: WindowsOption = None,
     epsilon: EpsilonOption = None,
+    draws: DrawsOption = None,
     network_delay: NetworkDelayOption = None,
 ) -> Report:
     """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
     from streamfl.dp_frank_wolfe.lab.simulate import simulate as run
 
-    return run(asked, split, windows, epsilon, network_delay)
+    return run(asked, split, windows, epsilon, draws, network_delay)

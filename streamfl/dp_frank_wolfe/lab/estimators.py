@@ -12,11 +12,12 @@ from streamfl.dp_frank_wolfe.budget import claim
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.lab.direct import place
 from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
 from streamfl.dp_frank_wolfe.window import Window
 
-__all__ = ["Estimate", "marginal", "two_round"]
+__all__ = ["Estimate", "marginal", "selected", "two_round"]
 
 Floats = NDArray[np.float64]
 
@@ -50,13 +51,8 @@ def marginal(
     norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
     window, place: its number, and where releases belong, of a party, the window and the secret.
     """
-    members, plans, values = _chosen(
-        windows, cost, columns, _without_norms(shares) if norm is not None else shares, lambda party: place(party, window, secret)
-    )
-    norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
-    numbers = len(values) * (2 if norm is not None else 3)
-    found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
-    return _estimate(windows, members, plans, found, numbers, delta)
+    plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
+    return _marginal(windows, plans, lambda party: place(party, window, secret), radius, delta, norm)
 
 
 def two_round(
@@ -72,7 +68,40 @@ def two_round(
     place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
-    members, plans, values = _chosen(windows, cost, columns, shares, lambda party: place(party, window, secret))
+    plans = _plans(windows, cost, columns, shares)
+    return _two_round(windows, plans, lambda party: place(party, window, secret), radius, delta)
+
+
+def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Estimate:
+    """As these settings have it, whatever their shares. windows: centred, where the parties centre. places: of a party."""
+    plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
+    call = _marginal if learning.estimator == "marginal" else _two_round
+    return call(windows, plans, places, learning.radius, public.settings.privacy.delta)
+
+
+def _marginal(
+    windows: Mapping[str, Window],
+    plans: Mapping[str, SelectionPlan],
+    place: Callable[[str], Place],
+    radius: float,
+    delta: float,
+    norm: float | None = None,
+) -> Estimate:
+    members, values = _chosen(windows, plans, place)
+    norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
+    numbers = len(values) * (2 if norm is not None else 3)
+    found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
+    return _estimate(windows, members, plans, found, numbers, delta)
+
+
+def _two_round(
+    windows: Mapping[str, Window],
+    plans: Mapping[str, SelectionPlan],
+    place: Callable[[str], Place],
+    radius: float,
+    delta: float,
+) -> Estimate:
+    members, values = _chosen(windows, plans, place)
     rows = {party: member.rows() for party, member in members.items()}
     own, products = {}, {}
     for party, member in members.items():
@@ -89,19 +118,24 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
     return {"choices": shares["choices"], "values": 1 - shares["choices"]}
 
 
-def _chosen(
-    windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float], place: Callable[[str], Place]
-) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan], Floats]:
-    """Parties that have chosen their columns, their plans, and the columns' values, party by party."""
+def _plans(windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float]) -> dict[str, SelectionPlan]:
+    """Equal shares of the budget and of the columns."""
     each = max(1, columns // len(windows))
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
         plans[party] = plan_selection(cost / len(windows), count, _others(windows, party, each), shares)
+    return plans
+
+
+def _chosen(
+    windows: Mapping[str, Window], plans: Mapping[str, SelectionPlan], place: Callable[[str], Place]
+) -> tuple[dict[str, PartySelection], Floats]:
+    """Parties that have chosen their columns, and the columns' values, party by party."""
     members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}
     for member in members.values():
         member.choose()
-    return members, plans, np.concatenate([member.values() for member in members.values()])
+    return members, np.concatenate([member.values() for member in members.values()])
 
 
 def _others(windows: Mapping[str, Window], party: str, each: int) -> int:

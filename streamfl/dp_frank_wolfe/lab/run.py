@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.budget import claim
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.direct import objective
+from streamfl.dp_frank_wolfe.lab.draws import fitted, least_squares
 from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
 from streamfl.dp_frank_wolfe.lab.trace import traced
 from streamfl.dp_frank_wolfe.means import centred, intercept
+from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
+from streamfl.seeding import rng_for
 from streamfl.simulation.vertical import VerticalTable
 
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
@@ -45,6 +48,8 @@ class FitOutcome:
     epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
     parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
     weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
+    r2_draws: of this and of other draws of noise, on the same rows; one where there is no noise, none where r2 is none.
+    alone, pooled: r2 of least squares without privacy, of each party's columns and of all.
     """
 
     settings: DPFrankWolfeSettings
@@ -65,6 +70,9 @@ class FitOutcome:
     weights: dict[str, Floats]
     intercept: float
     trace: dict[str, NDArray[Any]]
+    r2_draws: list[float]
+    alone: dict[str, float | None]
+    pooled: float | None
 
     def summary(self) -> dict[str, Any]:
         """Everything but arrays, ready for JSON. messages, bytes: between members."""
@@ -82,7 +90,10 @@ class FitOutcome:
             "iterations": self.iterations,
             "virtual_seconds": self.virtual_seconds,
             "intercept": self.intercept,
-            "not_private": ["r2", "objective", "gap", "history"],
+            "not_private": ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"],
+            "r2_draws": self.r2_draws,
+            "alone": self.alone,
+            "pooled": self.pooled,
             "r2_of": "held-out rows" if self.test_rows else "training rows",
             "epsilon_spent": self.epsilon_spent,
             "insecure_test_noise": privacy.insecure_test_noise,
@@ -105,14 +116,16 @@ def run_fits(
     windows: int = 1,
     *,
     network_delay: float = 0.0,
+    draws: int = 1,
     trace: bool = False,
     overheard: Callable[[Outgoing], None] | None = None,
     watch: Callable[[float], bool] = lambda share: False,
 ) -> FitOutcome:
     """Let the federation fit the first rows of the table, ``window.rows`` to a window; r2 is of the rows behind them, if any.
 
-    network_delay: virtual seconds of a message. overheard: told each message between members. watch: told the share that is done;
-    if it says True the run ends with the fits that are over, and with KeyboardInterrupt where none is.
+    network_delay: virtual seconds of a message. draws: of noise that r2 is told of; the first is the federation's.
+    overheard: told each message between members. watch: told the share that is done; if it says True the run ends with the fits
+    that are over, and with KeyboardInterrupt where none is.
     ConfigurationError where there are too few rows, DataError if the fits came to nothing.
     """
     begun, public = time.perf_counter(), Public(settings)
@@ -155,12 +168,18 @@ def run_fits(
         predicted = predictions(settings, table, rows, last.models, own)
         if trace:
             arrays |= {"predictions": predicted, "predicted_rows": rows}
+        r2 = r_squared(predicted, table.labels[rows])
+        others = range(1, draws if math.isfinite(public.cost) and r2 is not None else 1)
+        places = (_drawn(settings, federation.places(windows), number) for number in others)
+        models = (fitted(public, raw, windows, own) for own in places if not watch(1.0))
+        told = (r_squared(predictions(settings, table, rows, *model), table.labels[rows]) for model in models)
+        pooled, *alone = _without_privacy(settings, table, np.array([int(name) for name in last.manifest]), rows)
         return FitOutcome(
             settings=settings,
             windows=windows,
             rows=windows * settings.window.rows,
             test_rows=test,
-            r2=r_squared(predicted, table.labels[rows]),
+            r2=r2,
             history=[_figures(public, frozen, x) for x in course],
             iterations=rounds,
             uplink_numbers=sum(heard.fits[number].uplink_numbers for number in range(1, windows + 1)),
@@ -176,6 +195,9 @@ def run_fits(
             weights=last.models,
             intercept=own,
             trace=arrays,
+            r2_draws=[one for one in (r2, *told) if one is not None],
+            alone=dict(zip(public.parties, alone, strict=True)),
+            pooled=pooled,
         )
 
 
@@ -229,6 +251,26 @@ def r_squared(predicted: Floats, labels: Floats) -> float | None:
     """About the labels' mean; None where they are all the same."""
     spread = float(np.sum((labels - labels.mean()) ** 2))
     return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
+
+
+def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, Place], number: int) -> dict[str, Place]:
+    """The same places with other secrets, which follow from the seed where the federation's do."""
+    repeats = settings.privacy.insecure_test_noise
+    random = rng_for(settings.federation.seed, "draw", number) if repeats else np.random.default_rng()
+    return {party: replace(place, secret=random.bytes(32)) for party, place in places.items()}
+
+
+def _without_privacy(
+    settings: DPFrankWolfeSettings, table: VerticalTable, learnt: NDArray[np.intp], rows: NDArray[np.intp]
+) -> list[float | None]:
+    """r2 of least squares of all columns, and of each party's. learnt, rows: it is fitted and measured on."""
+    inputs, parties = {}, settings.federation.parties
+    for party, own in zip(parties, table.inputs, strict=True):
+        bounds, label_bounds = _bounds(settings, party)
+        inputs[party] = np.clip((own[learnt] - bounds.centre) / bounds.bound, -1, 1)
+    labels = np.clip((table.labels[learnt] - label_bounds.centre) / label_bounds.bound, -1, 1)
+    fits = least_squares(inputs, labels, [parties, *([party] for party in parties)])
+    return [r_squared(predictions(settings, table, rows, *fit), table.labels[rows]) for fit in fits]
 
 
 def _rows_of(settings: DPFrankWolfeSettings, table: VerticalTable, windows: int) -> int:

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
@@ -21,6 +22,7 @@ from streamfl.simulation.vertical import checked_options, deal_table
 __all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
+DRAWS = 5
 
 
 class _Members(DPFrankWolfeSettings):
@@ -36,6 +38,7 @@ def simulate(
     split: str | None,
     windows: int | None,
     epsilon: float | None,
+    draws: int | None,
     network_delay: float | None,
 ) -> Report:
     """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
@@ -54,7 +57,13 @@ def simulate(
         )
     with progress("iterations" if settings.learning.estimator == "frank-wolfe" else "fits", stops=True) as work:
         outcome = run_fits(
-            settings, dealt.table, windows or 1, network_delay=network_delay or 0.0, trace=asked.trace, watch=work
+            settings,
+            dealt.table,
+            windows or 1,
+            network_delay=network_delay or 0.0,
+            draws=draws or DRAWS,
+            trace=asked.trace,
+            watch=work,
         )
     return Report(
         f"Sparse model of {asked.data}",
@@ -73,7 +82,9 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
         ("Rows", f"{outcome.rows:,} in {_counted(outcome.windows, 'window')}, {outcome.test_rows:,} held out"),
         ("Columns", f"{columns:,} of {len(outcome.parties)} parties"),
         ("Estimator", summary["estimator"]),
-        (f"R^2 of {summary['r2_of']} ({LABORATORY})", "none: one label" if outcome.r2 is None else f"{outcome.r2:.4f}"),
+        (f"R^2 of {summary['r2_of']} ({LABORATORY})", _explained(outcome)),
+        ("The same of the best party alone, without privacy", _alone(outcome)),
+        ("The same of all columns in one place, without privacy", "none" if outcome.pooled is None else f"{outcome.pooled:.3f}"),
         (f"Objective ({LABORATORY})", f"{summary['objective']:.6f}"),
         (f"Duality gap ({LABORATORY})", f"{summary['gap']:.6f}"),
         ("Columns with a weight", f"{summary['support']:,}"),
@@ -85,6 +96,20 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
         ("Seconds", f"{outcome.seconds:.1f}"),
         ("Virtual time", f"{outcome.virtual_seconds:,.1f} s"),
     ]
+
+
+def _explained(outcome: FitOutcome) -> str:
+    if outcome.r2 is None:
+        return "none: one label"
+    if len(outcome.r2_draws) == 1:
+        return f"{outcome.r2:.3f}"
+    return f"{mean_and_deviation(outcome.r2_draws)}, mean and deviation of {len(outcome.r2_draws)} draws; this one {outcome.r2:.3f}"
+
+
+def _alone(outcome: FitOutcome) -> str:
+    found = {party: r2 for party, r2 in outcome.alone.items() if r2 is not None}
+    best = max(found, key=found.__getitem__, default=None)
+    return "none" if best is None else f"{found[best]:.3f}, {best}"
 
 
 def _counted(count: int, what: str) -> str:

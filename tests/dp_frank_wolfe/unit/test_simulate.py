@@ -11,6 +11,7 @@ import pytest
 from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab import run
 from streamfl.dp_frank_wolfe.lab.run import run_fits
 from streamfl.simulation.vertical import VerticalTable
 
@@ -79,7 +80,7 @@ def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> 
     found = line.json(**PRIVATE)
     assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
     assert found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
-    assert found["not_private"] == ["r2", "objective", "gap", "history"]
+    assert found["not_private"] == ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"]
     # A mean of each column, and of the label by each party; signed indices; sketches.
     assert 12 + 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 12 + 3 * ITERATIONS + 3 * 8
     assert found["l1_norm"] <= RADIUS * (1 + 1e-12)
@@ -90,6 +91,49 @@ def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> 
         assert f"{measure} ({LABORATORY})" in told
     assert "none: insecure_test_noise" in told
     assert line.json("--epsilon", "inf", **PRIVATE)["epsilon"] is None
+
+
+def held_out_r2(table: np.ndarray, columns: list[int]) -> float:
+    """Of least squares with an intercept on the window's rows, without privacy."""
+    design = np.column_stack([np.ones(ROWS), table[:, columns]])
+    weights = np.linalg.lstsq(design[:WINDOW], table[:WINDOW, -1], rcond=None)[0]
+    held_out = table[WINDOW:, -1]
+    return float(1 - np.sum((held_out - design[WINDOW:] @ weights) ** 2) / np.sum((held_out - held_out.mean()) ** 2))
+
+
+def test_a_figure_has_its_spread_and_what_it_is_compared_with(line: Line) -> None:
+    """Protects whoever decides by one number: R^2 of several draws of noise, of the best party alone, and of all columns."""
+    found, told = line.json(**PRIVATE), line(**PRIVATE)[1]
+    draws = found["r2_draws"]
+    assert len(set(draws)) == len(draws) == 5
+    assert draws[0] == found["r2"]
+    assert f"{np.mean(draws):.3f} ± {np.std(draws, ddof=1):.3f}, mean and deviation of 5 draws; this one {draws[0]:.3f}" in told
+    table, ends = line.frame.to_numpy(), np.cumsum([0, *PARTIES.values()])
+    alone = {name: held_out_r2(table, list(range(ends[k], ends[k + 1]))) for k, name in enumerate(PARTIES)}
+    assert found["alone"] == pytest.approx(alone, abs=1e-9)
+    assert found["pooled"] == pytest.approx(held_out_r2(table, list(range(COLUMNS))), abs=1e-9)
+    best = max(alone, key=alone.__getitem__)
+    assert f"{alone[best]:.3f}, {best}" in told
+    assert found["r2_draws"] == line.json(**PRIVATE)["r2_draws"]
+    assert line.json("--draws", 2, **PRIVATE)["r2_draws"] == draws[:2]
+    # Without noise there is one.
+    assert len(line.json()["r2_draws"]) == 1
+
+
+@pytest.mark.parametrize(
+    "learning",
+    [
+        'estimator = "marginal"',
+        'estimator = "two-round"',
+        'sketch_rows = 8\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\nradii = {bank = 0.2, shop = 0.9, post = 0.4}',
+        'sketch = "identity"\ncandidates = 2\nintercept = false',
+    ],
+)
+def test_draws_are_what_the_federation_would_have_come_to(line: Line, monkeypatch: pytest.MonkeyPatch, learning: str) -> None:
+    """Protects the spread: with the federation's own secrets a draw without members is its model, bit for bit, whatever is set."""
+    monkeypatch.setattr(run, "_drawn", lambda settings, places, number: places)
+    found = line.json(epsilon=4.0, learning=learning, privacy="shares = {bank = 0.5, shop = 0.2, post = 0.2}")
+    assert found["r2_draws"] == [found["r2"]] * 5
 
 
 def test_the_same_seed_is_the_same_run_and_a_secret_is_not(line: Line) -> None:
