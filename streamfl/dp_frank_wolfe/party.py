@@ -188,7 +188,7 @@ class PartyTask:
 
     def _take_sample(self, sample: Sample) -> None:
         entity = _checked_name(sample.client)
-        columns = whole_row(np.array(sample.features), self.settings.bounds)
+        columns = whole_row(sample.features, self.settings.bounds)
         self.desk.counts["samples"] += 1
         if self._has_budget(entity):
             self.table.put_columns(entity, columns)
@@ -201,7 +201,9 @@ class PartyTask:
             self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
 
     def _has_budget(self, entity: str) -> bool:
-        if self.ledger.allows(entity, len(self.table) - (entity in self.table)):
+        waiting = len(self.table)
+        # It may be one of them, which matters where there is hardly any room left.
+        if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
             return True
         self.desk.counts["spent_entities"] += 1
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,10 +100,13 @@ def assemble(columns: NDArray[np.int16], labels: Integers, missing: int = 0, cli
     return Window(columns, labels, missing, clipped, digest.digest())
 
 
-def whole_row(values: NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
-    """One row's features as a window has them, (columns,): zeros where a number is not finite."""
-    row, _, _ = _scaled(np.asarray(values)[np.newaxis], bounds, FEATURE_ONE, np.zeros((1, len(bounds.bound)), np.int16))
-    return np.asarray(row[0], dtype=np.int16)
+def whole_row(values: Sequence[float] | NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
+    """One row's features as ``freeze`` would have them, (columns,): zeros where a number is not finite. Called for each record."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        row = (np.asarray(values, dtype=np.float64) - bounds.centre) / bounds.bound
+    if not np.isfinite(row).all():
+        return np.zeros(len(row), np.int16)
+    return np.asarray(np.rint(np.minimum(np.maximum(row, -1.0), 1.0) * FEATURE_ONE), dtype=np.int16)
 
 
 def whole_label(value: float, bounds: Bounds) -> int:

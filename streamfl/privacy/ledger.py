@@ -31,6 +31,10 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
     times: Count = 0
 
 
+# Of an entity of which nothing was released. Nobody changes it.
+_NOTHING = _Entry()
+
+
 class Ledger:
     """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
 
@@ -64,12 +68,12 @@ class Ledger:
 
     def spent(self, entity: str) -> float:
         """Cost of what was released of an entity, infinite where something was without noise."""
-        spent = self._entries.get(entity, _Entry()).spent
+        spent = self._entries.get(entity, _NOTHING).spent
         return spent if spent < UNBOUNDED else math.inf
 
     def times(self, entity: str) -> int:
         """How often something was released of an entity."""
-        return self._entries.get(entity, _Entry()).times
+        return self._entries.get(entity, _NOTHING).times
 
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
         """Why a release that costs ``cost`` is not allowed; None if it is."""

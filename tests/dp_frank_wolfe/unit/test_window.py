@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, correlations, freeze, outputs
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, correlations, freeze, outputs, whole_row
 
 FEATURES = Bounds(np.array([0.0, 10.0, 0.0]), np.array([2.0, 5.0, 1e-3]))
 LABELS = Bounds(np.array([1.0]), np.array([4.0]))
@@ -33,6 +33,18 @@ def test_a_row_that_is_missing_or_invalid_is_zeros_and_the_window_keeps_its_leng
     assert window.missing == 2 + 2 + 1 + 2
     with pytest.raises(ValueError, match="window has 3"):
         freeze(features, np.zeros(4), FEATURES, LABELS, 3)
+
+
+def test_a_record_is_the_row_that_a_table_would_have() -> None:
+    """Protects a window from how its rows came: one by one they are those of a table, at bounds, halves and what is no number."""
+    random = np.random.default_rng(6)
+    bounds = Bounds(np.array([0.1, -3.0, 1e9]), np.array([0.7, 1e-3, 1e-9]))
+    rows = bounds.centre + bounds.bound * random.uniform(-1.2, 1.2, (200, 3))
+    rows[:6] = [[np.nan, 0, 0], [1, np.inf, 0], [-np.inf, 0, 1], [1e308, -1e308, 1e308], [0.8, -3.001, 1e9], [0.1, -3.0, 1e9]]
+    rows[6:60, 0] = 0.1 + 0.7 * (random.integers(-FEATURE_ONE, FEATURE_ONE, 54) + 0.5) / FEATURE_ONE
+    window = freeze(rows, np.zeros(200), bounds, LABELS, 200)
+    np.testing.assert_array_equal([whole_row(tuple(row.tolist()), bounds) for row in rows], window.columns)
+    assert window.columns.any(axis=1).sum() > 150
 
 
 def test_a_digest_is_of_every_number() -> None:
