@@ -146,6 +146,17 @@ def read_utility(document: str) -> Utility:
     return means
 
 
+def read_uplink(document: str) -> dict[str, list[float]]:
+    """The numbers sent that the document has, by what the picture calls them."""
+    places = {"uplink": {"signs": 3, "identity": 5, "one-shot": 7}, **{name: {name: 5} for name in SPARSE}}
+    drawn: dict[str, list[float]] = {}
+    for section, columns in places.items():
+        lines = document.partition(f"<!-- begin {section} -->")[2].partition("<!-- end -->")[0].splitlines()
+        rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines if line[2:3].isdigit()]
+        drawn |= {name: [float(cells[place].replace(",", "")) for cells in rows] for name, place in columns.items()}
+    return drawn
+
+
 def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
     """R^2 against epsilon for every set, and numbers sent against n."""
     import matplotlib
@@ -179,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.utility")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only-uplink", action="store_true", help="R^2 of the sets stays as the document has it")
+    parser.add_argument("--only-utility", action="store_true", help="numbers sent stay as the document has them")
     arguments = parser.parse_args()
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
@@ -190,9 +202,12 @@ def main() -> None:
         means = read_utility(text)
     else:
         sections["utility"], means = utility(Path(folder), arguments.seeds)
-    sections["uplink"], drawn = uplink()
-    for name, share in SPARSE.items():
-        sections[name], drawn[name] = sparse_uplink(share)
+    if arguments.only_utility:
+        drawn = read_uplink(text)
+    else:
+        sections["uplink"], drawn = uplink()
+        for name, share in SPARSE.items():
+            sections[name], drawn[name] = sparse_uplink(share)
     document.write_text(fill(text, sections), encoding="utf-8")
     picture(means, drawn, DOCS / "dp-frank-wolfe-accuracy.png")
     print(f"delta = {DELTA:g}; written to {document}")
