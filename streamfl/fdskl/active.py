@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.active_settings import ActiveSettings
+from streamfl.fdskl.catch_up import CatchUp
 from streamfl.fdskl.contributions import features_of, opened_outputs
 from streamfl.fdskl.due import Due
 from streamfl.fdskl.feature_cache import FeatureCache
@@ -70,10 +71,11 @@ class ActivePartition:
         self._partition = partition
         self._figures = figures
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
-        self.forecasts.on_forget = partition.followed.forget
+        self.forecasts.on_forget = self._forget
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
         self._due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
+        self.catch_up = CatchUp(self.forecasts, self._due, self.model, settings.limit, active)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         # Where others are active too.
@@ -90,8 +92,9 @@ class ActivePartition:
 
     # ---- what comes in
 
-    def take_sample(self, entity: str, late: bool, now: float) -> None:
-        """The party's own columns of an entity came: it is to be predicted. late: it was learnt from with others."""
+    def take_sample(self, entity: str, late: bool, offset: int, now: float) -> None:
+        """The party's own columns of an entity came, in the record at ``offset``: it is to be predicted. late: it was learnt from
+        with others."""
         if late and entity in self.labelled:
             # Its label was of what it was before.
             self.labelled.forget(entity)
@@ -103,7 +106,7 @@ class ActivePartition:
             elif self._iteration is not None:
                 self._iteration.revised(entity)
         if self._predicts:
-            self._want(entity, now)
+            self._want(entity, now, offset)
         elif (found := self.forecasts.get(entity)) is not None and found.label is not None:
             self.labelled.add(entity, found.label)
             self.forecasts.forget(entity)
@@ -111,6 +114,7 @@ class ActivePartition:
     def take_label(self, entity: str, label: float, now: float) -> None:
         """A label came."""
         self._figures.counts["labels"] += 1
+        self.catch_up.rest -= 1
         label = self._active.label_of(label)
         found = self.forecasts.get(entity)
         if found is None and (entity in self.labelled or (not self._predicts and self._partition.columns.knows(entity))):
@@ -151,18 +155,21 @@ class ActivePartition:
             self._gather(full_only=False)
         self.forecasts.expire(now)
         self._due.pass_time(now)
+        self.catch_up.pass_time(now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
         self.forecasts.set_back(now)
         self._due.set_back(now)
+        self.catch_up.set_back(now)
 
     @property
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind, self._due.freezes_at]
+        gathered = None if since is None else since + self._active.linger
+        times = [self.forecasts.wake_at, gathered, behind, self._due.freezes_at, self.catch_up.wake_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -180,6 +187,7 @@ class ActivePartition:
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         question = self.rounds.take(key)
         if question is not None:
+            self.catch_up.advanced(self._last_now)
             question.wanting.answered(question, total, known)
 
     def abandoned(self, key: Key) -> None:
@@ -191,6 +199,7 @@ class ActivePartition:
             found = self.forecasts.predicted(entity, output, version, parties, self._last_now)
             if found is None:
                 continue
+            self.catch_up.predicted(entity)
             self._figures.counts["predictions"] += 1
             prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
             content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
@@ -206,6 +215,7 @@ class ActivePartition:
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
         self._last_now = now
+        self.catch_up.begin(now)
 
     def go_on(self) -> None:
         """Begin an iteration if one is due, and ask what may be asked, until nothing more comes of it."""
@@ -217,7 +227,7 @@ class ActivePartition:
             self._is_behind = False
             self._due.look(self._last_now)
             for _ in range(MOST_TURNS):
-                if not self._begin_iteration() | self._ask():
+                if not self._let_go() | self._begin_iteration() | self._ask():
                     return
             # Whoever has that much to learn is not to fall silent over it: the rest is for the next tick.
             self._is_behind = True
@@ -230,6 +240,19 @@ class ActivePartition:
         return sends
 
     # ----
+
+    def _forget(self, entity: str) -> None:
+        """The entity's forecast is gone."""
+        self.catch_up.predicted(entity)
+        self._partition.followed.forget(entity)
+
+    def _let_go(self) -> bool:
+        """Ask for what need not wait any more of a backlog. Returns whether there was anything."""
+        if not self.catch_up.let_go(self._last_now):
+            return False
+        # They have waited longer than any others do, and no tick comes while much lies unread.
+        self._gather(full_only=False)
+        return True
 
     def _learn_from(self, entity: str, label: float) -> None:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
@@ -270,6 +293,7 @@ class ActivePartition:
         if self.shared is None and self.model.keep_to_limit():
             self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
+        self.catch_up.advanced(self._last_now)
         for question in self._iteration.questions():
             self.rounds.want(question)
         return True
@@ -283,13 +307,16 @@ class ActivePartition:
         # Labelled entities may have been forgotten meanwhile, and a distance is of two.
         return self.shared.turns.has_come and (self._due.knows_bandwidth or len(self.labelled) >= 2)
 
-    def _want(self, entity: str, now: float) -> None:
-        """The entity is to be predicted, once more if it was asked for with older columns."""
+    def _want(self, entity: str, now: float, offset: int | None = None) -> None:
+        """The entity is to be predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
         if self.forecasts.is_asked_for(entity):
             self._again.add(entity)
             return
-        self.forecasts.want(entity, now)
-        self._gather(full_only=True)
+        if offset is not None and self.catch_up.holds_back:
+            self.catch_up.hold_back(entity, offset, now)
+        else:
+            self.forecasts.want(entity, now, offset or 0)
+            self._gather(full_only=True)
 
     def _gather(self, full_only: bool) -> None:
         """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""

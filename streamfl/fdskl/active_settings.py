@@ -20,6 +20,7 @@ class ActiveSettings:
     label_of: a label to what the loss takes; PeerError for one that it cannot take.
     linger: seconds in which entities are gathered to be predicted together.
     revise: whether an entity is predicted again when a party has new columns of it.
+    catch_up_samples, catch_up_patience: see :class:`~streamfl.fdskl.catch_up.CatchUp`.
     fingerprint: of what several active parties have to agree on.
     sign: what one of these says in a partition of their log.
     """
@@ -30,5 +31,7 @@ class ActiveSettings:
     label_of: Callable[[float], float]
     linger: float
     revise: bool
+    catch_up_samples: int
+    catch_up_patience: float
     fingerprint: int
     sign: Callable[[Turn, int], Turn]

@@ -111,6 +111,13 @@ class KernelLearningSection(Section):
     iteration t."""
     horizon: int | None = Field(default=None, ge=2, le=2**53)
     """With step_rule = "horizon": how many iterations there will be."""
+    catch_up_samples: int = Field(default=64, ge=0)
+    """Of the active party: from its start, and from when too much waited, until no more records than this lie unread, entities
+    that come are of a backlog, and are predicted once the labels of those before them are learnt. 0: all of a history is predicted
+    at once, with the model as it is."""
+    catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the active party: when learning stands still for so long while a backlog waits for it, as where a party is away, the
+    backlog is predicted without waiting until there is a new version of the model."""
 
     @property
     def first_block(self) -> int:

@@ -44,11 +44,15 @@ class Due:
         return self._model.bandwidth is not None or self._learning.bandwidth is not None
 
     @property
+    def missing(self) -> int:
+        """Labels that have to come before an iteration is due; 0 or less: it is."""
+        missing = self._learning.labels_wanted(self._labelled.learnt) - self._labelled.fresh
+        return missing if self.knows_bandwidth else max(missing, 2 * FEWEST_DISTANCES - len(self._labelled))
+
+    @property
     def is_due(self) -> bool:
         """Whether there are enough labels for an iteration."""
-        if self._labelled.fresh < self._learning.labels_wanted(self._labelled.learnt):
-            return False
-        return self.knows_bandwidth or len(self._labelled) >= 2 * FEWEST_DISTANCES
+        return self.missing <= 0
 
     def look(self, now: float) -> None:
         """Labels may have come."""

@@ -26,6 +26,7 @@ class Forecast(msgspec.Struct, array_like=True, gc=False):
     revision: predictions that were made.
     output: f of the last. version: of its model. parties: of how many parties' columns.
     label: that came before the entity's own columns.
+    offset: of the sample that it was first wanted with.
     """
 
     since: Time
@@ -35,6 +36,8 @@ class Forecast(msgspec.Struct, array_like=True, gc=False):
     version: Count = 0
     parties: Count = 0
     label: Output | None = None
+    # Last, so that a release that does not know of it takes the rest.
+    offset: Count = 0
 
 
 class Forecasts:
@@ -54,6 +57,9 @@ class Forecasts:
         self._forecasts: dict[str, Forecast] = {}
         # Of these a prediction is to be made, and nobody was asked for it in this life.
         self._gathered: dict[str, None] = {}
+        # And of these it is not to be asked yet, in the order of their topic.
+        self._held: dict[str, None] = {}
+        self._held_with_label = 0
         self._awaited = 0
         self.on_forget: Callable[[str], None] = lambda _entity: None
         """What else is forgotten with a forecast."""
@@ -87,10 +93,10 @@ class Forecasts:
     def is_asked_for(self, entity: str) -> bool:
         """Whether the parties were asked for the entity, and have not answered."""
         found = self._forecasts.get(entity)
-        return found is not None and found.awaited and entity not in self._gathered
+        return found is not None and found.awaited and entity not in self._gathered and entity not in self._held
 
-    def want(self, entity: str, now: float) -> None:
-        """The entity is to be predicted, for the first time or anew.
+    def want(self, entity: str, now: float, offset: int = 0, held: bool = False) -> None:
+        """The entity is to be predicted, for the first time or anew. offset: of its sample. held: it is not asked for yet.
 
         One that waits already keeps its place: an entity that is heard of all the time would put all others off.
         """
@@ -98,8 +104,11 @@ class Forecasts:
             return
         found = self._take(entity) or Forecast(now)
         self._awaited += 1
-        found.awaited, found.since = True, now
-        self._gathered[entity] = None
+        found.awaited, found.since, found.offset = True, now, offset
+        if held:
+            self._hold(entity, found)
+        else:
+            self._gathered[entity] = None
         self._put(entity, found)
 
     def gather(self, most: int) -> list[str]:
@@ -108,6 +117,47 @@ class Forecasts:
         for entity in entities:
             del self._gathered[entity]
         return entities
+
+    # ---- what is held back
+
+    @property
+    def held(self) -> int:
+        """Entities that wait, and are not asked for yet."""
+        return len(self._held)
+
+    @property
+    def held_with_label(self) -> int:
+        """Of them, those whose label has come."""
+        return self._held_with_label
+
+    @property
+    def first_held(self) -> str | None:
+        return next(iter(self._held), None)
+
+    def has_label(self, entity: str) -> bool:
+        """Whether the label of an entity that waits has come."""
+        return self._forecasts[entity].label is not None
+
+    def hold_all(self) -> None:
+        """Hold back whatever nobody was asked for."""
+        for entity in sorted(self._gathered, key=lambda one: self._forecasts[one].offset):
+            self._hold(entity, self._forecasts[entity])
+        self._gathered = {}
+
+    def let_go(self, entity: str) -> None:
+        """It is held back no longer."""
+        self._drop_held(entity)
+        self._gathered[entity] = None
+
+    def _hold(self, entity: str, forecast: Forecast) -> None:
+        self._held[entity] = None
+        self._held_with_label += forecast.label is not None
+
+    def _drop_held(self, entity: str) -> None:
+        del self._held[entity]
+        self._held_with_label -= self.has_label(entity)
+
+    # ----
 
     def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> Forecast | None:
         """A prediction was made; None if it is not waited for any more. It is counted in ``revision``."""
@@ -126,6 +176,7 @@ class Forecasts:
     def keep_label(self, entity: str, label: float, now: float) -> None:
         """A label came before anything else of its entity."""
         found = self._take(entity) or Forecast(now)
+        self._held_with_label += entity in self._held and found.label is None
         found.label, found.since = label, now
         if entity in self._gathered:
             # In the order in which all of them would be restored.
@@ -134,6 +185,8 @@ class Forecasts:
         self._put(entity, found)
 
     def forget(self, entity: str) -> None:
+        if entity in self._held:
+            self._drop_held(entity)
         found = self._forecasts.pop(entity)
         self._awaited -= found.awaited
         self._gathered.pop(entity, None)

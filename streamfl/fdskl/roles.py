@@ -171,6 +171,8 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
         label_of=_sign if loss.classifies else float,
         linger=settings.alignment.linger_ms / 1000,
         revise=settings.alignment.revise,
+        catch_up_samples=learning.catch_up_samples,
+        catch_up_patience=learning.catch_up_patience_seconds,
         fingerprint=fingerprint(
             _fingerprint(settings),
             learning.loss,
@@ -331,6 +333,8 @@ _MAY_CHANGE = {
     "learning.step",
     "learning.step_rule",
     "learning.horizon",
+    "learning.catch_up_samples",
+    "learning.catch_up_patience_seconds",
     "aggregation.study",
     # What was drawn from it is remembered by a digest, and another one is refused.
     "aggregation.secret_file",

@@ -34,8 +34,6 @@ NO_KEYS = (
     "federation.members is not set: whoever may write to the parties' topics can come between two parties and take the masks off "
     "what they send. Give the members keys, docs/identity.md says how"
 )
-# Predictions of a partition that may wait; then its inputs are paused.
-MOST_AWAITED = 10_000
 
 
 class FdsklWorker:
@@ -47,7 +45,7 @@ class FdsklWorker:
     kind: the role's name, for the operator.
     """
 
-    prompt = True
+    prompt = urgent = True
 
     def __init__(
         self, settings: WorkerSettings, active: ActiveSettings | None, patience: float = math.inf, kind: str = "fdskl-worker"
@@ -83,8 +81,21 @@ class FdsklWorker:
 
     @property
     def full(self) -> Collection[int]:
-        most = min(MOST_AWAITED, self.settings.limit)
-        return [partition for partition, active in self._actives.items() if active.forecasts.awaited >= most]
+        return [partition for partition, active in self._actives.items() if active.catch_up.is_full]
+
+    @property
+    def most_records(self) -> int | None:
+        return None
+
+    @property
+    def backlog(self) -> str | None:
+        told = (active.catch_up.told for active in self._actives.values())
+        return next((one for one in told if one is not None), None)
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        for partition, count in records.items():
+            if partition in self._actives:
+                self._actives[partition].catch_up.unread(count)
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -134,6 +145,9 @@ class FdsklWorker:
             active.begin(now)
         ended = self._ended
         for received in batch:
+            if isinstance(received.message, Label):
+                self._actives[received.partition].catch_up.rest += 1
+        for received in batch:
             try:
                 self._take(received, now)
             except PeerError as error:
@@ -145,6 +159,8 @@ class FdsklWorker:
                 if partition in self._actives:
                     self._actives[partition].pass_time(now)
                 self._go_on(partition)
+        for active in self._actives.values():
+            active.catch_up.end()
         for partition, task in self._tasks.items():
             # Of one that began among these messages.
             task.tell_of_this_life()
@@ -208,7 +224,7 @@ class FdsklWorker:
         if isinstance(message, Sample):
             late = task.take_sample(message, received.record, now)
             if active is not None:
-                active.take_sample(message.client, late, now)
+                active.take_sample(message.client, late, received.record.offset, now)
             if late and self.settings.own != self.settings.root:
                 task.tell_revision(message.client, now)
             return

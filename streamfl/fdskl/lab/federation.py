@@ -209,10 +209,16 @@ class KernelFederation:
             outputs[part] = expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
         return outputs
 
+    def stop(self, name: str) -> None:
+        """The party's process ends."""
+        self.workers.pop(name).close()
+
     def restart(self, name: str) -> None:
         """Another process takes the party up, from its changelog alone."""
-        self.workers[name].close()
-        self.workers[name] = self._start(name)
+        if name in self.workers:
+            self.stop(name)
+        started = {**self.workers, name: self._start(name)}
+        self.workers = {one: started[one] for one in self.settings.federation.parties if one in started}
 
     def close(self) -> None:
         for worker in self.workers.values():

@@ -263,6 +263,9 @@ def scenario(seed: int) -> FdsklScenario:
             "regularisation": 0.01,
             "step": 0.5,
             "columns_share": 0.5 if chance(0.2) else 1.0,
+            # A worker that begins has a backlog of what came while there was none.
+            "catch_up_samples": (0, 1, 3)[seed // 3 % 3],
+            "catch_up_patience_seconds": 2 * patience,
         },
         aggregation={  # type: ignore[arg-type]
             "topology": str(draws.choice(["tree", "star", "ring"])),

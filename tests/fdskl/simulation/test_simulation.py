@@ -11,6 +11,7 @@ from mutations import Mutation, after, check_caught, instead
 
 from streamfl.fdskl import contributions, iteration, standardisation, sums
 from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.catch_up import CatchUp
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.lab.faults import simulate, simulate_liveness
@@ -201,6 +202,15 @@ def logarithms_of_none(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(standardisation, "scaling_of", lambda moments, auto: scaling_of(moments, False))
 
 
+def holds_a_backlog_back_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchUp, "let_go", lambda self, now: False)
+
+
+def waits_for_late_labels(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CatchUp, "_reads_on", property(lambda self: True))
+    patch.setattr(CatchUp, "wake_at", None)
+
+
 def without(*prefixes: bytes) -> Mutation:
     """The role takes back everything but what these keys begin."""
 
@@ -226,6 +236,8 @@ MUTATIONS: dict[str, Mutation] = {
     "columns: heavy tails as they come": logarithms_of_none,
     "active: new columns are ignored": predicts_once,
     "active: what came to nothing is not asked again": forgets_what_was_asked,
+    "catch up: a backlog never goes on": holds_a_backlog_back_for_ever,
+    "catch up: labels that are late are waited for": waits_for_late_labels,
     "labels: learnt twice": learns_a_label_twice,
     "model: stale alphas": learns_with_stale_alphas,
     "model: decay out of order": decays_what_is_new_too,
