@@ -144,8 +144,7 @@ class ActivePartition:
         self.cache.forget(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
-        found = self.forecasts.get(entity)
-        if found is not None and self._predicts and self._active.revise and found.label is None:
+        if (found := self.forecasts.get(entity)) and self._predicts and self._active.revise and found.label is None:
             self._want(entity, now)
 
     def pass_time(self, now: float) -> None:
@@ -187,7 +186,8 @@ class ActivePartition:
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         question = self.rounds.take(key)
         if question is not None:
-            self.catch_up.advanced(self._last_now)
+            if question.wanting is self._iteration:
+                self.catch_up.advanced(self._last_now)
             question.wanting.answered(question, total, known)
 
     def abandoned(self, key: Key) -> None:
@@ -199,7 +199,7 @@ class ActivePartition:
             found = self.forecasts.predicted(entity, output, version, parties, self._last_now)
             if found is None:
                 continue
-            self.catch_up.predicted(entity)
+            self.catch_up.predicted(entity, self._last_now)
             self._figures.counts["predictions"] += 1
             prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
             content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
@@ -243,7 +243,7 @@ class ActivePartition:
 
     def _forget(self, entity: str) -> None:
         """The entity's forecast is gone."""
-        self.catch_up.predicted(entity)
+        self.catch_up.predicted(entity, self._last_now)
         self._partition.followed.forget(entity)
 
     def _let_go(self) -> bool:

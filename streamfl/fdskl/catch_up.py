@@ -105,11 +105,14 @@ class CatchUp:
         self._forecasts.want(entity, now, offset, held=True)
 
     def advanced(self, now: float) -> None:
-        """Something came of it that others had a part in."""
+        """Learning went on."""
         self._moved_at = now
 
-    def predicted(self, entity: str) -> None:
-        self._let_go.discard(entity)
+    def predicted(self, entity: str, now: float) -> None:
+        """An entity was predicted, or is forgotten."""
+        if entity in self._let_go:
+            self._let_go.discard(entity)
+            self._moved_at = now
 
     def let_go(self, now: float) -> bool:
         """Let those go that need not wait any more. Returns whether there were any."""

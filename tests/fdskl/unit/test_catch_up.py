@@ -10,6 +10,7 @@ import pytest
 from fdskl.makers import make_worker, settings_of
 
 from benchmarks.fdskl.history import PARTIES, KernelHistory, losses, of_history, simulated
+from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.fdskl.worker import FdsklWorker
@@ -139,6 +140,19 @@ def test_where_learning_stands_still_it_is_waited_for_once() -> None:
     assert party.ticks(unread=100, now=1029.9) == []
     assert party.ticks(unread=100, now=1030.0) == by(0, HISTORY[3:8])
     assert party.sees(HISTORY[8:], unread=100, now=1031.0) == by(0, HISTORY[8:])
+
+
+def test_live_predictions_are_no_learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the patience: where learning alone stands still, live predictions would put off the end of it for ever."""
+    party = Alone()
+    party.sees(HISTORY[:8], unread=8)
+    assert party.hears(HISTORY[:3], unread=5) == by(0, HISTORY[:3])
+    monkeypatch.setattr(ActivePartition, "_begin_iteration", lambda self: False)
+    assert party.hears(HISTORY[3:8]) == by(1, HISTORY[3:6])
+    assert party.ticks() == []
+    for now in (1015.0, 1029.0):
+        assert party.sees([f"e{now:.0f}"], now=now) == by(1, [f"e{now:.0f}"])
+    assert party.ticks(now=1030.0) == by(1, HISTORY[6:8])
 
 
 def test_a_restart_goes_on_in_the_order_of_the_topic() -> None:
