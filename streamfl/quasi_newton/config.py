@@ -143,7 +143,8 @@ class PrivateAlignmentSection(Section):
     """A party waits until it knows so many entities; the guest counts those with labels, also those that held_out keeps
     back. At least learning.batch."""
     settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
-    """And until none has come for so long."""
+    """And so long after that, so that all have the same entities. Records that are older than this as they come are a history: with
+    them it is so long after the last one, and 20 times as long at most."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)
     """So many entities are kept; the oldest gives way. Neither has any other party more. Batches have no more entities than this:
     the oldest batch gives way as a whole."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamfl.changelog import ChangedParts
 from streamfl.member import Desk
+from streamfl.moments import time_written_by
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
@@ -128,11 +129,13 @@ class PartyTask:
         self._now = now
         self.table.expire(now)
         self._look_at_key()
+        self.readiness.look(now)
         due_at = self.readiness.due_at
         if due_at is None or now < due_at:
             return
         if self.progress.phase == GATHERING:
             self.progress.phase = READY
+            self.readiness.look(now)
         elif self.progress.phase != READY:
             self.progress.again = True
         self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
@@ -175,8 +178,9 @@ class PartyTask:
 
     def put(self, entity: str, columns: bytes = b"", label: int = 0) -> None:
         """Something of an entity came."""
-        if self.table.put(entity, self._now, columns, label) and self.progress.phase > READY:
-            self.readiness.became_complete()
+        more = self.table.put(entity, self._now, columns, label)
+        written = 0.0 if self.desk.record is None else self.desk.record.timestamp
+        self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
 
     def _look_at_key(self) -> None:
         """After a restart: nothing more is encrypted under a key that the configuration does not pin any more."""
@@ -230,6 +234,7 @@ class PartyTask:
         """These of them fill new batches."""
         self.rows.choose(names)
         self.table.recount()
+        self.readiness.look(self._now)
 
     def join(self, alignment: bytes) -> None:
         """The batches of the run are known."""

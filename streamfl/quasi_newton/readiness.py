@@ -23,6 +23,8 @@ KEY = b"since"
 WHOLE = 2**64
 # Of the time that a failed training rests, for each failure in a row.
 MOST_DOUBLINGS = 12
+# So many times ``settle`` a history is waited for: a stream whose records say that they are old may go on for ever.
+MOST_WAITS = 20
 
 
 class HeldOut:
@@ -47,21 +49,25 @@ class _Since(msgspec.Struct, array_like=True):
     """Since the latest run began; remembered as ``since``.
 
     ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that a failed run had.
-    failures: runs in a row that came to nothing.
+    failures: runs in a row that came to nothing. enough: since when only time is waited for; 0: something else is, too.
+    old: when a record of a history came last, after that.
     """
 
     ended: Time = 0.0
     fresh: Count = 0
     tried_with: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     failures: Count = 0
+    enough: Time = 0.0
+    old: Time = 0.0
 
 
 class Readiness:
     """The owner of ``since``.
 
-    A host is ready for another training as soon as one is over: the guest decides. After a failure the guest waits for new
-    entities, each time twice as long, or for other settings: the same training would fail again. Who takes another key than it
-    has told says so again.
+    A party that has enough waits for a while longer, so that the others have the same entities and a history is read to its end. No
+    pause is waited for: a stream that is alive has none. A host is ready for another training as soon as one is over: the guest
+    decides. After a failure the guest waits for new entities, each time twice as long, or for other settings: the same training
+    would fail again. Who takes another key than it has told says so again.
     """
 
     def __init__(
@@ -81,8 +87,10 @@ class Readiness:
     @property
     def due_at(self) -> float | None:
         """When the party is to say that it is ready; None as long as it is not, or has said so."""
-        phase, settings, table, since = self._progress.phase, self._settings, self._table, self._since
-        settled = table.latest + settings.settle
+        phase, settings, since = self._progress.phase, self._settings, self._since
+        # What an earlier release remembered has no such time yet.
+        begun = since.enough or self._table.latest
+        settled = min(max(begun, since.old) + settings.settle, begun + MOST_WAITS * settings.settle)
         if self._progress.has_said:
             return since.ended if self._progress.told[-1:] != [settings.key] else None
         if phase == GATHERING:
@@ -123,7 +131,7 @@ class Readiness:
             return told
         if table.complete < settings.least_batch:
             return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, for the others are held out"
-        return f"{told}: begins when none has come for {settings.settle:g} s (alignment.settle_seconds)"
+        return f"{told}: begins {settings.settle:g} s after that, or after the last of a history (alignment.settle_seconds)"
 
     @property
     def missing(self) -> int:
@@ -138,10 +146,24 @@ class Readiness:
         """Whether the latest run began under a key that the party no longer takes."""
         return digest_of(self._progress.modulus) not in (b"", self._settings.key)
 
-    def became_complete(self) -> None:
-        """One more entity that a training may take."""
-        self._since.fresh += 1
-        self._remember()
+    def came(self, now: float, written: float, *, fresh: bool = False) -> None:
+        """Something of an entity came. written: when, as its record says. fresh: it is one more that a training may take."""
+        if fresh and self._progress.phase > READY:
+            self._since.fresh += 1
+            self._remember()
+        self.look(now)
+        if self._since.enough and written < now - self._settings.settle and self._since.old != now:
+            self._since.old = now
+            self._remember()
+
+    def look(self, now: float) -> None:
+        """Since when only time is waited for."""
+        phase, since = self._progress.phase, self._since
+        known = self._knows_enough
+        only_time = known if phase == GATHERING else phase == FAILED and since.fresh > 0 and (known or bool(self._batches))
+        if only_time != (since.enough > 0):
+            since.enough, since.old = now if only_time else 0.0, 0.0
+            self._remember()
 
     def began(self) -> None:
         """What there is now belongs to the run that begins."""
@@ -153,11 +175,14 @@ class Readiness:
         self._since.ended = now
         self._since.failures = self._since.failures + 1 if failed else 0
         self._remember()
+        self.look(now)
 
     def set_back(self, now: float) -> None:
-        """What ended after ``now`` has ended now: the clock was ahead."""
-        if self._since.ended > now:
-            self._since.ended = now
+        """What was after ``now`` is now: the clock was ahead."""
+        since = self._since
+        times = since.ended, since.enough, since.old
+        if max(times) > now:
+            since.ended, since.enough, since.old = (min(one, now) for one in times)
             self._remember()
 
     def restore(self, key: bytes, value: bytes) -> bool:

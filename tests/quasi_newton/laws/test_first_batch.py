@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from quasi_newton.federations import settings_of
-from quasi_newton.laws.closed_loop import ClosedLoop
+from quasi_newton.laws.closed_loop import BEGIN, ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.laws.test_retraining import EVERY, SECOND, WHOLE, batches_of, go_on, grow, parties
 
@@ -111,7 +111,7 @@ def test_what_is_waited_for_is_said() -> None:
     loop.write_table(ROWS, 3, 1, 0, 40)
     loop.members["g"].unread.clear()
     loop.step("h1")
-    assert "begins when none has come for 5 s" in str(loop.members["h1"].role.backlog)
+    assert "begins 5 s after that, or after the last of a history" in str(loop.members["h1"].role.backlog)
     loop.now += 10.0
     loop.settle()
     assert "waits for the coordinator, and for parties" in str(loop.members["h1"].role.backlog)
@@ -122,3 +122,37 @@ def test_what_is_waited_for_is_said() -> None:
     loop.settle()
     assert [member.role.backlog for member in loop.members.values()] == [None] * 3
     assert {one.name: one.value for one in loop.members["g"].role.measure()}["missing_entities"] == 0
+
+
+def test_a_stream_that_never_pauses_is_learnt_from() -> None:
+    """Protects everybody with a live stream: one entity a second for ever, and no training began, for a pause was waited for.
+
+    The first one begins 5 seconds after enough are known; so does one after a failure, and one on the schedule begins in time.
+    """
+    sections: dict[str, Any] = {
+        "learning": {"batch": 100, "epochs": 2, "min_batch": 64},
+        "alignment": {"entities": 100, "settle_seconds": 5.0, "held_out": 0.1},
+        "retraining": {"every_seconds": 60.0, "entities": 20},
+    }
+    loop = federation(1, **sections)
+    begins: list[float] = []
+    for row in range(WHOLE - 200):
+        grow(loop, row, row + 1, missing=0)
+        for _ in range(40):
+            if not sum([loop.step(name) for name in loop.members]):
+                break
+        if loop.party("g").progress.run > len(begins):
+            begins.append(loop.now)
+            if len(begins) == 1:
+                # The first one comes to nothing.
+                loop.party("g").fail("on purpose")
+                loop.commit("g")
+        loop.now += 1.0
+        if row % 50 == 3:
+            for name in loop.members:
+                loop.restart(name)
+    # The hundredth entity came at 99.
+    assert begins[0] - BEGIN == 99 + 5
+    assert 0 < begins[1] - begins[0] <= 2 * 5 + 1
+    assert len(begins) >= 4
+    assert [loop.party(name).progress.phase for name in parties(loop)] == [TRAINED] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -216,10 +217,40 @@ def test_after_a_failure_there_has_to_be_something_new() -> None:
         ready.ended(40.0, failed=True)
         assert ready.due_at is None
         assert table.put("new", 50.0, column, 1)
-        ready.became_complete()
+        ready.came(50.0, 50.0, fresh=True)
         assert ready.due_at == expected
         progress.again, progress.told = True, [ready._settings.key]
         assert ready.due_at is None
+
+
+def test_a_history_is_read_to_its_end_and_a_live_stream_is_not_waited_for() -> None:
+    """Protects live streams from waiting for a pause that never comes, and a history from a training that takes a part of it."""
+    ready, table, _, _ = readiness()
+    column = np.ones(1).tobytes()
+
+    def come(number: int, now: float, written: float) -> float | None:
+        more = table.put(f"e{number}", now, column, 1)
+        ready.came(now, written, fresh=more)
+        return ready.due_at
+
+    for number in range(99):
+        assert come(number, 100.0 + number, 100.0 + number) is None
+    # Live: so long after enough are known, whatever comes then.
+    assert [come(100 + number, 200.0 + number, 199.0 + number) for number in range(5)] == [205.0] * 5
+    # A history: so long after its last record, but not for ever.
+    assert come(200, 204.0, 20.0) == 209.0
+    assert come(201, 208.0, 207.5) == 209.0
+    assert [come(300 + number, 206.0 + 4 * number, 30.0) for number in range(40)][-1] == 300.0
+    # What was remembered is all there is to it.
+    content = msgspec.msgpack.encode(ready._since)
+    again, _, _, _ = readiness()
+    assert again.restore(b"since", content)
+    assert again._since == ready._since
+    # Enough is known no more.
+    table.expire(1e6 + 250.0)
+    ready.look(1e6 + 250.0)
+    assert ready.due_at is None
+    assert come(400, 1e6 + 260.0, 1e6 + 260.0) is None
 
 
 def test_failures_in_a_row_are_tried_again_ever_later() -> None:
@@ -232,7 +263,7 @@ def test_failures_in_a_row_are_tried_again_ever_later() -> None:
         ready.began()
         progress.phase = FAILED
         ready.ended(40.0, failed=True)
-        ready.became_complete()
+        ready.came(40.0, 40.0, fresh=True)
         assert ready.due_at is not None
         waits.append(ready.due_at - 40.0)
     assert waits[:5] == [5.0, 10.0, 20.0, 40.0, 80.0]
@@ -249,7 +280,7 @@ def test_a_schedule_wants_time_and_entities() -> None:
     progress.phase = TRAINED
     ready.ended(40.0)
     for expected in (None, 50.0):
-        ready.became_complete()
+        ready.came(40.0, 40.0, fresh=True)
         assert ready.due_at == expected
     ready.set_back(30.0)
     assert ready.due_at == 40.0
