@@ -7,6 +7,7 @@ knows besides is said with each attack.
 from __future__ import annotations
 
 from benchmarks.attacks import Attacks
+from benchmarks.quasi_newton.bound_attacks import numbers_beyond_the_bounds, others_in_the_place_of_sums
 from benchmarks.quasi_newton.ciphertext_attacks import (
     exponents,
     residuals_divided,
@@ -36,6 +37,8 @@ ATTACKS: Attacks = {
         what_is_decrypted,
         lengths_of_steps,
         uploads_of_residuals,
+        numbers_beyond_the_bounds,
+        others_in_the_place_of_sums,
         names_tried_out,
         rate_of_trying,
         a_bit_of_each_name,

@@ -49,6 +49,8 @@ __all__ = ["CoordinatorSettings", "CoordinatorTask"]
 
 # Phases: waiting for parties that are ready, for their rows, for a round's uploads; the rest.
 GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
+# In the place of the loss, which parties were told: the guest could have anything else told in it. Nobody needs it.
+UNTOLD = 0.0
 NOWHERE = Place("", "", "", 0, "")
 
 
@@ -293,11 +295,14 @@ class CoordinatorTask:
         run, learning = self.run, self.settings.learning
         try:
             numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
+            products = PRODUCTS.decode(np.array(numbers, dtype=object))
+            check = self.descent.check_pair if run.round % 2 else self.descent.check_step
+            check(products, len(self.settings.parties) * self.settings.kinds.inner_products.bound)
         except PeerError as error:
             # They have been decrypted. Were others awaited in their place, the guest could have one vector after the other opened.
+            self.desk.counts["implausible_openings"] += 1
             self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
             return
-        products = PRODUCTS.decode(np.array(numbers, dtype=object))
         if run.round % 2:
             offered = products.reshape(2, -1)
             self._end_iteration(b"", kept=self.descent.offer(offered[0], offered[1]))
@@ -307,7 +312,7 @@ class CoordinatorTask:
         taken = run.round // 2 + 1
         due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
         if due and not self.descent.frozen:
-            self._say_all(Step(coefficients, run.loss, True, False, False, False))
+            self._say_all(Step(coefficients, UNTOLD, True, False, False, False))
             run.round, run.opened = run.round + 1, {}
             self._remember()
         else:
@@ -322,7 +327,7 @@ class CoordinatorTask:
         if epoch_ends:
             over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
             run.losses = []
-        self._say_all(Step(coefficients, run.loss, False, kept, epoch_ends, over))
+        self._say_all(Step(coefficients, UNTOLD, False, kept, epoch_ends, over))
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED

@@ -15,11 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.curvature import is_usable, two_loop
+from streamfl.quasi_newton.taylor import loss_bounds, loss_from_products
+from streamfl.role import PeerError
 
 __all__ = ["Descent", "DescentState", "Learning"]
 
 # Epochs of fewer batches are of one step or two.
 FEW_BATCHES = 3
+# What rounding adds to an inner product at most.
+ROUNDED = 2.0**-40
+# What rounding of outputs adds to a loss at most.
+SLACK = 1e-3
 Floats = NDArray[np.float64]
 
 
@@ -122,6 +128,24 @@ class Descent:
         """How many are kept."""
         return len(self._pairs) // 2
 
+    def check_step(self, products: Floats, outputs: float) -> None:
+        """PeerError where no vectors have such inner products (Cauchy, Schwarz), or no outputs up to the bound such a loss.
+
+        products: of g with the basis, and what :func:`loss_from_products` takes: (2 pairs + 2,).
+        """
+        least, most = loss_bounds(outputs)
+        _check_products(products[:-2], np.diag(self._pairs), float(products[-2]))
+        if not least - SLACK <= loss_from_products(float(products[-1])) <= most + SLACK:
+            raise PeerError("out_of_bounds", f"no outputs up to {outputs:g} have such a loss")
+
+    def check_pair(self, products: Floats, outputs: float) -> None:
+        """The same of a new pair's, which has no loss. products: what :meth:`offer` takes, one behind the other."""
+        steps, curvatures = products.reshape(2, -1)
+        kept, place, squares = self.pairs, 2 * self.pairs + 1, np.diag(self._pairs)
+        squares = np.array([*squares[:kept], steps[kept], *squares[kept:], curvatures[place]])
+        _check_products(steps, squares, float(steps[kept]))
+        _check_products(curvatures, squares, float(curvatures[place]))
+
     def offer(self, steps: Floats, curvatures: Floats) -> bool:
         """Whether the parties are to keep a new pair, from its inner products with the basis without g.
 
@@ -185,3 +209,10 @@ class Descent:
         newest_s, newest_v = self.pairs - 1, 2 * self.pairs - 1
         ss, sv, vv = (float(self._pairs[at]) for at in ((newest_s, newest_s), (newest_s, newest_v), (newest_v, newest_v)))
         return ss / sv if self._learning.initial_scale == "long" else sv / vv
+
+
+def _check_products(products: Floats, squares: Floats, square: float) -> None:
+    """PeerError where a vector of this square cannot have these products with vectors of those: (vectors,)."""
+    most = (np.maximum(squares, 0.0) + ROUNDED) * (max(square, 0.0) + ROUNDED) * (1 + 1e-6)
+    if square < -ROUNDED or bool(np.any(np.square(products) > most)):
+        raise PeerError("out_of_bounds", "no vectors have such inner products")

@@ -19,6 +19,7 @@ COUNTS: Mapping[str, str] = {
     "iterations": "Iterations that were decided: at a party, steps that it took",
     "decryptions": "Vectors that the coordinator has opened",
     "refused_decryptions": "Vectors that were not opened because another one was, for the same party and round",
+    "implausible_openings": "Vectors that were opened and cannot have come of numbers within the public bounds",
     "refused_alignments": "Points for an alignment that were kept until it began, and are none",
     "repeated_messages": "Messages that came again, or too late",
     "trainings": "Trainings that a model came of",

@@ -144,7 +144,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
     """What the coordinator decided at the end of a round.
 
     coefficients: of the basis, 64-bit floats; empty after a round for curvature.
-    loss: of the batch before the step.
+    loss: 0. An earlier release told the batch's before the step.
     pair: a round for curvature follows.
     kept: whether the pair of a round for curvature is to be kept.
     epoch_ends, over: after this.

@@ -5,6 +5,7 @@ Weights and vectors are 64-bit floats, and sums run in one order, so that two ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
+from streamfl.role import PeerError
 
-__all__ = ["PRODUCTS", "OwnColumns", "column_sums", "inner", "loss_product", "rounded"]
+__all__ = ["PRODUCTS", "OwnColumns", "check_sums", "column_sums", "inner", "loss_product", "rounded"]
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
@@ -162,6 +164,16 @@ def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -
     if kind.slot_bits > 63:
         inputs, numbers = inputs.astype(object), numbers.astype(object)
     return np.asarray(inputs.T @ numbers)
+
+
+def check_sums(sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], reach: int, kind: FixedPoint) -> None:
+    """PeerError where X'n is not of numbers n that differ from the own ones by ``reach`` at most: |X'n - X'own| <= |X|'1 reach.
+
+    sums: X'n, (columns,). inputs: X as whole numbers, (rows, columns). own: (rows,). kind: of the sums.
+    """
+    parts, sizes = column_sums(inputs, own, kind).tolist(), np.abs(inputs).sum(axis=0).tolist()
+    if any(abs(number - part) > size * reach for number, part, size in zip(sums, parts, sizes, strict=True)):
+        raise PeerError("out_of_bounds", "a sum is beyond what all rows at the public bounds add up to")
 
 
 def rounded(kind: FixedPoint, inputs: Floats) -> tuple[NDArray[Any], Floats]:

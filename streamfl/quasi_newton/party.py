@@ -53,6 +53,11 @@ from streamfl.role import Measurement, PeerError
 
 __all__ = ["PartyTask"]
 
+IMPLAUSIBLE = (
+    "what the coordinator decrypted for this party cannot have come of numbers within the public bounds: a party does not follow "
+    "the protocol, or the coordinator decrypted something else"
+)
+
 
 class PartyTask:
     """A party's partition. What is only the guest's or a host's is in its own class."""
@@ -356,7 +361,16 @@ class PartyTask:
     def _take_opened(self, opened: Opened) -> None:
         rounds = self.rounds
         count, digest = rounds.matrix.shape[1], self.progress.digest
-        numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.post.place("gradient"), digest)
+        try:
+            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.post.place("gradient"), digest)
+            rounds.check(numbers)
+        except PeerError as error:
+            if error.reason != "out_of_bounds":
+                raise
+            # It is not opened a second time, so nothing else will come.
+            self.desk.counts["implausible_openings"] += 1
+            self.fail(f"{IMPLAUSIBLE}: {error.text}")
+            return
         products = rounds.products(numbers)
         self.post.remember()
         self.tell_products(products)

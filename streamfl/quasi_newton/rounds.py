@@ -12,9 +12,10 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.messages import Step
-from streamfl.quasi_newton.own_columns import PRODUCTS, loss_product
+from streamfl.quasi_newton.own_columns import PRODUCTS, check_sums, loss_product
 from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED, PartySettings, Progress
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.taylor import residuals
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.quasi_newton.works import Own
 from streamfl.role import PeerError
@@ -113,6 +114,18 @@ class Rounds:
         gradient, product = own.gradient(sums)
         progress.gradient = encode_array(gradient)
         return [*own.products(gradient).tolist(), self._loss_number(numbers, product)]
+
+    def check(self, numbers: list[int]) -> None:
+        """PeerError with reason out_of_bounds where no members within the public bounds can have led to what was opened."""
+        kinds, others = self._settings.kinds, len(self._settings.hosts)
+        if self.for_curvature:
+            own, reach = self.own_numbers(), others * kinds.changes.largest
+        elif self._settings.is_guest:
+            own = residuals(self.own_numbers(), kinds.labels.encode(self.signs))
+            reach = others * kinds.inner_products.largest
+        else:
+            own, reach = self.own_numbers(), others * kinds.inner_products.largest + 2 * kinds.labels.largest
+        check_sums(numbers, self.matrix, own, reach, self.upload_kind)
 
     def take(self, step: Step) -> bool:
         """The coordinator has decided; returns whether another round follows, which the progress is in then."""

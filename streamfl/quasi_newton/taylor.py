@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gradient", "hessian_product", "loss", "loss_from_products", "probabilities", "residuals"]
+__all__ = ["gradient", "hessian_product", "loss", "loss_bounds", "loss_from_products", "probabilities", "residuals"]
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +51,15 @@ def hessian_product(inputs: NDArray[Any], changes: NDArray[Any]) -> Floats:
     changes: h = s'x, the parties' together, (rows,).
     """
     return gradient(inputs, changes)
+
+
+def loss_bounds(largest: float) -> tuple[float, float]:
+    """The least loss (2) that there is, at u = 2 y, and the most with |u| <= largest.
+
+    >>> [round(bound, 6) for bound in loss_bounds(2.0)]
+    [0.193147, 2.193147]
+    """
+    return math.log(2.0) - 0.5, math.log(2.0) + largest / 2 + largest**2 / 8
 
 
 def loss_from_products(total: float) -> float:

@@ -158,11 +158,12 @@ DASHBOARD = Dashboard(
             Panel(
                 "Decryptions",
                 "Vectors that the coordinator opened: one for each party and round, and one sum. Refused ones should stay 0: a "
-                "party asked for a second decryption in one round.",
+                "party asked for a second decryption in one round. So should implausible ones: numbers beyond the public bounds.",
                 "ops",
                 (
                     by_member(rate("decryptions_total"), "opened"),
                     by_member(rate("refused_decryptions_total"), "refused"),
+                    by_member(rate("implausible_openings_total"), "implausible"),
                 ),
                 remedy="If one was refused: somebody asks for what is not theirs. Find out who runs that party, and stop the "
                 "federation until then.",

@@ -147,6 +147,7 @@ def run_curvature(
     federation = CurvatureFederation(
         settings, inputs, columns, labels, network_delay=network_delay, overheard=heard, look=look
     )
+    recorder.loss = lambda: federation.coordinator.run.loss
     with closing(federation):
         while federation.turn():
             batches = federation.parties[guest].progress.batches

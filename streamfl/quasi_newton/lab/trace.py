@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ class Recorder:
     weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each pair that was offered.
     models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual seconds.
     coefficients, batch_losses: of each iteration. pairs: of each that was offered, its iteration and whether it was kept.
+    loss: of the coordinator, what it has come to: it tells nobody.
     """
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
@@ -47,6 +49,7 @@ class Recorder:
         self.coefficients: list[Floats] = []
         self.batch_losses: list[float] = []
         self.pairs: list[tuple[int, bool]] = []
+        self.loss: Callable[[], float] = lambda: math.nan
 
     @property
     def iterations(self) -> int:
@@ -80,7 +83,7 @@ class Recorder:
             return
         count = len(step.coefficients) // 8
         self.coefficients.append(decode_array(step.coefficients, np.float64, (count,), "coefficients"))
-        self.batch_losses.append(step.loss)
+        self.batch_losses.append(self.loss())
 
     def look(self, name: str, party: PartyTask, now: float) -> None:
         """A party has made a step of its worker, in which it hears one decision at most."""

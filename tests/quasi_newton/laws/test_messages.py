@@ -86,8 +86,6 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
     if message.kind == "opened":
         residues = msgspec.msgpack.decode(message.content, type=Opened).residues
         yield "shape", change(message, content=content_of(Opened(residues[1:])))
-        yield "out_of_bounds", change(message, content=content_of(Opened(b"\xff" * len(residues))))
-        yield "out_of_bounds", change(message, content=content_of(Opened(residues[:-40] + bytes(40))))
     if message.kind == "step":
         step = msgspec.msgpack.decode(message.content, type=Step)
         yield "shape", change(message, content=content_of(change(step, coefficients=step.coefficients + bytes(16))))
@@ -171,7 +169,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
             loop.now += 5.0
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    needed = {"configuration", "implausible", "alignment", "forged", "shape", "malformed", "repeated", "envelope", "out_of_bounds"}
+    needed = {"configuration", "implausible", "alignment", "forged", "shape", "malformed", "repeated", "envelope"}
     assert reasons >= needed | {"ciphertext_range", "ciphertext_factor", "ciphertext_bare", "unpinned_key", "not_finite"}
     assert sum(loop.members["c"].role.refused.values()) > 10
 

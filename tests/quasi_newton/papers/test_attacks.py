@@ -55,6 +55,13 @@ LIMITS = {
     ("what is decrypted of a gradient", "mask_gradients"): (0.3, 0.154),
     ("lengths of the steps", "none"): (0.999, None),
     ("residuals uploaded as a gradient", "one decryption a party and round"): (1.0, 0.05),
+    # What rests on honesty.
+    ("made-up outputs at the bound", "sums bounded by own columns"): (1.0, 1.0),
+    ("outputs of 2^4 times the bound", "sums bounded by own columns"): (1.0, 0.0),
+    ("outputs of 2^10 times the bound", "sums bounded by own columns"): (1.0, 0.0),
+    ("outputs of 2^20 times the bound", "sums bounded by own columns"): (0.0, 0.0),
+    ("outputs in the place of the loss", "the loss is told to nobody"): (1.0, 0.0),
+    ("an output in the place of the gradients' square", "none"): (1.0, None),
     ("every name tried out", "alignment.method = intersection"): (1.0, 0.0),
     # It depends on the machine.
     (RATE, "alignment.method = intersection"): (0.001, None),

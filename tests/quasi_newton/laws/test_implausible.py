@@ -1,0 +1,169 @@
+"""Members that tell numbers beyond the public bounds, or have others added up: trainings end, and somebody says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from quasi_newton.federations import Secrets
+from quasi_newton.laws.closed_loop import ClosedLoop
+from quasi_newton.laws.test_eavesdroppers import federation, said
+from quasi_newton.laws.test_retraining import parties
+
+from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.guest import GuestTask
+from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.quasi_newton.own_columns import PRODUCTS
+from streamfl.quasi_newton.packing import Packing
+from streamfl.quasi_newton.party_settings import FAILED
+from streamfl.quasi_newton.rounds import Rounds
+from streamfl.role import PeerError
+
+SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
+
+
+@pytest.fixture(name="secrets", scope="module")
+def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets(tmp_path_factory.mktemp("secrets"))
+
+
+def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
+    """A party tells residuals or outputs that are so many times the public bound, in each row with a sign of its own."""
+    honest = Rounds.own_numbers
+
+    def own_numbers(self: Rounds) -> Any:
+        found = honest(self)
+        if self._settings.own != name:
+            return found
+        signs = np.random.default_rng(self._progress.round).choice([-1, 1], len(found))
+        return found + signs * factor * self._settings.kinds.inner_products.largest
+
+    patch.setattr(Rounds, "own_numbers", own_numbers)
+
+
+@pytest.mark.parametrize("factor", [2**6, 2**10, 2**20])
+@pytest.mark.parametrize("name", ["h1", "g"])
+def test_who_tells_more_than_the_bounds_ends_the_training(
+    monkeypatch: pytest.MonkeyPatch, secrets: Secrets, name: str, factor: int
+) -> None:
+    """Protects the others' models: sums of such numbers overflow their slots, or are wrong and fit, and were taken in silence."""
+    lying(monkeypatch, name, factor)
+    loop = federation(secrets, **SHORT)
+    loop.settle()
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
+    other = "g" if name == "h1" else "h1"
+    assert "cannot have come of numbers within the public bounds" in loop.party(other).progress.failure
+    assert loop.members[other].role.counts["implausible_openings"] == 1
+    assert [member.role.counts["trainings"] for member in loop.members.values()] == [0] * 3
+
+
+def opened_beyond(loop: ClosedLoop, name: str, beyond: int) -> None:
+    """A party looks at what numbers at the bounds lead to, and a bit more."""
+    rounds = loop.party(name).rounds
+    kinds, matrix = rounds._settings.kinds, rounds.matrix.astype(object)
+    own = rounds.own_numbers().astype(object)
+    most = kinds.inner_products.largest
+    if name == "g":
+        own = own - 2 * np.array([round(sign * 2**24) for sign in rounds.signs], dtype=object)
+    else:
+        most += 2 * 2**24
+    # Of every row the other tells the most that there is, with the sign of the first column.
+    others = np.where(matrix[:, 0] < 0, -most, most).astype(object)
+    found = (matrix.T @ (own + others)).tolist()
+    found[0] += beyond
+    rounds.check(found)
+
+
+@pytest.mark.parametrize("name", ["g", "h1"])
+def test_what_the_bounds_allow_is_taken(secrets: Secrets, name: str) -> None:
+    """Protects honest members at the bounds: all that they can tell is taken, and one more is not."""
+    loop = federation(secrets, **SHORT)
+    loop.settle()
+    opened_beyond(loop, name, 0)
+    with pytest.raises(PeerError, match="beyond what all rows"):
+        opened_beyond(loop, name, 1)
+
+
+def uploading(patch: pytest.MonkeyPatch, changed: Any) -> None:
+    """A guest that uploads other sums. changed: of the host's ciphertexts, the key and the honest sums, the sums."""
+    honest, outputs = GuestTask._tell_sums, GuestTask._add_outputs
+    kept: dict[str, bytes] = {}
+
+    def add_outputs(self: GuestTask) -> None:
+        kept["outputs"] = self._of_round(self._outputs["h1"])
+        outputs(self)
+
+    def tell_sums(self: GuestTask, vector: bytes) -> None:
+        key = PublicKey(int.from_bytes(self.progress.modulus, "big"))
+        one = len(vector) // key.ciphertext_bytes
+        sums = decode_ciphertexts(key, vector, one)
+        host = decode_ciphertexts(key, kept["outputs"], len(self.rounds.matrix))
+        honest(self, encode_ciphertexts(key, changed(host, key, sums, Packing(key, self.settings.products).width)))
+
+    patch.setattr(GuestTask, "_add_outputs", add_outputs)
+    patch.setattr(GuestTask, "_tell_sums", tell_sums)
+
+
+def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets) -> None:
+    """Protects the host's outputs: in the loss's place a guest could have two of them decrypted, and told to it with the step."""
+
+    def changed(host: list[int], key: PublicKey, sums: list[int], width: int) -> list[int]:
+        # In the second slot, where the loss is before there are pairs: u_7 + 2^30 u_8 beside it.
+        carried = host[7] * pow(host[8], 1 << 30, key.n_squared) % key.n_squared
+        return [sums[0] * pow(carried, 1 << width, key.n_squared) % key.n_squared, *sums[1:]]
+
+    uploading(monkeypatch, changed)
+    loop = federation(secrets, **SHORT)
+    loop.settle()
+    steps = [read_content(one.content, Step) for one in said(loop, "f.g.decisions", "step")]
+    assert len(steps) >= 2
+    assert [step.loss for step in steps] == [0.0] * len(steps)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPatch, secrets: Secrets, slot: int) -> None:
+    """Protects outputs and the model: a square below 0, or a loss beyond what outputs within their bounds have, is no sum."""
+
+    def changed(host: list[int], key: PublicKey, sums: list[int], width: int) -> list[int]:
+        beyond = PRODUCTS.encode(np.array([-(2.0**20)]))[0]
+        return [sums[0] * (1 + key.n * (int(beyond) << (slot * width))) % key.n_squared, *sums[1:]]
+
+    uploading(monkeypatch, changed)
+    loop = federation(secrets, **SHORT)
+    loop.settle()
+    assert loop.members["c"].role.counts["implausible_openings"] == 1
+    assert "the sums of 'g' are none" in str(loop.members["c"].role.trouble)
+    assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
+
+
+def test_products_are_those_of_vectors() -> None:
+    """Protects honest trainings and the coordinator: what vectors have is taken to the last bit, and what none have is not."""
+    random = np.random.default_rng(2)
+    descent = Descent(Learning(batch=10))
+    steps, curvatures = [], []
+    for _ in range(5):
+        step = random.normal(size=6) * 10.0 ** random.uniform(-4, 1)
+        curvature = step * random.uniform(0.5, 2, 6)
+        basis = np.array([*steps, step, *curvatures, curvature])
+        offered = np.concatenate([basis @ step, basis @ curvature])
+        descent.check_pair(offered, 1.0)
+        with pytest.raises(PeerError, match="no vectors"):
+            descent.check_pair(offered * np.where(np.arange(len(offered)) == len(steps), -1.0, 1.0), 1.0)
+        assert descent.offer(*offered.reshape(2, -1))
+        steps.append(step)
+        curvatures.append(curvature)
+        gradient = random.normal(size=6) * 10.0 ** random.uniform(-8, 2)
+        # Along one of the vectors: equality, to rounding.
+        for own in (gradient, 3 * steps[0], 1e-9 * curvatures[-1], np.zeros(6)):
+            products = np.array([*(np.array([*steps, *curvatures, own]) @ own), 0.5])
+            descent.check_step(products, 4.0)
+            worse = products.copy()
+            worse[0] = 1.01 * np.sqrt(products[-2] * (steps[0] @ steps[0])) + 2e-6 * (1 + np.linalg.norm(steps[0]))
+            with pytest.raises(PeerError, match="no vectors"):
+                descent.check_step(worse, 4.0)
+        for total in (-0.01, 2 * (2.0 + 2.0 + 0.5) + 0.01):
+            with pytest.raises(PeerError, match="no outputs up to 4"):
+                descent.check_step(np.array([*products[:-1], total]), 4.0)
