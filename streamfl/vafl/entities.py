@@ -17,10 +17,11 @@ from streamfl.vafl.awaited import Awaited
 from streamfl.vafl.parties import Shown
 from streamfl.vafl.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
 
-__all__ = ["Entities", "Tally"]
+__all__ = ["LARGEST_OUTPUT", "Entities", "Tally"]
 
 # A sum of embeddings, or what a network makes of them.
 LARGEST_OUTPUT = 1e100
+"""A larger one is cut to it, or to what has a square in single precision."""
 
 
 @dataclass

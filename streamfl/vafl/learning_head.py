@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streamfl.changelog import changed_chunks, restore_chunk
 from streamfl.learning.optimisers import LARGEST_GRADIENT, OptimiserName, finite_step, optimiser_named
 from streamfl.role import PeerError
+from streamfl.vafl.entities import LARGEST_OUTPUT
 from streamfl.vafl.heads import Head
 from streamfl.vafl.messages import ANOTHER, within_bounds
 from streamfl.wire import Count
@@ -95,8 +96,14 @@ class LearningHead:
         return self._parameters.copy()
 
     def evaluate(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Outputs of n entities, (n, outputs). inputs: (n, M, embedding size)."""
-        return self._head.forward(self._parameters, inputs)[0]
+        """Outputs of n entities, (n, outputs), cut at what can be remembered: steps may have been far too long.
+
+        inputs: (n, M, embedding size).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = np.nan_to_num(self._head.forward(self._parameters, inputs)[0])
+        largest = min(LARGEST_OUTPUT, float(np.sqrt(np.finfo(outputs.dtype).max)))
+        return np.asarray(np.clip(outputs, -largest, largest))
 
     def entities_until_step(self) -> int | None:
         """How many more make a step; None: none do, because there are no parameters."""

@@ -13,6 +13,7 @@ from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.simulation.faults.chances import Chances, Rates
 from streamfl.simulation.faults.history import History, content
+from streamfl.simulation.faults.read_back import ReadBack
 from streamfl.simulation.faults.schedule import Killed, Scheduler
 from streamfl.simulation.faults.staying import DEAF
 from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
@@ -59,6 +60,8 @@ class FaultyBus:
         self.cut_off: dict[str, str] = {}
         # By process, the record that was damaged when it last read a changelog.
         self.damaged: dict[str, str] = {}
+        # By process, what reads its changelogs' records as they are written.
+        self.read_back: dict[str, ReadBack] = {}
         self._repeatable = repeatable
         self._mended = mended
         self._paused_until = 0.0
@@ -279,6 +282,7 @@ class FaultySession:
             bus.history.note(now.now, bus.who, f"commit refused: {places}: {what}")
             raise
         bus.history.note(now.now, bus.who, f"commits {places}: {what}")
+        bus.read_back[bus.who].check(step.changelog, self._member.restore)
         if bus.who in bus.cut_off:
             self._sent(step.outputs, role_time)
             bus.fall_silent(bus.who, for_ever=False)

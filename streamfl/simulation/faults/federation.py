@@ -21,6 +21,7 @@ from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.followed import astray, traced
 from streamfl.simulation.faults.history import History
+from streamfl.simulation.faults.read_back import ReadBack
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 from streamfl.simulation.faults.slow_pool import SlowPool
 from streamfl.simulation.faults.staying import GONE, Staying
@@ -298,6 +299,8 @@ class Federation:
         own = self._kinds.get(settings.role.kind)
         worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus), own)
         self.scenario.prepare(worker)
+        if who not in self.bus.read_back:
+            self.bus.read_back[who] = ReadBack(own or find_kind(settings.role.kind), settings)
         return worker
 
     def _produce(self, readings: tuple[Reading, ...]) -> None:

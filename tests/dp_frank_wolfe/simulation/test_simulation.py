@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mutations import Mutation, check_caught, instead, without
+from msgspec import structs
+from mutations import Mutation, check_caught, instead, without, written
 
 from streamfl.dp_frank_wolfe import fit, party_fit, party_table
 from streamfl.dp_frank_wolfe.announced import Announced
@@ -285,6 +286,7 @@ MUTATIONS: dict[str, Mutation] = {
     "server: what came late counts": a_repeated_answer_counts,
     "server: others' columns are forgotten": others_columns_are_forgotten,
     "work: what came meanwhile is lost": what_came_during_work_is_lost,
+    "written: a label beyond its bound": written(b"entity/", lambda row: structs.replace(row, label=b"\x7f" * 8)),
     "restored: without the chain": without(b"chain/"),
     "restored: without progress": without(b"progress"),
     "restored: without entities": without(b"entity/"),

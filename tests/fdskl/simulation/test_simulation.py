@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mutations import Mutation, after, check_caught, instead
+from mutations import Mutation, after, check_caught, instead, written
 
 from streamfl.fdskl import contributions, iteration, standardisation, sums
 from streamfl.fdskl.active import ActivePartition
@@ -244,6 +244,7 @@ MUTATIONS: dict[str, Mutation] = {
     "model: the wrong features are dropped": drops_the_newest,
     "model: features of other columns in the cache": features_of_other_columns,
     "model: a step too long": a_step_too_long,
+    "written: coefficients beyond what is read": written(b"alphas/", lambda content: np.full(len(content) // 8, 1e101).tobytes()),
     "restored: without the secret": begins_with_another_secret,
     "restored: without the model": without(b"model"),
     "restored: without coefficients": without(b"alphas/"),

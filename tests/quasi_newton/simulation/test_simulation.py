@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from mutations import Mutation, check_caught, instead
+from msgspec import structs
+from mutations import Mutation, check_caught, instead, written
 
 from streamfl.changelog import ChangedParts
 from streamfl.member import PARTS, Member
@@ -329,6 +330,7 @@ MUTATIONS: dict[str, Mutation] = {
     "held out: the model is judged by what it has learnt from": the_model_is_judged_by_what_it_has_learnt_from,
     "scores: what was published is not remembered": what_was_published_is_not_remembered,
     "scores: probabilities are not published": probabilities_are_not_published,
+    "written: a label that there is not": written(b"entity/", lambda entity: structs.replace(entity, label=2)),
     "restored: without scores": without(b"score/"),
     "restored: without sessions": without(b"session/"),
     "restored: without the model": without(b"trained/"),

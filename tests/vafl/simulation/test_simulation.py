@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,7 @@ from mutations import Mutation, after, check_caught, instead
 
 from streamfl.learning.optimisers import AdaGrad
 from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.federation import run
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.entities import Entities
 from streamfl.vafl.lab.faults import simulate
@@ -55,6 +57,17 @@ def test_scenarios_are_of_every_kind() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects whoever reproduces a failure: the same seed is the same run, to the byte."""
     assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+
+
+@pytest.mark.parametrize(("seed", "rate"), [(6, 1e37), (22, 1e37)])
+def test_steps_that_are_far_too_long_end_in_what_can_be_read(seed: int, rate: float) -> None:
+    """Protects a restart after learning went astray: outputs that are infinite or no number were remembered, and refused when read.
+    """
+    chosen = scenario(seed)
+    learning = chosen.settings.learning.model_copy(update={"learning_rate": rate})
+    federation = chosen.settings.federation.model_copy(update={"precision": "float32"})
+    settings = chosen.settings.model_copy(update={"learning": learning, "federation": federation})
+    assert run(replace(chosen, settings=settings), lambda faulty: None, "memory").failure is None
 
 
 def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
@@ -175,6 +188,10 @@ def waits_for_the_quorum_without_end(patch: pytest.MonkeyPatch) -> None:
     instead(patch, Entities, "decide", change)
 
 
+def writes_outputs_beyond_what_is_read(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Entities, "predicted", lambda real, self, rows, outputs: real(self, rows, outputs + 1e101))
+
+
 def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
     instead(patch, ShownEntities, "expire", lambda real, self, now: real(self, now + 1.0))
 
@@ -214,6 +231,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "coordinator: gives up too early": gives_up_too_early,
     "coordinator: gives up who answered too": gives_up_who_answered_too,
     "coordinator: forgets by the first message": forgets_by_the_first_message,
+    "written: outputs beyond what is read": writes_outputs_beyond_what_is_read,
 }
 # As test_mutations has it.
 TRIED_FIRST = {

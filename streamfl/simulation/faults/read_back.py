@@ -1,0 +1,74 @@
+"""Nothing is written that would be refused when read: a role beside those that work takes back what they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from streamfl.made_with import MADE_WITH_KEY
+from streamfl.role import PeerError, Record, StateChange
+from streamfl.role_kind import RoleKind
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.settings import RoleSettings
+
+__all__ = ["ReadBack", "Refused"]
+
+# Reads a partition of a changelog from its beginning.
+Reader = Callable[[str, int], Iterable[Record]]
+
+
+class Refused(Exception):
+    """A role would not take back what it remembered."""
+
+
+class ReadBack:
+    """A role of a member's settings that does no work. It takes back what each commit of the member wrote."""
+
+    def __init__(self, kind: RoleKind[Any], settings: RoleSettings) -> None:
+        self._role = kind.build(settings)
+        channels = kind.channels(settings)
+        self._channels = {topic: channel for channel, topic in channels.changelogs.items()}
+        self._published = {channels.changelogs[channel] for channel in channels.published}
+
+    def check(self, written: Sequence[Outgoing], read: Reader) -> None:
+        """Refused, if the role does not take back what a commit wrote.
+
+        Some records mean something only beside earlier ones. Where those of the commit alone are refused, everything is read.
+        """
+        places = [(record.topic, record.partition or 0, record.key or b"", record.value) for record in written]
+        if not self._refusal(places):
+            return
+        everything = [place for partition in sorted({place[1] for place in places}) for place in self._remembered(read, partition)]
+        if refusal := self._refusal(everything):
+            raise Refused(refusal)
+
+    def _remembered(self, read: Reader, partition: int) -> Iterable[tuple[str, int, bytes, bytes | None]]:
+        for topic in self._channels:
+            latest: dict[Any, tuple[bytes, bytes | None]] = {}
+            for number, record in enumerate(read(topic, partition)):
+                # Of a changelog that others write too, a role is given every record. Of others, the last one of a key in its place.
+                name = number if topic in self._published else record.key
+                latest.pop(name, None)
+                latest[name] = record.key or b"", record.value
+            for key, value in latest.values():
+                yield topic, partition, key, value
+
+    def _refusal(self, places: Iterable[tuple[str, int, bytes, bytes | None]]) -> str:
+        """Why the role refuses one of these records, in words; empty: it takes all of them."""
+        opened: set[int] = set()
+        try:
+            for topic, partition, key, value in places:
+                if value is None or key == MADE_WITH_KEY or key.startswith(POSITION_KEY):
+                    continue
+                if partition not in opened:
+                    opened.add(partition)
+                    self._role.open(partition)
+                try:
+                    self._role.restore(StateChange(self._channels[topic], partition, key, value))
+                except PeerError as error:
+                    return f"{topic}, partition {partition}, key {key!r}: what was written would be refused when read: {error}"
+            return ""
+        finally:
+            for partition in opened:
+                self._role.close(partition)
