@@ -55,6 +55,7 @@ class SharedModel:
             raise PeerError("configuration", ANOTHER_LEARNING)
         if not message.learnt:
             return self.turns.take_request(party, message.number)
+        self.turns.check_end(party, message.number)
         if not self.turns.is_first(party, message.number):
             return False
         if party != settings.own:

@@ -79,6 +79,8 @@ class Turns:
         record, place = self._record, self._actives.index(party)
         if number <= record.heard[place]:
             return False
+        if place == self._own and number > record.asked:
+            raise PeerError("implausible", f"turn {number} of this party, which has asked for {record.asked}")
         if number != record.heard[place] + 1 or any(one.party == place for one in record.queue):
             raise PeerError("implausible", f"turn {number} of an active party whose turn {record.heard[place]} was the last")
         record.heard[place] = number
@@ -89,6 +91,11 @@ class Turns:
     def is_first(self, party: int, number: int) -> bool:
         """Whether this turn is the one that comes to its end next."""
         return self._record.queue[:1] == [_Place(self._actives.index(party), number)]
+
+    def check_end(self, party: int, number: int) -> None:
+        """PeerError where the log says that an own turn is over which is not."""
+        if self._actives.index(party) == self._own and number > self._record.ended:
+            raise PeerError("implausible", f"turn {number} of this party is said to be over, and {self._record.ended} are")
 
     def take_end(self) -> None:
         """The turn that came first has ended, says the log."""

@@ -21,6 +21,8 @@ __all__ = ["PRODUCTS", "OwnColumns", "check_sums", "column_sums", "inner", "loss
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
 """Inner products of vectors: two changes of weights near the end have products of 1e-8 and less."""
+LARGEST_STEP = 1e100
+"""Of one weight in one step: far above any that means something."""
 
 
 class OwnColumns:
@@ -77,6 +79,11 @@ class OwnColumns:
     def products(self, gradient: Floats) -> NDArray[Any]:
         """g with the basis, as whole numbers, (2 pairs + 1,)."""
         return PRODUCTS.encode(inner(self._pairs.basis(gradient), gradient))
+
+    def is_bounded(self, gradient: Floats, coefficients: Floats) -> bool:
+        """Whether weights and their sums stay numbers whose products are numbers, after such a step."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool((np.abs(inner(self._pairs.basis(gradient).T, coefficients)) <= LARGEST_STEP).all())
 
     def step(self, gradient: Floats, coefficients: Floats) -> Floats | None:
         """Move the weights; returns s at each L-th iteration but the first.

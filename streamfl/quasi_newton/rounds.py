@@ -131,6 +131,8 @@ class Rounds:
         """The coordinator has decided; returns whether another round follows, which the progress is in then."""
         progress, own, learning = self._progress, self.iterates.own, self._settings.learning
         iteration = progress.round // 2
+        if step.over and not step.epoch_ends:
+            raise PeerError("implausible", "a training is over at the end of an epoch, and none ends")
         if self.for_curvature:
             if step.coefficients or step.pair:
                 raise PeerError("implausible", "a round for curvature has no step")
@@ -142,6 +144,8 @@ class Rounds:
             due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
             if not math.isfinite(step.loss) or (step.pair and not due):
                 raise PeerError("implausible", "no pair is due, or the loss is no number")
+            if not own.is_bounded(self._vector(progress.gradient), coefficients):
+                raise PeerError("out_of_bounds", "the step is no step of these weights: they would not be numbers")
             change = own.step(self._vector(progress.gradient), coefficients)
             self.iterates.remember()
             if step.pair:

@@ -55,7 +55,9 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
     for _ in range(MOST_STEPS):
         chances = expit(columns @ found)
         slope = columns.T @ (chances - targets)
-        hessian = (columns * (chances * (1 - chances))[:, np.newaxis]).T @ columns + 1e-12 * np.eye(2)
+        hessian = (columns * (chances * (1 - chances))[:, np.newaxis]).T @ columns
+        # In proportion: outputs that are all alike, as a host can make them, would leave no direction to the second number.
+        hessian += 1e-12 * np.diag(1.0 + hessian.diagonal())
         step, size = np.linalg.solve(hessian, slope), 1.0
         while cost(found - size * step) > cost(found) and size > PRECISE:
             size /= 2

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import sys
 from collections import Counter
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -11,12 +15,16 @@ import pytest
 from wrong_messages import check_found
 
 from streamfl import wire
+from streamfl.fdskl.model import LARGEST_ALPHA
 from streamfl.pofmkl.lab import fuzz as pofmkl
+from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.system import load, systems_with
 from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
+from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.vafl.messages import LARGEST_COMPONENT
 
 MESSAGES = 25_000
 # Half of all messages are refused, but where a row that cannot be read counts as zeros; few wrong shapes come through there.
@@ -90,3 +98,21 @@ def test_wrong_messages_differ_from_the_real_ones() -> None:
     unchanged = sum(message in real for message in made)
     assert unchanged == 0
     assert isinstance(made[0], Message)
+
+
+def test_numbers_at_bounds_and_next_to_them_are_drawn() -> None:
+    """Protects comparisons that are wrong by one number: what is far outside a bound, or well within, finds none of them."""
+    bounds = set(declared_bounds())
+    # Of messages, of what is remembered, and of constants, in every room.
+    assert bounds >= {2**53, 127, 1e12, LARGEST_COMPONENT, LARGEST_ALPHA, LARGEST_NUMBER, 1e150}
+    mutator = Mutator(Random(5), [Message("samples", b"e", b'{"id": "e", "t": 1.5}')])
+    # -0.0 equals 0.
+    drawn, zeros = set[float](), set[str]()
+    for _ in range(40_000):
+        with suppress(ValueError, AttributeError, RecursionError, UnicodeDecodeError):
+            found = [one for one in json.loads(mutator.message().value or b"").values() if isinstance(one, (int, float))]
+            drawn.update(found)
+            zeros.update(repr(one) for one in found if one == 0)
+    wanted = {math.nextafter(bound, way) for bound in (1e150, LARGEST_COMPONENT, LARGEST_ALPHA) for way in (0.0, math.inf)}
+    assert drawn >= wanted | {2**53 + 1, 2**53 - 1, 128, 5e-324, -5e-324, sys.float_info.max, -sys.float_info.max}
+    assert zeros >= {"0.0", "-0.0"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_near_bounds
 from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["Message", "Mutator"]
@@ -20,7 +21,8 @@ NUMBERS: list[Any] = [
     2**64 - 1,
     2**64,
     10**400,
-    *(0.0, -0.0, 0.5, 1e18, -1e18, 3.4e38, 3.5e38, 1.7e308, -1.7e308, 5e-324, 1e-310, 1e-45),
+    *(0.0, -0.0, 0.5, 1e18, -1e18, 3.4e38, 3.5e38, 1.7e308, -1.7e308, 5e-324, -5e-324, 1e-310, 1e-45, 2.2250738585072014e-308),
+    *(3.4028234663852886e38, -3.4028234663852886e38, 1.7976931348623157e308, -1.7976931348623157e308),
     *(float("nan"), float("inf"), float("-inf")),
 ]
 TEXTS = [
@@ -47,12 +49,13 @@ TEXTS = [
     "version",
 ]
 OTHERS: list[Any] = [None, True, False, b"", b"\0" * 16, b"\xff" * 16, [], {}, [[]], {"": None}, msgspec.msgpack.Ext(5, b"x")]
-# IEEE numbers as they lie in arrays: NaN, infinities, denormals and the largest, in both sizes.
+# IEEE numbers as they lie in arrays: NaN, infinities, denormals, negative zeros and the largest of both signs, in both sizes.
 PATTERNS = [
     bytes.fromhex(pattern)
     for pattern in (
         "0000c07f", "0100807f", "0000807f", "000080ff", "01000000", "ffff7f00", "ffff7f7f", "ffff7fff", "00000080",
         "000000000000f87f", "000000000000f07f", "000000000000f0ff", "0100000000000000", "ffffffffffffef7f", "ffffffffffffefff",
+        "0000000000000080", "ffffffffffff0f80",
     )
 ]  # fmt: skip
 # Beginnings of MessagePack values that promise more than any memory has, and of others.
@@ -161,7 +164,7 @@ class Mutator:
         value[self._place(value) :] = other[self._random.randrange(len(other) + 1) :]
 
     def _pattern(self, value: bytearray) -> None:
-        pattern = self._random.choice(PATTERNS)
+        pattern = self._random.choice(PATTERNS if self._random.random() < 0.5 else patterns_near_bounds())
         # From the end, where a message's array is: there numbers lie at multiples of their size.
         place = max(0, len(value) - len(pattern) * self._random.randrange(1, 2 + len(value) // len(pattern)))
         value[place : place + len(pattern)] = pattern
@@ -212,7 +215,7 @@ class Mutator:
                 random.choice([self._pattern, self._flip, self._cut, self._repeat])(changed)
                 container[place] = bytes(changed)
             elif isinstance(found, (int, float)) and not isinstance(found, bool):
-                container[place] = found + random.choice([-2, -1, 1, 2, 1000])
+                container[place] = random.choice([found - 2, found - 1, found + 1, found + 2, found + 1000, -found, *near(found)])
             elif isinstance(found, str):
                 container[place] = random.choice([found + "\0", found.upper(), found[:-1], found * 40, found[::-1]])
             else:
@@ -227,12 +230,15 @@ class Mutator:
         random = self._random
         kind = random.randrange(6)
         if kind < 3:
-            return random.choice(NUMBERS)
+            return self._number()
         if kind == 3:
             return random.choice(TEXTS)
         if kind == 4:
-            return [random.choice(NUMBERS) for _ in range(random.choice([1, 2, 3, 50]))]
+            return [self._number() for _ in range(random.choice([1, 2, 3, 50]))]
         return random.choice(OTHERS)
+
+    def _number(self) -> Any:
+        return self._random.choice(NUMBERS if self._random.random() < 0.5 else numbers_near_bounds())
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:

@@ -48,6 +48,20 @@ def test_a_turn_that_cannot_be_asked_for_is_refused(party: int, number: int) -> 
         turns.take_request(party, number)
 
 
+def test_nobody_says_of_a_party_that_its_turn_is_over() -> None:
+    """Protects an active party's process: its turn went away while it learnt, and it ended at the assertion that it has it."""
+    turns = Turns(ChangedParts(), (2, 0), own=0)
+    with pytest.raises(PeerError, match="implausible"):
+        turns.take_request(0, 1)
+    turns.ask()
+    turns.take_request(0, 1)
+    with pytest.raises(PeerError, match="implausible"):
+        turns.check_end(0, 1)
+    assert turns.end() == 1
+    turns.check_end(0, 1)
+    turns.check_end(2, 7)
+
+
 def test_turns_are_remembered() -> None:
     """Protects a turn from a restart: whoever had it still has it, and no other."""
     parts = ChangedParts()

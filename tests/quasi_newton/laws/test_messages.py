@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop, Place
@@ -80,6 +81,13 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         key = msgspec.msgpack.decode(message.content, type=Begin).key
         yield "unpinned_key", change(message, content=content_of(Begin(key[:-1] + bytes([key[-1] ^ 4]))))
         yield "weak_key", change(message, content=content_of(Begin(b"")))
+    if message.kind == "step":
+        step = msgspec.msgpack.decode(message.content, type=Step)
+        # Of a training without a model, and with weights that are no numbers: the first ended a party, the second its next start.
+        yield "implausible", change(message, content=content_of(change(step, over=True, epoch_ends=False)))
+        if step.coefficients:
+            huge = np.full(len(step.coefficients) // 8, 1e300).tobytes()
+            yield "out_of_bounds", change(message, content=content_of(change(step, coefficients=huge)))
     if message.kind == "joined":
         yield "implausible", change(message, content=content_of(Joined(0, 3)))
         yield "implausible", change(message, content=content_of(Joined(2**40, 3)))

@@ -29,6 +29,16 @@ def test_calibration_is_the_logistic_regression_of_the_label_on_the_output() -> 
     assert found.probabilities(outputs).mean() == pytest.approx((labels > 0).mean(), abs=1e-3)
 
 
+@pytest.mark.parametrize(("output", "rows"), [(0.0, 10), (64.0, 40), (64.0, 4000), (117.3, 399), (128.0, 100_000), (1e6, 1000)])
+def test_calibration_knows_outputs_that_are_all_alike(output: float, rows: int) -> None:
+    """Protects the guest's process from points of a host that make them so: it ended at a singular matrix."""
+    labels = np.where(np.arange(rows) % 5 < 2, 1.0, -1.0)
+    found = fit_calibration(np.full(rows, output), labels)
+    positive, negative = (labels > 0).sum(), (labels < 0).sum()
+    targets = np.where(labels > 0, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    assert found.probabilities(np.array([output]))[0] == pytest.approx(targets.mean(), abs=1e-6)
+
+
 def test_calibration_stays_finite_where_outputs_separate_the_labels() -> None:
     """Protects points from an infinite slope, and from rows of one label only."""
     outputs = np.array([-2.0, -1.0, 1.0, 2.0])
