@@ -17,6 +17,9 @@ SYSTEM = System(
     simulate="streamfl.dp_frank_wolfe.lab.commands:simulate",
     demo="streamfl.dp_frank_wolfe.lab.demo:demo",
     sources={"dp-frank-wolfe-party": "streamfl.simulation.sources:entity_samples_and_labels"},
+    standings=dict.fromkeys(
+        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"), "streamfl.simulation.laboratory:what_learning_waits_for"
+    ),
     dashboards="streamfl.dp_frank_wolfe.lab.dashboard:DASHBOARDS",
     alerts="streamfl.dp_frank_wolfe.lab.alerts:ALERTS",
     report="streamfl.dp_frank_wolfe.lab.page:REPORTS",

@@ -19,6 +19,7 @@ SYSTEM = System(
     alerts="streamfl.fdskl.lab.alerts:ALERTS",
     report="streamfl.fdskl.lab.page:REPORTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
+    standings={"fdskl-worker": "streamfl.simulation.laboratory:what_learning_waits_for"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
     fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
     refusals={

@@ -74,8 +74,8 @@ class ActivePartition:
         self.forecasts.on_forget = self._forget
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self._due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
-        self.catch_up = CatchUp(self.forecasts, self._due, self.model, settings.limit, active)
+        self.due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
+        self.catch_up = CatchUp(self.forecasts, self.due, self.model, settings.limit, active)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         # Where others are active too.
@@ -153,14 +153,14 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
-        self._due.pass_time(now)
+        self.due.pass_time(now)
         self.catch_up.pass_time(now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
         self.forecasts.set_back(now)
-        self._due.set_back(now)
+        self.due.set_back(now)
         self.catch_up.set_back(now)
 
     @property
@@ -168,7 +168,7 @@ class ActivePartition:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
         gathered = None if since is None else since + self._active.linger
-        times = [self.forecasts.wake_at, gathered, behind, self._due.freezes_at, self.catch_up.wake_at]
+        times = [self.forecasts.wake_at, gathered, behind, self.due.freezes_at, self.catch_up.wake_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -179,7 +179,7 @@ class ActivePartition:
     @property
     def is_due(self) -> bool:
         """Whether there are enough labels for an iteration."""
-        return self._due.is_due
+        return self.due.is_due
 
     # ---- what rounds come to
 
@@ -225,7 +225,7 @@ class ActivePartition:
         self._is_going_on = True
         try:
             self._is_behind = False
-            self._due.look(self._last_now)
+            self.due.look(self._last_now)
             for _ in range(MOST_TURNS):
                 if not self._let_go() | self._begin_iteration() | self._ask():
                     return
@@ -305,7 +305,7 @@ class ActivePartition:
         if self.is_due and not self.shared.turns.is_asked_for:
             self._sends.append(self.shared.ask())
         # Labelled entities may have been forgotten meanwhile, and a distance is of two.
-        return self.shared.turns.has_come and (self._due.knows_bandwidth or len(self.labelled) >= 2)
+        return self.shared.turns.has_come and (self.due.knows_bandwidth or len(self.labelled) >= 2)
 
     def _want(self, entity: str, now: float, offset: int | None = None) -> None:
         """The entity is to be predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""

@@ -46,13 +46,37 @@ class Due:
     @property
     def missing(self) -> int:
         """Labels that have to come before an iteration is due; 0 or less: it is."""
-        missing = self._learning.labels_wanted(self._labelled.learnt) - self._labelled.fresh
+        missing = self._wanted - self._labelled.fresh
         return missing if self.knows_bandwidth else max(missing, 2 * FEWEST_DISTANCES - len(self._labelled))
 
     @property
     def is_due(self) -> bool:
         """Whether there are enough labels for an iteration."""
         return self.missing <= 0
+
+    @property
+    def missing_at_first(self) -> int:
+        """Labelled entities that the first iteration still waits for."""
+        return 0 if self._model.version else max(0, self.missing)
+
+    @property
+    def awaited(self) -> str | None:
+        """What the first model waits for, and how much of it is there; None once there is one."""
+        if self._model.version:
+            return None
+        settings, seen = self._settings, self._standardisation.seen
+        told = f"knows {self._labelled.fresh:,} of {self._wanted:,} entities with a label that the first iteration takes"
+        told += " (learning.first_instances)" if self._learning.solver == "newton" else " (learning.block_instances)"
+        if self.missing_at_first:
+            return told
+        if not self._standardisation.frozen:
+            scale = f"{seen:,} of {settings.first_entities:,} entities, or {settings.reply_seconds:g} s"
+            return f"{told}: waits for {scale}, for the columns' scale"
+        return f"{told}: waits for the parties' answers"
+
+    @property
+    def _wanted(self) -> int:
+        return self._learning.labels_wanted(self._labelled.learnt)
 
     def look(self, now: float) -> None:
         """Labels may have come."""

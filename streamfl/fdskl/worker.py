@@ -87,11 +87,6 @@ class FdsklWorker:
     def most_records(self) -> int | None:
         return None
 
-    @property
-    def backlog(self) -> str | None:
-        told = (active.catch_up.told for active in self._actives.values())
-        return next((one for one in told if one is not None), None)
-
     def unread(self, records: Mapping[int, int]) -> None:
         for partition, count in records.items():
             if partition in self._actives:
@@ -105,6 +100,13 @@ class FdsklWorker:
             "iterations": sum(active.is_due for active in actives),
         }
         return {kind: count for kind, count in waiting.items() if count}
+
+    @property
+    def backlog(self) -> str | None:
+        told = [active.catch_up.told or active.due.awaited for active in self._actives.values()]
+        if self.active is None:
+            told = [task.awaited for task in self._tasks.values()]
+        return next((one for one in told if one is not None), None)
 
     @property
     def trouble(self) -> str | None:
@@ -206,6 +208,8 @@ class FdsklWorker:
         tasks, actives = self._tasks.values(), self._actives.values()
         yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.sums.pending) for task in tasks))
         if self.active is not None:
+            text = "Labelled entities that the first iteration still waits for, of all partitions"
+            yield Measurement("missing_entities", "gauge", text, sum(active.due.missing_at_first for active in actives), (), True)
             yield from self._active_figures.measure(
                 [active.labelled.life for active in actives],
                 sum(active.forecasts.awaited for active in actives),

@@ -71,6 +71,14 @@ class WorkerPartition:
             notices,
         )
 
+    @property
+    def awaited(self) -> str | None:
+        """What the columns' scale waits for, and how much of it is there; None once it is known."""
+        seen, wanted = self.standardisation.seen, self._settings.first_entities
+        if self.standardisation.frozen:
+            return None
+        return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (alignment.first_entities)"
+
     # ---- what comes in
 
     def begin(self, now: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.role import ConfigurationError, Record, Waits
 from streamfl.runtime.bus import Bus, Outgoing
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "Source",
     "Standing",
     "Standings",
+    "what_learning_waits_for",
     "write_arrays",
 ]
 
@@ -146,6 +147,12 @@ class Standings(Protocol):
 
     def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
         """unread: records behind the last processed one, by input topic. role: that took its state back; None: topics alone."""
+
+
+def what_learning_waits_for(settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
+    """The standing of a role that waits before it learns, in its own words; nothing once it has learnt."""
+    waits = role.backlog if isinstance(role, Waits) else None
+    return [] if waits is None else [Standing("learning", waits)]
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]

@@ -34,7 +34,7 @@ from streamfl.vafl.coordinator_partition import CoordinatorPartition, Coordinato
 from streamfl.vafl.entities import Entities
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.intake import Intake
-from streamfl.vafl.label_release import LabelRelease
+from streamfl.vafl.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.learning_head import KEY as COUNTERS
 from streamfl.vafl.learning_head import HeadSteps, LearningHead
 from streamfl.vafl.messages import Prediction
@@ -45,10 +45,6 @@ from streamfl.vafl.replies import Replies
 
 __all__ = ["Alignment", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
 
-TOLD_BARE = (
-    "the coordinator has told labels without noise before: no mu could be claimed of them; begin anew, with another "
-    "federation.name at all members, or leave privacy.reply_noise out"
-)
 # Messages that are worked off together at most: where an entity comes again and again, each stretch is looked at whole.
 STRETCH = 1000
 
@@ -140,6 +136,12 @@ class VaflCoordinator:
         return {}
 
     @property
+    def backlog(self) -> str | None:
+        if self._figures.counts["learnt"]:
+            return None
+        return next((one for task in self._tasks.values() if (one := task.awaited) is not None), None)
+
+    @property
     def trouble(self) -> str | None:
         return self._watch.trouble
 
@@ -226,7 +228,7 @@ class VaflCoordinator:
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()
-        yield from self._figures.measure(sum(len(task.entities) for task in tasks))
+        yield from self._figures.measure([task.entities for task in tasks])
         yield from self._release.measure(math.sqrt(max((task.ledger.largest for task in tasks), default=0.0)))
         yield from self._predictions.measure()
 
@@ -375,9 +377,7 @@ class VaflCoordinator:
 
     def _predict(self, task: CoordinatorPartition, inputs: NDArray[Any]) -> NDArray[Any]:
         """Outputs of n entities, (n, outputs)."""
-        if not len(inputs):
-            return np.empty((0, self.loss.outputs), self.dtype)
-        return task.head.evaluate(inputs)
+        return task.head.evaluate(inputs) if len(inputs) else np.empty((0, self.loss.outputs), self.dtype)
 
     def _learn(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement
 from streamfl.vafl.alignment import Decision
-from streamfl.vafl.entities import Tally
+from streamfl.vafl.entities import Entities, Tally
 
 __all__ = ["CoordinatorFigures"]
 
@@ -61,8 +61,8 @@ class CoordinatorFigures:
         self.counts["gradients"] += int(decision.answered[learns].sum())
         self.counts["requests"] += int(decision.asked.sum())
 
-    def measure(self, entities: int) -> Iterable[Measurement]:
-        """entities: how many are remembered."""
+    def measure(self, entities: Sequence[Entities]) -> Iterable[Measurement]:
+        """entities: of each partition."""
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         text = "Embeddings that came again"
@@ -76,7 +76,11 @@ class CoordinatorFigures:
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
         text = "Requests for a newer embedding that nobody answered"
         yield Measurement("silent_parties", "counter", text, self.tally.silent, (), True)
-        yield Measurement("entities", "gauge", "Entities that are remembered", entities, (), True)
+        yield Measurement("entities", "gauge", "Entities that are remembered", sum(map(len, entities)), (), True)
+        lacking = [one.lacking() for one in entities]
+        text = "Entities that are not learnt from: shown by enough parties and without a label, or the other way round"
+        for place, reason in enumerate(("label", "embeddings")):
+            yield Measurement("lacking_entities", "gauge", text, sum(one[place] for one in lacking), (("reason", reason),))
         text = "Embeddings that gradients were computed from, each as often as one was"
         yield Measurement("aged_embeddings", "counter", text, self._aged)
         text = "Steps, as far as known here, that parties took since they made these embeddings, added up"

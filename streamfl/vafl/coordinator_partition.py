@@ -50,6 +50,17 @@ class CoordinatorPartition:
     def snapshot(self) -> CoordinatorSnapshot:
         return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
 
+    @property
+    def awaited(self) -> str | None:
+        """What nothing was learnt for lack of, and how much of the rest is there; None where something was."""
+        if self.parties.have_stepped or self.head.has_learnt:
+            return None
+        unlabelled, unshown = self.entities.lacking()
+        return (
+            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with one that fewer than "
+            f"{self.entities.learning_quorum} parties have shown (learning.quorum)"
+        )
+
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         head = self.head.changed_state(self.entities.touched or self.parties.touched)
         return chain(head, self.parties.changed_state(), self.entities.changed_state(), self.ledger.changed_state())

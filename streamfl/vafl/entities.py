@@ -77,6 +77,17 @@ class Entities:
         """Names of those of which a newer embedding, or the learning quorum, is awaited."""
         return self._awaited.names
 
+    def lacking(self) -> tuple[int, int]:
+        """How many no label has come of, though enough parties to learn from them have shown them; and the other way round."""
+        rows = np.fromiter((self._rows[name] for name in self._rows), np.intp, len(self._rows))
+        labelled = self._entities["labelled"].take(rows)
+        shown = self._embeddings["held"].take(rows, axis=0).sum(axis=1) >= self._learning_quorum
+        return int((shown & ~labelled).sum()), int((labelled & ~shown).sum())
+
+    @property
+    def learning_quorum(self) -> int:
+        return self._learning_quorum
+
     @property
     def wake_at(self) -> float | None:
         return min((at for at in (self._rows.wake_at, self._awaited.wake_at) if at is not None), default=None)

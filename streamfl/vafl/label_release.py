@@ -15,7 +15,12 @@ from streamfl.vafl.alignment import Decision
 from streamfl.vafl.heads import OutputLoss
 from streamfl.wire import fingerprint as fingerprint_of
 
-__all__ = ["LabelRelease"]
+__all__ = ["TOLD_BARE", "LabelRelease"]
+
+TOLD_BARE = (
+    "the coordinator has told labels without noise before: no mu could be claimed of them; begin anew, with another "
+    "federation.name at all members, or leave privacy.reply_noise out"
+)
 
 
 class LabelRelease:

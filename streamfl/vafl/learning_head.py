@@ -105,6 +105,11 @@ class LearningHead:
         largest = min(LARGEST_OUTPUT, float(np.sqrt(np.finfo(outputs.dtype).max)))
         return np.asarray(np.clip(outputs, -largest, largest))
 
+    @property
+    def has_learnt(self) -> bool:
+        """Whether an entity was learnt from; never known of a head without parameters."""
+        return self._counters.steps > 0 or self._counters.gathered > 0
+
     def entities_until_step(self) -> int | None:
         """How many more make a step; None: none do, because there are no parameters."""
         return max(1, self._steps.batch_size - self._counters.gathered) if self._head.size else None

@@ -89,6 +89,11 @@ class Parties:
         self._versions = np.zeros(count, np.int64)
         self._touched: set[int] = set()
 
+    @property
+    def have_stepped(self) -> bool:
+        """Whether any party has taken a step by gradients before it showed its latest embedding."""
+        return bool((self._versions > 0).any())
+
     def unheard(self, number: int, epochs: Sequence[int], sequences: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
         """Note the numbers of embeddings of one party.
 

@@ -147,7 +147,8 @@ class VaflParty:
 
     @property
     def backlog(self) -> str | None:
-        told = (task.catch_up.told(len(task.waiting)) for task in self._tasks.values())
+        told = [task.catch_up.told(len(task.waiting)) for task in self._tasks.values()]
+        told += [task.awaited for task in self._tasks.values()]
         return next((one for one in told if one is not None), None)
 
     def unread(self, records: Mapping[int, int]) -> None:
@@ -264,6 +265,8 @@ class VaflParty:
         tasks = self._tasks.values()
         entities, waiting = sum(len(task.shown) for task in tasks), sum(len(task.waiting) for task in tasks)
         yield from self._figures.measure(entities, waiting)
+        text = "Entities whose gradient the first step still waits for, of all partitions"
+        yield Measurement("missing_entities", "gauge", text, sum(task.missing for task in tasks), (), True)
         if self.mechanism is not None:
             largest = max((task.ledger.largest for task in tasks), default=0.0)
             yield from measure_privacy(self.mechanism, math.sqrt(largest))

@@ -110,6 +110,19 @@ class PartyPartition:
         settings = self._settings
         return settings.function.initial(settings.seed, settings.name, *((self.partition, start.hex()) if start else ()))
 
+    @property
+    def missing(self) -> int:
+        """Entities whose gradient the first step still waits for."""
+        return 0 if self.life.steps else max(0, self._settings.steps.batch_size - self.model.gathered)
+
+    @property
+    def awaited(self) -> str | None:
+        """What the first step waits for, and how much of it is there; None once one was taken."""
+        if self.life.steps:
+            return None
+        gathered, wanted = self.model.gathered, self._settings.steps.batch_size
+        return f"knows {gathered:,} of {wanted:,} entities with a gradient that the first step takes (learning.batch_size)"
+
     def settle(self) -> None:
         """Look at what was restored, when all of it is there and before anything is shown or learnt."""
         if self._scale is not None and self.life.epoch is not None and not self._scale.rows:

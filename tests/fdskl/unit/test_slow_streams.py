@@ -13,6 +13,7 @@ from streamfl.fdskl.lab.federation import KernelFederation
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.simulation.laboratory import what_learning_waits_for
 
 PARTIES, COLUMNS = ("a", "b", "c"), (("a0", "a1"), ("b0",), ("c0", "c1"))
 
@@ -130,3 +131,26 @@ def test_two_scales_of_the_same_entities_would_show_single_columns() -> None:
     _, directions = np.linalg.eigh(mapped @ mapped.T)
     assert found(seen[0] @ directions) > 0.9999
     assert max(found(rows) for rows in seen) < 0.9
+
+
+def test_what_the_first_model_waits_for_is_said() -> None:
+    """Protects the operator: predictions of 0.5 came for minutes, and nothing said why, nor how far it was."""
+    found = federation(200)
+    active, passive = found.active, found.roles["b"]
+    found.run(0.1)
+    assert active.backlog == "knows 0 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    found.write_samples(range(200))
+    found.write_labels(range(20))
+    found.run(0.5)
+    assert passive.backlog == "knows 200 of 1,024 entities whose columns give their scale (alignment.first_entities)"
+    assert active.backlog == "knows 20 of 32 entities with a label that the first iteration takes (learning.first_instances)"
+    assert [one.text for one in what_learning_waits_for(found.settings, None, {}, active)] == [active.backlog]  # type: ignore[arg-type]
+    assert {one.name: one.value for one in active.measure()}["missing_entities"] == 12
+    found.write_labels(range(20, 40))
+    found.run(0.5)
+    assert "knows 40 of 32" in str(active.backlog)
+    assert "waits for 200 of 1,024 entities, or 10 s, for the columns' scale" in str(active.backlog)
+    found.run(30.0)
+    assert found.held.model.version
+    assert (active.backlog, passive.backlog) == (None, None)
+    assert {one.name: one.value for one in active.measure()}["missing_entities"] == 0

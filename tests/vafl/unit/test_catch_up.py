@@ -108,7 +108,7 @@ def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
     """Protects the rule itself, since no worker tells a role that does not ask; and whoever wonders why predictions stand still."""
     party = Behind()
     assert isinstance(party.role, CatchesUp)
-    assert party.role.backlog is None
+    assert party.role.backlog == "knows 0 of 1 entities with a gradient that the first step takes (learning.batch_size)"
     party.sees(HISTORY[:4], unread=100)
     assert party.role.backlog == (
         "a backlog is shown in step with the model: 100 records lie unread, and 2 samples in hand wait for gradients"

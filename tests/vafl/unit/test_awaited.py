@@ -1,0 +1,53 @@
+"""While nothing is learnt, party and coordinator say what they wait for and how much of it is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vafl.unit.test_conversations import Coordinator, Party, figures
+
+from streamfl.simulation.laboratory import what_learning_waits_for
+from streamfl.vafl.party import PartySteps
+
+
+def standing(role: Any) -> list[str]:
+    return [one.text for one in what_learning_waits_for(None, None, {}, role)]  # type: ignore[arg-type]
+
+
+def test_a_coordinator_says_what_it_has_not_learnt_for_lack_of() -> None:
+    """Protects the operator: labels without embeddings, or the other way round, looked like a federation that learns."""
+    coordinator = Coordinator(quorum=2)
+    for number in range(3):
+        coordinator.hears("bank", f"e{number}", 1.0)
+    coordinator.hears("shop", "e0", 1.0)
+    coordinator.labelled("e1", 1.0)
+    expected = (
+        "has learnt from no entity: knows 1 without a label, and 1 with one that fewer than 2 parties have shown (learning.quorum)"
+    )
+    assert coordinator.role.backlog == expected
+    assert standing(coordinator.role) == [expected]
+    lacking = {name: value for name, value in figures(coordinator.role).items() if name.startswith("lacking")}
+    assert lacking == {"lacking_entities/label": 1, "lacking_entities/embeddings": 1}
+    coordinator.labelled("e0", 1.0)
+    assert coordinator.role.backlog is None
+    assert standing(coordinator.role) == []
+
+
+def test_a_coordinator_that_has_learnt_before_a_restart_waits_for_nothing() -> None:
+    """Protects from a sentence that is wrong after every restart: a party's steps come from what it was answered."""
+    coordinator = Coordinator(quorum=1)
+    coordinator.hears("bank", "e", 1.0, version=3)
+    assert coordinator.role.backlog is None
+
+
+def test_a_party_says_how_many_gradients_its_first_step_lacks() -> None:
+    """Protects the operator: where labels never come, a party shows its entities as if it learnt."""
+    party = Party(steps=PartySteps("sgd", 1.0, 2))
+    for entity in ("a", "b"):
+        party.sees(entity)
+    assert party.role.backlog == "knows 0 of 2 entities with a gradient that the first step takes (learning.batch_size)"
+    for number, entity in enumerate(("a", "b")):
+        assert figures(party.role)["missing_entities"] == 2 - number
+        party.answered(entity, number + 1, 1.0)
+    assert party.role.backlog is None
+    assert figures(party.role)["missing_entities"] == 0
