@@ -1,0 +1,163 @@
+"""How long from the first label to the first prediction that has learnt, of the vertical systems, by the speed of the stream.
+
+``python -m benchmarks.first_learnt`` prints a table, in seconds of a virtual clock: nothing takes time but waiting. Two parties
+with the default settings; an entity's columns and its label come at the same moment, 1,100 of them, and then none. Quasi-Newton
+computes without encryption, which leaves the model as it is. DP Frank-Wolfe has windows of 1,000 rows, for `window.rows` has no
+default, and says models in place of predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.settings import RoleSettings
+from streamfl.vafl.config import VaflSettings
+
+__all__ = ["SYSTEMS", "Stream", "main", "seconds_to_learn"]
+
+RATES = (0.1, 1.0, 1000.0)
+PARTIES, COLUMNS = ("a", "b"), 2
+DELAY, LONGEST = 0.001, 50_000.0
+# Entities that come: more than any system waits for. Then none come, for which quasi-Newton waits.
+MOST = 1_100
+
+
+def _of(kind: type[RoleSettings], own: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, RoleSettings]:
+    return {name: kind.model_validate({**shared, **sections}) for name, sections in own.items()}
+
+
+def _party(name: str, role: str, *, labelled: bool) -> dict[str, Any]:
+    fields = {"format": "json", "features": [f"{name}{number}" for number in range(COLUMNS)]}
+    labels = {"labels": {"topic": "labels", "format": "json", "label": "y"}} if labelled else {}
+    return {"role": {"kind": role}, "party": {"name": name}, "samples": {"topic": f"samples-{name}", **fields}, **labels}
+
+
+def vafl() -> dict[str, RoleSettings]:
+    labels = {"role": {"kind": "vafl-coordinator"}, "labels": {"topic": "labels", "format": "json", "label": "y"}}
+    own = {"": labels, **{name: _party(name, "vafl-party", labelled=False) for name in PARTIES}}
+    federation = {"name": "f", "parties": list(PARTIES), "embedding_size": 1}
+    return _of(VaflSettings, own, {"federation": federation, "learning": {"loss": "logistic"}})
+
+
+def fdskl() -> dict[str, RoleSettings]:
+    own = {name: _party(name, "fdskl-worker", labelled=name == "a") for name in PARTIES}
+    return _of(FdsklSettings, own, {"federation": {"name": "f", "parties": list(PARTIES)}})
+
+
+def quasi_newton() -> dict[str, RoleSettings]:
+    kinds = dict(zip(PARTIES, ("quasi-newton-guest", "quasi-newton-host"), strict=True))
+    own = {name: _party(name, kind, labelled=name == "a") for name, kind in kinds.items()}
+    own[""] = {"role": {"kind": "quasi-newton-coordinator"}}
+    plain = {"encryption": {"precision": "plain", "study": True}, "alignment": {"method": "keyed-hash"}}
+    return _of(QuasiNewtonSettings, own, {"federation": {"name": "f", "parties": list(PARTIES)}, **plain})
+
+
+def dp_frank_wolfe() -> dict[str, RoleSettings]:
+    own = {name: _party(name, "dp-frank-wolfe-party", labelled=True) for name in PARTIES}
+    own[""] = {"role": {"kind": "dp-frank-wolfe-server"}}
+    shared = {
+        "federation": {"name": "f", "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, COLUMNS)},
+        "window": {"rows": 1000},
+        "privacy": {"epsilon": float("inf"), "delta": 1e-6},
+        "bounds": {"label_centre": 0.5, "label_bound": 0.5},
+    }
+    return _of(DPFrankWolfeSettings, own, shared)
+
+
+def _has_learnt(value: Mapping[str, Any]) -> bool:
+    """VAFL's predictions are 0.5 before anything is learnt, FDSKL's say version 0; the others say nothing before."""
+    return value.get("version", 1) > 0 and value.get("prediction") != 0.5
+
+
+class Stream:
+    """A federation's workers, and entities that come at so many a second.
+
+    members: settings by name. topic: what is said to users.
+    """
+
+    def __init__(self, members: Mapping[str, RoleSettings], topic: str) -> None:
+        self.now = self.begin = 1_000.0
+        self.bus, self._topic, self._read = MemoryBus(clock=lambda: self.now), topic, 0
+        random = np.random.default_rng(8)
+        self._columns = random.normal(size=(MOST, len(PARTIES) * COLUMNS))
+        self._labels = (self._columns[:, 0] + self._columns[:, COLUMNS] > 0).astype(float)
+        for settings in members.values():
+            topics = find_kind(settings.role.kind).topics(settings)
+            known = self.bus.describe([spec.name for spec in topics])
+            self.bus.create([replace(spec, partitions=1) for spec in topics if spec.name not in known])
+        times = {"clock": lambda: self.now, "monotonic": lambda: self.now, "sleep": lambda seconds: None}
+        self.workers = [build_worker(settings, self.bus, **times) for settings in members.values()]
+        self.step()
+
+    def write(self, entity: int) -> None:
+        name = f"entity {entity}".encode()
+        for place, party in enumerate(PARTIES):
+            own = self._columns[entity, place * COLUMNS : (place + 1) * COLUMNS].tolist()
+            content = msgspec.json.encode({"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}})
+            self.bus.write([Outgoing(f"samples-{party}", name, content)])
+        self.bus.write([Outgoing("labels", name, msgspec.json.encode({"id": name.decode(), "y": float(self._labels[entity])}))])
+
+    def step(self) -> bool:
+        """Whether a member did anything."""
+        # Each of them, whatever the one before it did.
+        return sum(worker.step(0.0) for worker in self.workers) > 0
+
+    def has_learnt(self) -> bool:
+        """Whether something was said to users that has learnt."""
+        found = list(self.bus.read(self._topic))
+        new, self._read = found[self._read :], len(found)
+        return any(_has_learnt(msgspec.json.decode(one.value)) for one in new if one.value)
+
+    @property
+    def wake_at(self) -> float:
+        return min((worker.role.wake_at or self.now + LONGEST for worker in self.workers), default=self.now + LONGEST)
+
+
+SYSTEMS: dict[str, tuple[Callable[[], dict[str, RoleSettings]], str]] = {
+    "VAFL": (vafl, "f.predictions"),
+    "FDSKL": (fdskl, "f.predictions"),
+    "quasi-Newton": (quasi_newton, "f.predictions"),
+    "DP Frank-Wolfe": (dp_frank_wolfe, "f.model"),
+}
+
+
+def seconds_to_learn(system: str, rate: float) -> tuple[float, int]:
+    """Virtual seconds from the first label to what has learnt, and how many labels had come by then."""
+    make, topic = SYSTEMS[system]
+    stream, written = Stream(make(), topic), 0
+    while stream.now < stream.begin + LONGEST:
+        while written < MOST and stream.begin + written / rate <= stream.now:
+            stream.write(written)
+            written += 1
+        if stream.step():
+            if stream.has_learnt():
+                return stream.now - stream.begin, written
+            stream.now += DELAY
+            continue
+        coming = stream.begin + written / rate if written < MOST else float("inf")
+        stream.now = max(stream.now + DELAY, min(coming, stream.wake_at))
+    return float("inf"), written
+
+
+def main() -> None:
+    print("| entities a second | " + " | ".join(SYSTEMS) + " |")
+    print("| --- |" + " --- |" * len(SYSTEMS))
+    for rate in RATES:
+        found = [seconds_to_learn(system, rate) for system in SYSTEMS]
+        cells = [f"{seconds:,.1f} s, {labels:,} labels" for seconds, labels in found]
+        print(f"| {rate:g} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
