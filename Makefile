@@ -68,8 +68,8 @@ reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 docs: $(INSTALLED) ## build the documents as a site, build/site/index.html, readable without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
+soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE, KEYS=1; CHANGED=1 changes topics; writes soak.json
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE)) $(if $(KEYS),--keys) $(if $(CHANGED),--changed-topics)
 
 kill-brokers: $(INSTALLED) ## kill a broker KILLS times (100) under twenty workers of each client of Kafka; none may end
 	OPENBLAS_NUM_THREADS=1 STREAMFL_TEST_KILLS=$(KILLS) $(BIN)/pytest -q -s tests/integration/test_dying_broker.py -k dying_broker_takes
