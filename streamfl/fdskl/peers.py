@@ -71,8 +71,8 @@ class Peers:
 
     @property
     def complete(self) -> bool:
-        """Whether every other party has said how to reach it."""
-        return not self.missing
+        """Whether every other party has said how to reach it, and no two say the same: then one of them is not who it says."""
+        return not self.missing and len(set(self.numbers)) == len(self._names)
 
     @property
     def missing(self) -> list[str]:
@@ -81,7 +81,7 @@ class Peers:
 
     @property
     def numbers(self) -> list[int]:
-        """The incarnations of all parties, in order; complete only."""
+        """The incarnations of all parties, in order; KeyError if one was never heard of."""
         return [self.number_of(party) for party in range(len(self._names))]
 
     def number_of(self, party: int) -> int:

@@ -188,3 +188,15 @@ def test_two_rounds_of_a_name_are_told_apart() -> None:
         heard.note((1, number), b"asked")
     assert heard.is_another((1, 0), b"asked")
     assert not heard.is_another((1, 1), b"asked")
+
+
+def test_two_parties_with_one_life_are_not_all_others() -> None:
+    """Protects the active party's process: it asked a round that it refused itself, and a worker ended by what anybody can write."""
+    own, first, second = peers(), LifeKey(bytes([1]) * 32), LifeKey(bytes([2]) * 32)
+    for party in (1, 2):
+        own.hear(party, told(first))
+    assert own.missing == []
+    assert not own.complete
+    # The party's own next word puts it right.
+    own.hear(2, told(second))
+    assert own.complete
