@@ -191,7 +191,7 @@ def test_two_rounds_of_a_name_are_told_apart() -> None:
 
 
 def test_two_parties_with_one_life_are_not_all_others() -> None:
-    """Protects the active party's process: it asked a round that it refused itself, and a worker ended by what anybody can write."""
+    """Protects the active party's process, which asked a round that it refused itself: anybody could write what ended it."""
     own, first, second = peers(), LifeKey(bytes([1]) * 32), LifeKey(bytes([2]) * 32)
     for party in (1, 2):
         own.hear(party, told(first))
