@@ -29,7 +29,7 @@ __all__ = ["SYSTEMS", "Stream", "main", "seconds_to_learn"]
 RATES = (0.1, 1.0, 1000.0)
 PARTIES, COLUMNS = ("a", "b"), 2
 DELAY, LONGEST = 0.001, 50_000.0
-# Entities that come: more than any system waits for. Then none come, for which quasi-Newton waits.
+# Entities that come: more than any system waits for.
 MOST = 1_100
 
 

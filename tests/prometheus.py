@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ class Prometheus:
             with error:
                 raise RuntimeError(f"{expression}: {error.read().decode()}") from None
         return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
+
+    def has_scraped(self, ports: Iterable[int], since: float) -> bool:
+        """Whether it has asked all of these ports after a time, and was answered: on a busy machine it misses some of its times."""
+        asked = {labels["instance"] for labels, at in self.ask("timestamp(up) and (up == 1)") if at > since}
+        return asked >= {f"127.0.0.1:{port}" for port in ports}
 
     def value(self, expression: str, at: float | None = None) -> float:
         """Of a query that has one series."""

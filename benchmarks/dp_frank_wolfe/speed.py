@@ -83,14 +83,19 @@ def wide() -> None:
         )
 
 
+def seconds_of(made: FrankWolfeFederation) -> float:
+    """Of one processor, until everything is learnt."""
+    begun = time.process_time()
+    while made.turn():
+        pass
+    return time.process_time() - begun
+
+
 def measure() -> Iterator[Figure]:
     """What ``python -m benchmarks`` prints of it."""
     rows, windows = size(5_000, 100), 2
     with closing(federation(rows, windows)) as made:
-        begun = time.process_time()
-        while made.turn():
-            pass
-        seconds = time.process_time() - begun
+        seconds = seconds_of(made)
     yield Figure("DP Frank-Wolfe: an entity of three parties", 1e6 * seconds / (rows * windows), "us of one processor", 150, True)
 
 
@@ -108,10 +113,7 @@ def main() -> None:
     profile = cProfile.Profile()
     if given.profile:
         profile.enable()
-    begun = time.process_time()
-    while made.turn():
-        pass
-    seconds = time.process_time() - begun
+    seconds = seconds_of(made)
     profile.disable()
     entities = given.rows * given.windows
     traffic = {kind: made.traffic(kind) for kind in (RELEASES, ASKS)}

@@ -1,7 +1,7 @@
 """From the epsilon of one entity to the noise of each release, and back to what is claimed.
 
 All parties hold parts of the same rows, and everybody sees every release. So epsilon is for an entity over all parties together:
-cost of all releases adds up, and the parties' shares of it are fixed beforehand. Nothing is handed on from a party that used less.
+the costs of all releases add up, and the parties' shares are fixed beforehand. Nothing is handed on from a party that used less.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def score_sensitivity(prediction_bound: int) -> int:
 
 
 def choice_rate(cost: float, prediction_bound: int) -> Fraction:
-    """The rate of the exponential mechanism over signed scores that costs ``cost``: eps0 / (2 Delta), eps0 = sqrt(8 cost).
+    """The rate of the exponential mechanism over signed scores at this cost: eps0 / (2 Delta), eps0 = sqrt(8 cost).
 
     There are two candidates for a column, +score and -score, each with noise of its own. With one noise and the absolute value the
     loss has no bound, for a score near 0 may change its sign.
@@ -105,7 +105,7 @@ def budget(epsilon: float, delta: float, rows: int) -> float:
 
 
 def claim(cost: float, variation: float, delta: float) -> float:
-    """The epsilon at ``delta`` of releases that cost cost together. ValueError where they are not sampled well enough.
+    """The epsilon at ``delta`` of releases that cost this together. ValueError where they are not sampled well enough.
 
     variation: total variation of all of them.
     """

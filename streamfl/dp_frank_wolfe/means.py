@@ -2,7 +2,7 @@
 
 A mean is a sum over n, which is public. Each of the sums, of d columns and of the label, is of values within -1 and 1 by their
 public bounds. So one replaced row moves each by 2 at most, and all of them together by 2 sqrt(d + 1) in Euclidean length, which is
-reached. The noise is of that, and the release costs cost with sigma^2 = 4 (d + 1) / (2 cost).
+reached. The noise is of that: sigma^2 = 4 (d + 1) / (2 cost).
 
 A value that was within 1 lies within 1 + |mean| once it is centred. It is moved to within 1 again, so that every sensitivity
 which rests on the bounds stays as it was: the row of a centred window follows from that row and from what was released. With wider

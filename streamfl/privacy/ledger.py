@@ -76,7 +76,7 @@ class Ledger:
         return self._entries.get(entity, _NOTHING).times
 
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
-        """Why a release that costs ``cost`` is not allowed; None if it is."""
+        """Why a release at this cost is not allowed; None if it is."""
         if entity not in self._entries and len(self._entries) >= self._limit:
             return "ledger"
         return "budget" if self.spent(entity) + cost > self._most else None
@@ -88,7 +88,7 @@ class Ledger:
         return "budget" if any(self.spent(entity) + cost > self._most for entity in entities) else None
 
     def spend(self, entity: str, cost: float) -> int:
-        """Count a release of an entity that costs ``cost``. Returns how many there were, this one included."""
+        """Count a release of an entity at this cost. Returns how many there were, this one included."""
         entry = self._entries.setdefault(entity, _Entry())
         entry.spent = min(entry.spent + cost, UNBOUNDED)
         entry.times += 1

@@ -43,7 +43,7 @@ def cost_of_choice(epsilon: float | Fraction) -> float:
 
 
 def range_of(cost: float) -> Fraction:
-    """The largest epsilon of a choice that costs ``cost`` at most: sqrt(8 cost), rounded down to a fraction that is exact."""
+    """The largest epsilon of a choice at this cost: sqrt(8 cost), rounded down to a fraction that is exact."""
     return Fraction(math.isqrt(int(Fraction(cost) * 8 * 4**RANGE_BITS)), 2**RANGE_BITS)
 
 

@@ -114,14 +114,9 @@ class Watched:
         self._scraped()
 
     def _scraped(self) -> None:
-        """Wait until Prometheus has asked every worker that runs again: on a busy machine it misses some of its times."""
-        now = time.time()
-        ports = {f"127.0.0.1:{self.ports[member]}" for member in self.processes}
-
-        def asked() -> set[str]:
-            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up) and (up == 1)") if at > now}
-
-        self.until(lambda: asked() >= ports, "all are scraped")
+        """Wait until Prometheus has asked every worker that runs again."""
+        now, ports = time.time(), [self.ports[member] for member in self.processes]
+        self.until(lambda: self.prometheus.has_scraped(ports, now), "all are scraped")
 
     def _serves(self, member: str) -> bool:
         """Whether it says that it is ready, and has all partitions."""

@@ -25,7 +25,7 @@ from kafka.structs import TopicPartition
 from rich.console import Console
 from soak.configuration import all_topics, load_members
 from soak.faults import PATIENCE_SECONDS, Killer, NotRecovered
-from soak.federation import ENVIRONMENT, Federation, stream_command
+from soak.federation import ENVIRONMENT, Federation, streamfl_command
 from soak.subject import Plan, find_soaked
 
 from streamfl.runtime.kinds import build_channels
@@ -89,18 +89,15 @@ def _away(federation: Federation, member: str, topics: list[str], wrong: list[st
     if not gone:
         wrong.append(f"nothing came for {member} while it was away")
 
-    def counted() -> Counter[str]:
-        found: Counter[str] = Counter()
-        for one in _inputs(federation, member):
-            found[one["topic"]] += one["deleted unread"]
-        return +found
-
     def caught_up() -> bool:
         waits = [one for one in _inputs(federation, member) if one["topic"] in topics and one["behind"] > federation.plan.rate]
         return not waits and federation.ready(member)
 
     _wait(federation, caught_up, f"{member} is up to date again")
-    if (told := counted()) != gone:
+    told: Counter[str] = Counter()
+    for one in _inputs(federation, member):
+        told[one["topic"]] += one["deleted unread"]
+    if +told != gone:
         wrong.append(f"{member}: {dict(gone)} were deleted before they were read, inspect says {dict(told)}")
     said = federation.log.read_text(errors="replace")
     for topic in gone:
@@ -117,9 +114,9 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
         admin.delete_topics([topic])
         _wait(federation, lambda: topic not in admin.list_topics(), f"{topic} is deleted")
     path = federation.files[member]
-    make = stream_command("topics", path, "--create-inputs", "--partitions", str(spec.partitions))
+    make = streamfl_command("topics", path, "--create-inputs", "--partitions", str(spec.partitions))
     subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True)
-    ended = subprocess.run(stream_command("run", path), env=ENVIRONMENT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
+    ended = subprocess.run(streamfl_command("run", path), env=ENVIRONMENT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
     told = [line for line in (ended.stdout + ended.stderr).splitlines() if "was deleted and made again" in line and topic in line]
     if ended.returncode != CONFIGURATION_ERROR or not told:
         wrong.append(f"{topic} was made again, and {member} ends with {ended.returncode}: {ended.stderr[-2000:]}")
@@ -127,7 +124,7 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
 
 def _inputs(federation: Federation, member: str) -> list[dict[str, Any]]:
     """Where the member reads."""
-    command = stream_command("inspect", federation.files[member], "--format", "json")
+    command = streamfl_command("inspect", federation.files[member], "--format", "json")
     ended = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
     found: list[dict[str, Any]] = json.loads(ended.stdout)["inputs"]
     return found

@@ -96,7 +96,7 @@ class Federation:
         for path in self.files.values():
             _make_topics(path)
         self.workers = [
-            WorkerProcess(f"{name}-{number}", stream_command("run", self.files[name]), self.log)
+            WorkerProcess(f"{name}-{number}", streamfl_command("run", self.files[name]), self.log)
             for name, member in self.system.members(self.plan).items()
             for number in range(member.processes)
         ]
@@ -289,7 +289,7 @@ class Seen:
 
 def _make_topics(path: Path) -> None:
     """RuntimeError with what the command said if it does not succeed. Several brokers may not all know yet what one has made."""
-    command = stream_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
+    command = streamfl_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
     for _ in range(ATTEMPTS):
         ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
         if ended.returncode == 0:
@@ -298,6 +298,6 @@ def _make_topics(path: Path) -> None:
     raise RuntimeError(f"{path.name}: streamfl topics ended with {ended.returncode}: {ended.stdout[-1000:]}{ended.stderr[-1000:]}")
 
 
-def stream_command(command: str, path: Path, *options: str) -> list[str]:
+def streamfl_command(command: str, path: Path, *options: str) -> list[str]:
     """What runs a command of streamfl on a settings file."""
     return [sys.executable, "-m", "streamfl", command, str(path), *options]

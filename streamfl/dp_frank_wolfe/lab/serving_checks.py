@@ -268,29 +268,30 @@ def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[in
 
     Several where a party was asked nothing after it froze its window: nobody but the server knows whether its means came in time.
     """
+    public = Public(chosen.of(S))
     found: dict[int, list[float]] = {}
     for window in {one.window for one in _of(asks[chosen.parties[0]], "model")}:
         counted = [
             (True,) if any(one.window == window and one.kind not in ("manifest", "model") for one in asks[party]) else (True, False)
             for party in chosen.parties
         ]
-        told = [_told_means(chosen, party, window, asks[party], releases[party]) for party in chosen.parties]
+        told = [_told_means(public, party, window, asks[party], releases[party]) for party in chosen.parties]
         found[window] = [_intercept(itertools.compress(told, which)) for which in itertools.product(*counted)]
     return found
 
 
 def _told_means(
-    chosen: DPFrankWolfeScenario, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
+    public: Public, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
 ) -> tuple[float, float, float]:
     """What one party's means are to the intercept: their weight, the label's mean, the columns' means times the model's weights."""
     frozen = {one.content for one in _of(releases, "frozen") if one.window == window}
     content = next((read_content(one, Frozen).means for one in frozen), b"")
     if not content:
         return 0.0, 0.0, 0.0
-    plan = Public(chosen.of(S)).means_plan(party)
-    means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), chosen.rows)
+    plan = public.means_plan(party)
+    means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), public.settings.window.rows)
     model = next(read_content(one.content, Model) for one in _of(asks, "model") if one.window == window)
-    moved = float(means.columns @ weights_of(model, chosen.columns[party])) / FEATURE_ONE
+    moved = float(means.columns @ weights_of(model, plan.columns)) / FEATURE_ONE
     return 1.0 if plan.noise is None else plan.noise.deviation**-2, means.label / RESIDUAL_ONE, moved
 
 

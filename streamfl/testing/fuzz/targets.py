@@ -225,7 +225,7 @@ class Restored(Target):
         return None
 
 
-# What is remembered of it because time passes, whatever arrives: since when a server has been silent.
+# Keys of what a role remembers because time passes, whatever arrives: since when a server has been silent.
 CLOCKS = {b"silence"}
 # Parameters that a refused marker of the model discards: they belong to no version. What a client says of
 # messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,15 +185,10 @@ class Plant:
 
     def scraped(self) -> None:
         """Wait until Prometheus has all that the workers counted until now."""
-        ports = {f"127.0.0.1:{self.ports[worker]}" for worker in self.processes}
-
-        def asked() -> set[str]:
-            return {labels["instance"] for labels, at in self.prometheus.ask("timestamp(up) and (up == 1)") if at > now}
-
+        ports = [self.ports[worker] for worker in self.processes]
         # A scrape that comes late has the time at which it was due: of two, the second is after now.
         for _ in range(2):
-            now = time.time()
-            until(lambda: asked() >= ports, "all are scraped")
+            until(partial(self.prometheus.has_scraped, ports, time.time()), "all are scraped")
 
 
 def asked(prometheus: Prometheus, expression: str, seconds: float, at: float | None = None) -> list[tuple[Any, float]]:
