@@ -181,7 +181,7 @@ class Broker:
         """Start the nodes that do not run, on their ports and their data, and wait until every node answers."""
         for node in range(self.nodes):
             if node not in self._processes:
-                self._processes[node] = self._start_node(node)
+                self.begin(node)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             dead = any(process.poll() is not None for process in self._processes.values())
@@ -194,6 +194,10 @@ class Broker:
             # The client library leaves the sockets of refused connections to the garbage collector, which warns.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
+
+    def begin(self, node: int) -> None:
+        """Start one node (from 0) on its port and its data, and wait for nothing."""
+        self._processes[node] = self._start_node(node)
 
     def halt(self, node: int | None = None) -> None:
         """Kill all nodes, or one (from 0), at once and keep their data: what a power cut does. :meth:`start` brings them back."""

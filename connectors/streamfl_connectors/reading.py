@@ -181,6 +181,18 @@ class Logs(ABC):
         at: in seconds; minus infinity: the first record that is left.
         """
 
+    def going_on(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where reading goes on in partitions of which the record at the position is gone.
+
+        That is the first record that is left; or the end, where the log ends before the position. What lies before it was read.
+        """
+        first, ends = self.first_since(positions, -math.inf), self.ends(positions)
+        return {place: max(first[place], min(ends[place], position)) for place, position in positions.items()}
+
+    @abstractmethod
+    def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """By partition, where the records of this epoch's leader and of earlier ones end (KIP-320); without what is not known."""
+
     def offsets(self, topic: str, at: float) -> dict[int, int]:
         """By partition, the offset of the first record of that time or later, or of the end."""
         places = [(topic, partition) for partition in range(self.count(topic))]

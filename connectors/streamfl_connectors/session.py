@@ -8,7 +8,16 @@ from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, TopicPartition, new_transactional_id
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Moved,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+    new_transactional_id,
+)
 from streamfl_connectors.positions import Positions
 from streamfl_connectors.reading import Logs, Readers
 from streamfl_connectors.tables import Tables
@@ -117,6 +126,8 @@ class KafkaSession(Generic[Member]):
         self._readers = Readers(logs.reader)
         self._refused = False
         self._held_tables: list[Record] = []
+        # To be told before anything is read there.
+        self._moved: dict[TopicPartition, Moved] = {}
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         """Wait at most ``timeout`` seconds for anything; the first poll takes what reading the tables whole takes."""
@@ -159,11 +170,16 @@ class KafkaSession(Generic[Member]):
                 raise BusUnavailable(f"{failure}. {held}") from failure
             return self._committed((topic, partition), RELEASED_SECONDS)
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on reading an assigned input partition at ``offset``."""
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
+        """Go on reading an assigned input partition at ``offset``, or where the log was cut back to since ``epoch``."""
         if self.member is None:
             raise ValueError("a session without inputs has no positions")
-        self.member.seek((topic, partition), offset)
+        place = topic, partition
+        self._moved.pop(place, None)
+        if epoch >= 0 and (cut := self._logs.ends_of({place: epoch}).get(place, offset)) < offset:
+            self._moved[place] = Moved(*place, offset, cut)
+            offset = cut
+        self.member.seek(place, offset)
 
     def commit(self, step: Step) -> None:
         """Make the step visible, as one transaction under exactly_once.
@@ -226,7 +242,9 @@ class KafkaSession(Generic[Member]):
             self._refused = False
         elif member is not None:
             member.begin()
-        while True:
+        polled.moved += [moved for place, moved in self._moved.items() if member is not None and place[1] in member.reported]
+        self._moved.clear()
+        while not polled.moved:
             remaining = 0.0 if polled else max(0.0, deadline - time.monotonic())
             turn = min(remaining, LONGEST_TURN_SECONDS if tables is None else TURN_SECONDS)
             if tables is not None:

@@ -106,7 +106,7 @@ class _Onlooker:
     def committed(self, topic: str, partition: int) -> int | None:
         return self._committed.get((topic, partition))
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         """It reads no input."""
 
     def lag(self) -> Mapping[TopicPartition, int]:

@@ -133,14 +133,14 @@ class Subscription:
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     transactional_id: str = ""
 
-    def allows(self, moved: Moved) -> Moved:
-        """The same; ConfigurationError if the group is not to go on behind records that are gone."""
-        if self.auto_offset_reset != "error":
-            return moved
-        raise ConfigurationError(
-            f"the record at offset {moved.position} of {moved.topic!r} partition {moved.partition}, which the group {self.group!r} "
-            f"was to read next, is gone, and bus.auto_offset_reset = 'error': set 'earliest' to go on at offset {moved.following}"
-        )
+    def check(self, moved: Moved) -> None:
+        """ConfigurationError if the group is not to go on behind records that are gone."""
+        if self.auto_offset_reset == "error":
+            raise ConfigurationError(
+                f"the record at offset {moved.position} of {moved.topic!r} partition {moved.partition}, which the group "
+                f"{self.group!r} was to read next, is gone, and bus.auto_offset_reset = 'error': set 'earliest' to go on at offset "
+                f"{moved.following}"
+            )
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,8 @@ class Polled:
 
     revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them). tables: records of the tables, in
     order within a partition. records: records of the inputs, in order within a partition. moved: input partitions whose next
-    records were gone; those that follow come with a later poll.
+    records were gone; those that follow come with a later poll. epochs: by input partition, which leader wrote the last record that
+    came, as far as the bus knows.
     """
 
     revoked: list[int] = field(default_factory=list)
@@ -171,6 +172,7 @@ class Polled:
     tables: list[Record] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     moved: list[Moved] = field(default_factory=list)
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.revoked or self.assigned or self.tables or self.records or self.moved)
@@ -185,6 +187,7 @@ class Polled:
             self.tables + later.tables,
             records + later.records,
             self.moved + later.moved,
+            self.epochs | later.epochs,
         )
 
 
@@ -224,8 +227,11 @@ class Session(Protocol):
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until no earlier owner's commit is still undecided."""
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on reading an assigned input partition at ``offset``."""
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
+        """Go on reading an assigned input partition at ``offset``.
+
+        epoch: of the leader that wrote the record before, if it is known. Where the log was cut back behind that, a poll says so.
+        """
 
     def commit(self, step: Step) -> None:
         """Make the step visible. CommitRefused, BusUnavailable or ConfigurationError mean that it is not and never will be."""

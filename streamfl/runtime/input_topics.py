@@ -1,6 +1,8 @@
 """What is remembered of the input topics beside the positions in them: which topics they were, and what of them was never read.
 
 A position says nothing of the topic that it is in. A topic that was deleted and made again has other records at the same offsets.
+So has a log that a replica was behind in when it became the leader: the epoch of the leader that wrote the last record that was
+read tells (KIP-320).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ __all__ = ["InputTopics", "Unread", "is_fact", "unread_of"]
 IDENTITY = "\0topic/"
 COUNT = "\0unread/"
 END = "\0unread-end/"
+EPOCH = "\0epoch/"
 
 
 class Unread(NamedTuple):
@@ -81,6 +84,18 @@ class InputTopics:
         """The partition is read anew, of the topics that are there now."""
         self.close(partition)
         self._facts |= {(IDENTITY + topic, partition): identity for topic, identity in self._identities.items()}
+
+    def is_same(self, topic: str, partition: int) -> bool:
+        """Whether the topic is certainly the one that was read: the cluster knows it by what is remembered."""
+        return topic in self._identities and self._written.get((IDENTITY + topic, partition)) == self._identities[topic]
+
+    def written_by(self, epochs: Mapping[TopicPartition, int]) -> None:
+        """Which leaders wrote the last records that were read, by their epochs."""
+        self._facts |= {(EPOCH + topic, partition): epoch for (topic, partition), epoch in epochs.items()}
+
+    def epoch(self, topic: str, partition: int) -> int:
+        """The epoch of the leader that wrote the last record that was read; -1: not known."""
+        return self._facts.get((EPOCH + topic, partition), -1)
 
     def lose(self, moved: Moved) -> None:
         """Records were deleted before they were read."""

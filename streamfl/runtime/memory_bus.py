@@ -209,7 +209,7 @@ class MemorySession:
         with self._bus._changed:
             return self._group.committed.get((topic, partition))
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         with self._bus._changed:
             if (topic, partition) not in self._positions:
                 raise ValueError(f"partition {partition} of {topic!r} is not assigned to this session")
@@ -322,7 +322,7 @@ class MemorySession:
         for place in places[start:] + places[:start]:
             log, position = self._bus._log(*place), self._positions[place]
             if position < log.begin:
-                polled.moved.append(self._subscription.allows(Moved(*place, position, log.begin)))
+                polled.moved.append(Moved(*place, position, log.begin))
                 self._positions[place] = log.begin
                 continue
             records = log.since(position, max_records - len(taken))

@@ -100,7 +100,7 @@ class Tasks:
         self._tell_of_other_offsets(partition, committed, remembered)
         for topic, position in remembered.items():
             self.positions[topic, partition] = position
-            session.seek(topic, partition, position)
+            session.seek(topic, partition, position, self.topics.epoch(topic, partition))
         lag = session.lag() if remembered else {}
         for topic, position in remembered.items():
             self.check_end(topic, partition, position, position + lag.get((topic, partition), 0))
@@ -118,7 +118,8 @@ class Tasks:
         self.positions = {place: position for place, position in self.positions.items() if place[1] != partition}
 
     def go_on(self, moved: Moved) -> None:
-        """Records that were to be read next are gone: what follows them is read."""
+        """Records that were to be read next are gone: what follows them is read, if the group may go on."""
+        self._subscription.check(moved)
         place = moved.topic, moved.partition
         if moved.following > moved.position:
             self.topics.lose(moved)
@@ -195,8 +196,11 @@ class Tasks:
         return [*self._settings.to_write(numbers), *self._remembered_positions(positions, numbers)]
 
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
-        """ConfigurationError where an input ends before what was read of it."""
-        if end < position:
+        """ConfigurationError where an input ends before what was read of it, and may be another topic than that was.
+
+        Of the same topic the cluster has lost records, and what is read next says so.
+        """
+        if end < position and not self.topics.is_same(topic, partition):
             raise ConfigurationError(
                 f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
                 f"it was. {self._remedy}"

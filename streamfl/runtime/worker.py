@@ -262,6 +262,7 @@ class Worker:
         with self.lock:
             batch = self._inputs.decode_tables(polled.tables, draft) + self._inputs.decode(session, polled.records, draft)
             self._inputs.moved(polled.moved, draft)
+            self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
             self._backlog.tell(session)

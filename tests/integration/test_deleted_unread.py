@@ -1,11 +1,12 @@
-"""Records that are gone before they were read are counted and told of, on every bus: retention takes them in silence."""
+"""Records that are gone, before they were read or after, are counted and told of, on every bus: retention takes them in silence."""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,17 @@ from typing import Literal, NamedTuple
 import pytest
 from broker import Broker
 from counting import CHANNELS, TOPICS, CountingRole, number
-from kafka.admin import KafkaAdminClient
+from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.structs import TopicPartition as KafkaPartition
 
 from streamfl.role import Channels, ConfigurationError
-from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
+from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing, Subscription, connect
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.testing.bus_laws.members import eventually
+
+LOST = "streamfl_lost_records_total"
 
 
 class Place(NamedTuple):
@@ -105,8 +108,8 @@ def work(worker: Worker, done: Callable[[], object], expected: object) -> None:
     eventually(look, expected)
 
 
-def counted(worker: Worker, topic: str) -> float:
-    line = f'streamfl_deleted_unread_records_total{{topic="{topic}"}} '
+def counted(worker: Worker, topic: str, metric: str = "streamfl_deleted_unread_records_total") -> float:
+    line = f'{metric}{{topic="{topic}"}} '
     text = worker.metrics.render().decode()
     return float(text.split(line)[1].split("\n")[0]) if line in text else 0.0
 
@@ -222,3 +225,61 @@ def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> 
         place.send(1, 10)
         with closing(place.worker()) as after, pytest.raises(ConfigurationError, match="was deleted and made again"):
             work(after, place.totals, [])
+
+
+def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
+    """Protects against silent loss: a replica that was behind becomes the leader (unclean.leader.election.enable).
+
+    What comes then at offsets that had been read before is new, though the log may be longer by then than it was. Of both clients
+    one worker runs meanwhile and one is away: each new record counts once, and what the cluster lost is counted.
+    """
+    leader, behind = 0, 1
+    with Broker(nodes=3) as broker, ExitStack() as stack:
+        places: list[Place] = []
+        for name, scheme in enumerate(["kafka", "kafka", "kafka+librdkafka", "kafka+librdkafka"]):
+            bus = stack.enter_context(closing(connect(f"{scheme}://{broker.address}")))
+            place = place_on(bus, partial(delete_records, broker))
+            replicas = {partition: [leader + 1, behind + 1] for partition in (0, 1)}
+            settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+            numbers = replace(place.channels.inputs["numbers"], topic=f"cut-{name}")
+            with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
+                admin.create_topics([NewTopic(numbers.topic, replica_assignments=replicas, topic_configs=settings)])
+            places.append(place._replace(channels=replace(place.channels, inputs={"numbers": numbers})))
+        workers = [stack.enter_context(closing(place.worker())) for place in places]
+
+        def all_have(last: int) -> None:
+            expected = [[f"{one} {one}" for one in range(1, last + 1)]] * len(places)
+            deadline = time.monotonic() + 120
+            found: list[list[str]] = []
+            while found != expected:
+                assert time.monotonic() < deadline, found
+                for worker in workers:
+                    with suppress(BusUnavailable):
+                        worker.step(0.2)
+                with suppress(BusUnavailable):
+                    found = [place.totals() for place in places]
+
+        def send(first: int, last: int) -> None:
+            # Each time a new writer: of one that wrote what is lost the new leader says that its sequence numbers have a gap.
+            for place in places:
+                deadline = time.monotonic() + 120
+                while True:
+                    with suppress(BusUnavailable), closing(connect(broker.url)) as bus:
+                        place._replace(bus=bus).send(first, last)
+                        break
+                    assert time.monotonic() < deadline, "no leader"
+
+        send(1, 3)
+        all_have(3)
+        broker.halt(behind)
+        send(4, 6)
+        all_have(6)
+        for away in (1, 3):
+            workers[away].close()
+        broker.halt(leader)
+        broker.begin(behind)
+        send(7, 11)
+        for away in (1, 3):
+            workers[away] = stack.enter_context(closing(places[away].worker()))
+        all_have(11)
+        assert [counted(worker, f"cut-{name}", LOST) for name, worker in enumerate(workers)] == [3, 3, 3, 3]

@@ -178,6 +178,9 @@ class Numbers(Logs):
     def first_since(self, places: object, at: float) -> dict[TopicPartition, int]:
         return {PLACE: -1 if at > 4 else max(0, int(at))}
 
+    def ends_of(self, epochs: object) -> dict[TopicPartition, int]:
+        return {}
+
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         return iter(())
 

@@ -514,7 +514,7 @@ def test_the_position_beside_the_state_counts(bus: MemoryBus, guarantee: Guarant
 class DeafSession(MemorySession):
     """A session that reads on wherever it likes."""
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         pass
 
 

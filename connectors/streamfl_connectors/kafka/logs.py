@@ -9,6 +9,8 @@ from typing import Any
 
 from kafka import IsolationLevel, KafkaConsumer, OffsetSpec
 from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
+from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
 from streamfl.role import Record
 from streamfl.runtime.bus import TopicPartition, Unreadable
@@ -23,6 +25,8 @@ __all__ = ["KafkaLogs", "KafkaReader", "record_of"]
 
 # For the answer of a cluster that is there to a question about the ends of partitions.
 END_SECONDS = 5.0
+
+_OfTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
 READER: dict[str, Any] = {
     "group_id": None,
@@ -67,6 +71,13 @@ class KafkaLogs(Logs):
         with translated("looking for a time"):
             found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
+
+    def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """By partition, where the records of this epoch's leader and of earlier ones end; without what is not known."""
+        wanted = {KafkaPartition(*place): epoch for place, epoch in epochs.items()}
+        with translated("looking where a leader's records end"):
+            found: dict[TopicPartition, int] = answered(self._admin, self.connect_timeout, _ends_of, self._admin, wanted)
+        return found
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
         """By partition, where the first transaction that is not decided began, and the end."""
@@ -153,6 +164,26 @@ class KafkaReader(Reader):
     def close(self) -> None:
         """Close the consumer."""
         close_consumer(self.consumer)
+
+
+async def _ends_of(admin: Any, epochs: Mapping[Any, int]) -> dict[TopicPartition, int]:
+    """The library's consumer asks this for itself; its admin client does not."""
+    found: dict[TopicPartition, int] = {}
+    for leader, places in (await admin._async_get_leader_for_partitions(set(epochs))).items():
+        topics: dict[str, list[Any]] = {}
+        for place in places:
+            asked = _OfTopic.OffsetForLeaderPartition(
+                partition=place.partition, current_leader_epoch=-1, leader_epoch=epochs[place]
+            )
+            topics.setdefault(place.topic, []).append(asked)
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.items()))
+        for topic in (await admin._manager.send(request, node_id=leader)).topics:
+            for one in topic.partitions:
+                if one.error_code:
+                    raise kafka_errors.for_code(one.error_code)()
+                if one.end_offset >= 0:
+                    found[topic.topic, one.partition] = one.end_offset
+    return found
 
 
 def record_of(found: Any) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -115,6 +114,8 @@ class KafkaMembership:
             state = self.consumer._subscription.assignment.get(KafkaPartition(*name))
             if state is not None and state.position is not None:
                 self.positions.now[name] = state.position.offset
+                if state.position.leader_epoch >= 0:
+                    polled.epochs[name] = state.position.leader_epoch
         # A generation is taken only when the member is stable: then every change that came with it has been noted
         # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
         group = self.consumer.group_metadata()
@@ -253,20 +254,25 @@ class KafkaMembership:
         return batches
 
     def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
-        """Where the next record is gone, have reading go on at the first that is left, or where the log was cut back to."""
+        """Where the next record is gone, have reading go on behind the gap, or where the log was cut back to."""
         found, self._gone = self._gone, {}
         going = {place: position for place, position in found.items() if place in self.positions.now}
-        moves = [Moved(*place, going[place], first) for place, first in self._logs.first_since(going, -math.inf).items()]
-        for partition, batch in batches.items():
-            place = (partition.topic, partition.partition)
-            if place not in going and batch and batch[0].offset < self.positions.now.get(place, 0):
+        moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
+        for place, position in self.positions.now.items():
+            state = self.consumer._subscription.assignment.get(KafkaPartition(*place))
+            if place in going or state is None or state.position is None:
+                continue
+            batch = batches.get(KafkaPartition(*place))
+            first = batch[0].offset if batch else state.position.offset
+            if first < position:
                 # By the epochs of its leaders (KIP-320) the library knows that what it had read from there on was lost.
-                moves.append(Moved(*place, self.positions.now[place], batch[0].offset))
+                moves.append(Moved(*place, position, first))
         for move in moves:
             place, before = (move.topic, move.partition), min(move.position, move.following)
             polled.records = [one for one in polled.records if (one.topic, one.partition) != place or one.offset < before]
             self.consumer.seek(KafkaPartition(*place), move.following)
-            polled.moved.append(self._subscription.allows(move))
+            if move.following != move.position:
+                polled.moved.append(move)
 
     def _report_changes(self, polled: Polled) -> None:
         """Tell the caller which partitions came and went, and forget what is known of those."""

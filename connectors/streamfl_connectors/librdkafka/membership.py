@@ -52,6 +52,8 @@ class LibrdkafkaMembership:
         self._paused: set[Place] = set()
         # To be begun by the next poll, where the caller sought or else where the group left off.
         self._opening: dict[Place, int | None] = {}
+        # Which leaders wrote the last records that came.
+        self._epochs: dict[Place, int] = {}
         # What the library reads, and what of that stands still.
         self._active: set[Place] = set()
         self._halted: set[Place] = set()
@@ -215,6 +217,7 @@ class LibrdkafkaMembership:
     def _take(self, messages: Iterable[Message], polled: Polled) -> None:
         flowing = self._active - self._halted
         positions = self.positions.now
+        last: dict[Place, Message] = {}
         for message in messages:
             error, place = message.error(), (message.topic(), message.partition())
             if error is None:
@@ -222,34 +225,40 @@ class LibrdkafkaMembership:
                     record = record_of(message)
                     polled.records.append(record)
                     positions[place] = record.offset + 1
+                    last[place] = message
             elif error.code() == KafkaError._PARTITION_EOF:
                 if place in flowing:
                     positions[place] = message.offset()
             elif error.code() in GONE:
                 if place in flowing:
-                    self._go_on(place, message, polled)
+                    self._go_on(place, polled)
                     flowing.discard(place)
             elif error.code() in UNREADABLE:
                 if place in flowing:
                     # What was read before it comes first, and what comes after it is not wanted any more.
                     self._unreadable = unreadable(message, positions[place])
-                    return
+                    break
             else:
                 failure = told("polling", error, self._subscription.group, place[0] or "")
                 # After a fatal error the library brings nothing any more.
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
+        for place, message in last.items():
+            if (epoch := message.leader_epoch()) is not None:
+                self._epochs[place] = polled.epochs[place] = epoch
 
-    def _go_on(self, place: Place, message: Message, polled: Polled) -> None:
-        """The next record is gone: have the library begin anew at the first that is left, or where the log was cut back to."""
-        position, cut = self.positions.now[place], message.offset()
-        truncated = message.error().code() == KafkaError._LOG_TRUNCATION and cut is not None and 0 <= cut < position
-        following = cut if truncated else self._logs.beginnings([place])[place]
+    def _go_on(self, place: Place, polled: Polled) -> None:
+        """The next record is gone: have the library begin anew behind the gap, or where the log was cut back to."""
+        position = self.positions.now[place]
+        # The library knows where the log was cut back to, and says so in words alone.
+        cut = self._logs.ends_of({place: self._epochs[place]}).get(place, position) if place in self._epochs else position
+        following = cut if cut < position else self._logs.going_on({place: position})[place]
         self.consumer.incremental_unassign([TopicPartition(*place)])
         self._active.discard(place)
         self._halted.discard(place)
         self.positions.now[place] = following
-        polled.moved.append(self._subscription.allows(Moved(*place, position, following)))
+        if following != position:
+            polled.moved.append(Moved(*place, position, following))
 
     def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
         """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others need not wait."""

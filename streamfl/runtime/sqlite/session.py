@@ -97,7 +97,7 @@ class SqliteSession:
         with self._database.reading() as connection:
             return self._committed(connection, topic, partition)
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         """Go on reading an assigned input partition at ``offset``."""
         if (topic, partition) not in self._positions:
             raise ValueError(f"partition {partition} of {topic!r} is not assigned to this session")
@@ -228,7 +228,7 @@ class SqliteSession:
             if not records or records[0].offset > offset:
                 first, _ = self._store.bounds(connection, self._topics[name], partition)
                 if first > offset:
-                    polled.moved.append(self._subscription.allows(Moved(name, partition, offset, first)))
+                    polled.moved.append(Moved(name, partition, offset, first))
                     self._positions[name, partition] = first
                     continue
             if records:

@@ -253,8 +253,8 @@ class FaultySession:
         self._bus.call("committed")
         return self._member.committed(topic, partition)
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        self._member.seek(topic, partition, offset)
+    def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
+        self._member.seek(topic, partition, offset, epoch)
 
     def commit(self, step: Step) -> None:
         bus, now = self._bus, self._bus.scheduler
