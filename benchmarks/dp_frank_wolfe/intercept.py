@@ -1,8 +1,8 @@
 """Is it worth it: R^2 of held-out rows, beside what the best party reaches alone, and what an intercept is worth.
 
-``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.intercept`` takes some ten minutes of one processor, and writes its
-tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-accuracy.md. ``--only-worth`` writes the first, in seconds. All settings
-of learning are the defaults, but for the intercept and the estimator.
+``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.intercept`` takes some three minutes of one processor, and writes its
+tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-accuracy.md. ``--only-worth`` writes the first, in one. All settings of
+learning are the defaults, but for the intercept and the estimator.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def measured(folder: Path, draws: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.intercept")
-    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=25)
     parser.add_argument("--only-worth", action="store_true", help="what an intercept is worth stays as the document has it")
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:

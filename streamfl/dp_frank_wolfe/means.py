@@ -1,8 +1,10 @@
 """Means of a party's columns and of the label, with noise, that its window is centred by: what is fitted then has an intercept.
 
 A mean is a sum over n, which is public. Each of the sums, of d columns and of the label, is of values within -1 and 1 by their
-public bounds. So one replaced row moves each by 2 at most, and all of them together by 2 sqrt(d + 1) in Euclidean length, which is
-reached. The noise is of that: sigma^2 = 4 (d + 1) / (2 cost).
+public bounds, and the label's is told w times, w = floor(sqrt(d)). So one replaced row moves a column's by 2 at most, the label's
+by 2 w, and all of them together by 2 sqrt(d + w^2) in Euclidean length, which is reached. The noise is of that:
+sigma^2 = 4 (d + w^2) / (2 cost), on each number. Of the label's sum that leaves sigma / w, which does not grow with d: told once,
+the label's mean would have the noise of d columns, and every prediction has that mean in it.
 
 A value that was within 1 lies within 1 + |mean| once it is centred. It is moved to within 1 again, so that every sensitivity
 which rests on the bounds stays as it was: the row of a centred window follows from that row and from what was released. With wider
@@ -12,7 +14,7 @@ bounds noise would be up to twice as strong for all rows, for the sake of those 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +55,24 @@ class MeansPlan:
         """Total variation of the release."""
         return 0.0 if self.noise is None else (self.columns + 1) * self.noise.variation
 
-    def largest(self, rows: int) -> int:
-        """Of a released number, whatever the rows are. rows: n."""
-        most = rows * RESIDUAL_ONE
+    @property
+    def weight(self) -> int:
+        """w: how many times the label's sum is told."""
+        return math.isqrt(self.columns)
+
+    @property
+    def times(self) -> Integers:
+        """How many times each sum is told: (d + 1,)."""
+        return np.append(np.ones(self.columns, dtype=np.int64), self.weight)
+
+    @property
+    def label_precision(self) -> float:
+        """1 / variance of the label's mean, up to what all parties have in common."""
+        return 1.0 if self.noise is None else (self.weight / self.noise.deviation) ** 2
+
+    def largest(self, rows: int) -> Integers:
+        """Of each released number, whatever the rows are: (d + 1,). rows: n."""
+        most = rows * RESIDUAL_ONE * self.times
         return most if self.noise is None else most // self.noise.unit + 1 + self.noise.largest
 
     def means(self, told: Integers, rows: int) -> Means:
@@ -65,7 +82,7 @@ class MeansPlan:
         not get one of noise (Donoho and Johnstone 1994; log2 d, rounded up, in place of 2 ln d, is the same on every machine).
         """
         sums = told * (1 if self.noise is None else self.noise.unit)
-        values = np.clip(sums / (rows * RESIDUAL_ONE), -1.0, 1.0)
+        values = np.clip(sums / (rows * RESIDUAL_ONE * self.times), -1.0, 1.0)
         if self.noise is not None:
             seen = told[:-1].astype(np.float64) ** 2 > float(self.noise.variance * self.columns.bit_length())
             values[:-1] *= seen
@@ -76,20 +93,22 @@ def plan_means(cost: float, columns: int) -> MeansPlan:
     """A party's plan. cost: of the release, may be infinite. columns: d. ValueError for what cannot be."""
     if not cost > 0 or columns < 1:
         raise ValueError(f"cost = {cost}, {columns} columns: no means can be released for it")
-    noise = None if math.isinf(cost) else IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + 1, cost)
-    return MeansPlan(columns, noise)
+    # What moves by w times as much counts as w^2 numbers.
+    plan = MeansPlan(columns, None)
+    return plan if math.isinf(cost) else MeansPlan(columns, IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + plan.weight**2, cost))
 
 
 def released_means(window: Window, plan: MeansPlan, place: Place) -> Integers:
-    """Sums of the columns and of the label with noise, in the noise's units: (d + 1,). window: as it was frozen."""
+    """Sums of the columns and w times of the label, with noise, in its units: (d + 1,). window: as it was frozen."""
     sums = np.append(window.columns.sum(axis=0, dtype=np.int64) << (RESIDUAL_BITS - FEATURE_BITS), window.labels.sum())
+    sums *= plan.times
     return sums if plan.noise is None else plan.noise.add(sums, means_bits(window, plan, place))
 
 
 def means_bits(window: Window, plan: MeansPlan, place: Place) -> bytes:
     """What the noise is drawn from."""
     assert plan.noise is not None
-    given = (FEATURE_BITS, RESIDUAL_BITS, plan.columns, plan.noise.variance, plan.noise.unit)
+    given = (FEATURE_BITS, RESIDUAL_BITS, plan.columns, plan.weight, plan.noise.variance, plan.noise.unit)
     release = Release(place.ledger, place.federation, place.party, place.window, 0, "means", given, window.digest)
     return release_bits(place.secret, release, plan.columns + 1)
 
@@ -113,13 +132,8 @@ def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapp
     """
     if not told:
         return 0.0
-    shares = _shares([plans[party] for party in told])
-    label = math.fsum(share * means.label for share, means in zip(shares, told.values(), strict=True))
+    precision = math.fsum(plans[party].label_precision for party in told)
+    label = math.fsum(plans[party].label_precision / precision * means.label for party, means in told.items())
     moved = math.fsum(float(means.columns @ x[party]) for party, means in told.items())
     return label / RESIDUAL_ONE - moved / FEATURE_ONE
 
-
-def _shares(plans: Collection[MeansPlan]) -> list[float]:
-    """By 1 / variance, of sum 1."""
-    parts = [1.0 if plan.noise is None else plan.noise.deviation**-2 for plan in plans]
-    return [part / math.fsum(parts) for part in parts]

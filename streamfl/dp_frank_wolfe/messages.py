@@ -93,10 +93,12 @@ class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     """A party has frozen the window, and charged every entity in it. manifest: SHA-256 of the manifest's content.
 
     means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty where nothing is centred.
+    weight: how many times the label's sum is told.
     """
 
     manifest: Digest
     means: bytes = b""
+    weight: Count = 1
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -266,12 +266,12 @@ class PartyTask:
         if (refusal := self.ledger.refusal(names)) is not None:
             raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
         frozen = window_of_estimator = self.table.window(names)
-        means = np.zeros(0, dtype=np.int64)
+        means, weight = np.zeros(0, dtype=np.int64), 1
         if settings.public.settings.learning.intercept:
             plan = settings.public.means_plan(settings.own)
-            means = released_means(frozen, plan, settings.place(window))
+            means, weight = released_means(frozen, plan, settings.place(window)), plan.weight
             window_of_estimator = centred(frozen, plan.means(means, settings.rows))
-        content = content_of(Frozen(hashlib.sha256(message.content).digest(), means.astype("<i8").tobytes()))
+        content = content_of(Frozen(hashlib.sha256(message.content).digest(), means.astype("<i8").tobytes(), weight))
 
         def then(link: int, head: bytes) -> None:
             self.ledger.charge_fit(names)

@@ -257,8 +257,9 @@ def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
     return MadeWith.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
 
 
-# A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts.
-_LAYOUT = 2
+# A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts. One
+# that knows layout 2 would take the label's sum, which is told several times, for one that is told once.
+_LAYOUT = 3
 
 
 _BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party, SERVER: _build_server}

@@ -254,7 +254,7 @@ class ServerTask:
             frozen: Frozen = read_content(message.content, Frozen)
             if frozen.manifest != run.manifest:
                 raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
-            self.means.take(party, frozen.means)
+            self.means.take(party, frozen.means, frozen.weight)
             if self._public.settings.learning.intercept and not frozen.means:
                 text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
                 self.desk.notices.say("not_centred", text)

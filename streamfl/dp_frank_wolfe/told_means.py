@@ -41,9 +41,14 @@ class ToldMeans:
         """Whether the party has centred its window: one of the release before does not, and tells none."""
         return bool(self._told[party])
 
-    def take(self, party: str, content: bytes) -> None:
-        """A party's means, 64-bit whole numbers in the noise's units, or nothing. PeerError for what no rows can have led to."""
+    def take(self, party: str, content: bytes, weight: int) -> None:
+        """A party's means, 64-bit whole numbers in the noise's units, or nothing. PeerError for what no rows can have led to.
+
+        weight: how many times the label's sum is told.
+        """
         if content:
+            if weight != (wanted := self._plans[party].weight):
+                raise PeerError("configuration", f"{party!r} tells the label's sum {weight} times, and this release {wanted} times")
             self._read(party, content)
             self._told[party].write(content)
 
@@ -64,5 +69,6 @@ class ToldMeans:
         told = np.frombuffer(content, "<i8").astype(np.int64)
         most = plan.largest(self._public.settings.window.rows)
         if not ((told >= -most) & (told <= most)).all():
-            raise PeerError("out_of_bounds", f"a sum of a column or of the label is beyond {most}, which no noise takes it to")
+            text = f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, which no noise takes them to"
+            raise PeerError("out_of_bounds", text)
         return told

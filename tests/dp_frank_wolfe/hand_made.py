@@ -139,6 +139,7 @@ class Hand:
     number: int = 1
     manifest: bytes = b""
     means: bytes = b""
+    label_weight: int = 1
     weights: Any = None
     fit: PartyFit = field(init=False)
     selection: PartySelection = field(init=False)
@@ -148,7 +149,7 @@ class Hand:
         if public.settings.learning.intercept:
             plan = public.means_plan(self.party)
             told = released_means(self.window, plan, at)
-            self.means = told.astype("<i8").tobytes()
+            self.means, self.label_weight = told.astype("<i8").tobytes(), plan.weight
             self.window = centred(self.window, plan.means(told, len(self.window.labels)))
         if public.settings.learning.estimator != "frank-wolfe":
             self.selection = PartySelection(self.window, public.selection_plan(self.party), at)
@@ -163,7 +164,7 @@ class Hand:
         assert message.window == self.number
         if message.kind == "manifest":
             self.manifest = hashlib.sha256(message.content).digest()
-            return "frozen", Frozen(self.manifest, self.means), 0
+            return "frozen", Frozen(self.manifest, self.means, self.label_weight), 0
         if message.kind == "ask":
             ask: Ask = read_content(message.content, Ask)
             count = public.settings.federation.columns[self.party]

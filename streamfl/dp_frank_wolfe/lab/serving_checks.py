@@ -292,7 +292,7 @@ def _told_means(
     means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), public.settings.window.rows)
     model = next(read_content(one.content, Model) for one in _of(asks, "model") if one.window == window)
     moved = float(means.columns @ weights_of(model, plan.columns)) / FEATURE_ONE
-    return 1.0 if plan.noise is None else plan.noise.deviation**-2, means.label / RESIDUAL_ONE, moved
+    return plan.label_precision, means.label / RESIDUAL_ONE, moved
 
 
 def _intercept(told: Iterable[tuple[float, float, float]]) -> float:

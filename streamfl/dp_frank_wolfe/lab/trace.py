@@ -83,8 +83,8 @@ def traced(
 
     Of each: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns), and
     W/labels/PARTY, (rows,), as they were fitted. W/x/PARTY: weights before each step and after the last, (iterations + 1, columns).
-    prediction_bound: R. Of parties that centre: W/means/PARTY, what was told of columns and label, (columns + 1,), and
-    W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
+    prediction_bound: R. Of parties that centre: W/means/PARTY, what was told of columns and label, (columns + 1,), the label's sum
+    floor(columns^.5) times, and W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
     raw: windows before they were centred.
 
     Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps: gamma, (iterations,).

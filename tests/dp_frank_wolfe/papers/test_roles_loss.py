@@ -194,14 +194,15 @@ def test_means_of_roles_have_the_noise_of_the_plan(tmp_path: Path) -> None:
     driver = announced(tmp_path / "means", CORNER, "marginal", 1, intercept=True)
     noise = driver.public.means_plan("a").noise
     assert noise is not None
-    sums = np.append(CORNER, 1.0) * RESIDUAL_ONE / noise.unit
+    # Four columns, and the label twice.
+    sums = np.append(CORNER, 2.0) * RESIDUAL_ONE / noise.unit
     with without_waiting():
         told = [read_content(one.content, Frozen).means for one in released(driver, tmp_path / "means", driver.manifest())]
     error = np.array([np.frombuffer(one, "<i8") - sums for one in told])
     deviation = noise.deviation / noise.unit
     np.testing.assert_allclose(error.mean(axis=0), 0.0, atol=5 * deviation / np.sqrt(SECRETS))
     np.testing.assert_allclose(np.cov(error.T) / deviation**2, np.eye(COLUMNS + 1), atol=0.25)
-    # One row at the other corner is 2 (d + 1)^.5 away: by these draws its privacy loss costs what is charged for the means.
-    furthest = 2 * np.sqrt(COLUMNS + 1) * RESIDUAL_ONE / noise.unit
+    # One row at the other corner is 2 (d + 2^2)^.5 away: by these draws its privacy loss costs what is charged for the means.
+    furthest = 2 * np.sqrt(COLUMNS + 4) * RESIDUAL_ONE / noise.unit
     cost = furthest**2 / (2 * error.var())
     assert cost == pytest.approx(0.05 * driver.public.fit_cost("a"), rel=0.15)

@@ -107,10 +107,15 @@ def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning
     check_predictions(trace, line.frame.to_numpy()[trace["predicted_rows"], :-1])
 
 
+def times(columns: int) -> Floats:
+    """How many times the sums of columns and label are told."""
+    return np.append(np.ones(columns), np.floor(np.sqrt(columns)))
+
+
 def means_of(trace: dict[str, NDArray[Any]], party: str) -> Floats:
     """Of columns and label, from what was told: none where it is within the noise of as many zeros."""
     released, strength = trace[f"1/means/{party}"].astype(float), trace[f"noise/means/{party}"]
-    means = np.clip(released * unit_of(strength) / (WINDOW * LABEL), -1, 1)
+    means = np.clip(released * unit_of(strength) / (WINDOW * LABEL * times(len(released) - 1)), -1, 1)
     if len(strength):
         columns = len(means) - 1
         doubt = float(Fraction(str(strength[1]))) * np.floor(np.log2(columns) + 1)
@@ -128,7 +133,7 @@ def check_centred(trace: dict[str, NDArray[Any]], table: Floats, centres: bool =
             np.testing.assert_array_equal(trace[f"1/columns/{party}"], own)
             np.testing.assert_array_equal(trace[f"1/labels/{party}"], label)
             continue
-        sums = np.append(own.sum(axis=0) * LABEL / FEATURE, label.sum())
+        sums = np.append(own.sum(axis=0) * LABEL / FEATURE, label.sum()) * times(count)
         released = told(sums, trace[f"noise/means/{party}"], trace[f"1/means_draws/{party}"])
         np.testing.assert_array_equal(trace[f"1/means/{party}"], released)
         means = means_of(trace, party)
@@ -146,7 +151,9 @@ def check_predictions(trace: dict[str, NDArray[Any]], table: Floats) -> None:
         if f"1/means/{party}" in trace:
             strength = trace[f"noise/means/{party}"]
             means = means_of(trace, party)
-            weight = 1 / (float(Fraction(str(strength[1]))) * int(strength[0]) ** 2) if len(strength) else 1.0
+            weight = 1.0
+            if len(strength):
+                weight = times(count)[-1] ** 2 / (float(Fraction(str(strength[1]))) * int(strength[0]) ** 2)
         total += (own - np.rint(means[:-1] * FEATURE) / FEATURE) @ trace[f"1/x/{party}"][-1]
         label, certain = label + weight * np.rint(means[-1] * LABEL) / LABEL, certain + weight
     np.testing.assert_allclose(trace["predictions"], total + (label / certain if certain else 0.0), atol=1e-12)

@@ -34,22 +34,24 @@ def table(seed: int = 0, rows: int = 50, columns: int = 3, centre: float = 0.0) 
 
 
 def test_a_row_moves_the_sums_by_what_the_noise_is_of() -> None:
-    """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and of the label move together by
-    2 sqrt(d + 1) at most, which is reached, and sigma^2 is that squared over 2 cost, as an exact fraction.
+    """Protects epsilon: over neighbours with all corners of the bounds, the sums of all columns and the label's, which is told
+    floor(sqrt(d)) times, move together by 2 sqrt(d + floor(sqrt(d))^2) at most, which is reached, and sigma^2 is that squared over
+    2 cost, as an exact fraction.
     """
-    random, columns, cost = np.random.default_rng(1), 3, 0.003
+    random, columns, cost = np.random.default_rng(1), 5, 0.003
     features, labels = random.uniform(-1, 1, (20, columns)), random.uniform(-1, 1, 20)
-    furthest = 0.0
-    corners = np.array(np.meshgrid(*[[-1.0, 0.3, 1.0]] * (columns + 1))).reshape(columns + 1, -1).T
+    # Any other row lies between two of these in each of its numbers.
+    corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * (columns + 1))).reshape(columns + 1, -1).T
+    corners = np.vstack([corners, random.uniform(-1, 1, (60, columns + 1))])
     sums = []
     for corner in corners:
         features[7], labels[7] = corner[:-1], corner[-1]
         sums.append(exact(divided(features, labels, 1)["party-0"]))
     furthest = max(float(np.linalg.norm(one - other)) for one in sums for other in sums)
-    assert furthest == 2 * math.sqrt(columns + 1) * RESIDUAL_ONE
+    assert furthest == 2 * math.sqrt(columns + 4) * RESIDUAL_ONE
     noise = plan_means(cost, columns).noise
     assert noise is not None
-    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 1)) / (2 * Fraction(cost))
+    assert noise.variance * noise.unit**2 == Fraction((2 * RESIDUAL_ONE) ** 2 * (columns + 4)) / (2 * Fraction(cost))
     # Rounding to the unit commutes with a shift of 2: it does not move neighbours further apart.
     assert 2 * RESIDUAL_ONE % noise.unit == 0
 
@@ -69,7 +71,8 @@ def test_all_that_a_window_releases_is_within_what_is_charged(estimator: str, sh
             return sensitivity**2 / float(2 * noise.variance * noise.unit**2)
 
         own, chosen = COLUMNS, public.quota(party)
-        spent = gaussian(public.means_plan(party).noise, 2 * math.sqrt(own + 1) * RESIDUAL_ONE)
+        # Of columns, and of the label as it is told: twice.
+        spent = gaussian(public.means_plan(party).noise, math.hypot(2 * math.sqrt(own), 2 * 2) * RESIDUAL_ONE)
         assert 0.03 < spent / public.fit_cost(party) < 0.06
         if estimator == "frank-wolfe":
             plan = public.fit_plan(party, 1)
@@ -159,19 +162,36 @@ def test_the_intercept_is_what_makes_a_centred_model_one_of_the_table() -> None:
     party has it with.
     """
     random = np.random.default_rng(4)
-    plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3)}
+    plans = {"a": plan_means(0.1, 2), "b": plan_means(0.4, 3), "c": plan_means(0.2, 5)}
     means = {
         name: Means(random.integers(-FEATURE_ONE, FEATURE_ONE, plan.columns), int(random.integers(-9999, 9999)))
         for name, plan in plans.items()
     }
-    x = {"a": random.normal(size=2), "b": random.normal(size=3)}
-    rows = {"a": random.uniform(-1, 1, (5, 2)), "b": random.uniform(-1, 1, (5, 3))}
-    # Variances are as 3 / .1 to 4 / .4.
-    label = (means["a"].label * 10 + means["b"].label * 30) / 40 / RESIDUAL_ONE
+    x = {name: random.normal(size=plan.columns) for name, plan in plans.items()}
+    rows = {name: random.uniform(-1, 1, (5, plan.columns)) for name, plan in plans.items()}
+    # Variances are as (2 + 1) / .1 to (3 + 1) / .4 with one label; five columns tell it twice: (5 + 4) / 4 / .2.
+    parts = np.array([0.1 / 3, 0.4 / 4, 4 * 0.2 / 9])
+    label = float(parts @ [means[name].label for name in "abc"]) / parts.sum() / RESIDUAL_ONE
     wanted = label + sum((rows[name] - means[name].columns / FEATURE_ONE) @ x[name] for name in rows)
     found = intercept(means, plans, x) + sum(rows[name] @ x[name] for name in rows)
     np.testing.assert_allclose(found, wanted, atol=1e-12)
     assert intercept({}, plans, x) == 0.0
+
+
+@pytest.mark.parametrize("columns", [1, 4, 30, 1000])
+def test_the_label_has_no_more_noise_for_more_columns(columns: int) -> None:
+    """Protects wide tables: over secrets the label's mean varies by what its own sensitivity costs, times 3^.5 at most, however
+    many columns share the release. Told once it had d + 1 times the variance, and every prediction of 1,000 columns was off by it.
+    """
+    rows, cost = 400, 0.05
+    window = divided(np.zeros((rows, columns)), np.full(rows, 0.25), 1)["party-0"]
+    plan, found = plan_means(cost, columns), []
+    for secret in range(300):
+        told = released_means(window, plan, place("party-0", 1, b"%32d" % secret))
+        found.append(plan.means(told, rows).label / RESIDUAL_ONE)
+    alone = 2 / rows / math.sqrt(2 * cost)
+    assert np.mean(found) == pytest.approx(0.25, abs=5 * alone * math.sqrt(3 / 300))
+    assert 0.9 < np.std(found) / alone < math.sqrt(3) * 1.1
 
 
 def shifted(server: Server) -> dict[str, Hand]:
@@ -217,18 +237,22 @@ def test_no_mean_passes_that_no_rows_can_have() -> None:
     assert answer is not None
     own: Frozen = answer[1]
     plan = server.public.means_plan("party-0")
-    most = plan.largest(ROWS)
     assert plan.noise is not None
-    assert most >= ROWS * RESIDUAL_ONE / plan.noise.unit + plan.noise.largest
-    for lie in (most + 1, -most - 1, 2**62, -(2**63)):
-        means = np.frombuffer(own.means, "<i8").copy()
-        means[-1] = lie
-        assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes()), 1) == ["out_of_bounds"]
+    # The label's sum is told twice.
+    most = [int(ROWS * times * RESIDUAL_ONE // plan.noise.unit + 1 + plan.noise.largest) for times in (1, 2)]
+    for place_of, limit in ((0, most[0]), (-1, most[1])):
+        for lie in (limit + 1, -limit - 1, 2**62, -(2**63)):
+            means = np.frombuffer(own.means, "<i8").copy()
+            means[place_of] = lie
+            assert server.hear("party-0", "frozen", Frozen(own.manifest, means.tobytes(), 2), 1) == ["out_of_bounds"]
     for means in (own.means[:-8], own.means + bytes(8), own.means[:-1]):
-        assert server.hear("party-0", "frozen", Frozen(own.manifest, means), 1) == ["shape"]
+        assert server.hear("party-0", "frozen", Frozen(own.manifest, means, 2), 1) == ["shape"]
+    # A build between two releases told the label's sum once, and one of it would be half of the mean.
+    for weight in (0, 1, 3):
+        assert server.hear("party-0", "frozen", Frozen(own.manifest, own.means, weight), 1) == ["configuration"]
     assert not server.task.means.has("party-0")
-    highest = np.full(COLUMNS + 1, most, "<i8").tobytes()
-    assert server.hear("party-0", "frozen", Frozen(own.manifest, highest), 1) == []
+    highest = np.array([most[0]] * COLUMNS + most[1:], "<i8").tobytes()
+    assert server.hear("party-0", "frozen", Frozen(own.manifest, highest, 2), 1) == []
     assert abs(server.task.means.intercept({party: np.zeros(COLUMNS) for party in found})) <= 1
 
 
