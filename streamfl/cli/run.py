@@ -78,7 +78,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             log.info("serving metrics and health", host=host, port=server.port)
         channels = configured.kind.channels(settings)
         topics = topics_of(channels, settings.dead_letters)
-        read = [source.topic for source in (*channels.inputs.values(), *channels.tables.values())]
+        read = [*(source.topic for source in (*channels.inputs.values(), *channels.tables.values())), *channels.changelogs.values()]
         watch = ClusterWatch(
             bus,
             topics,

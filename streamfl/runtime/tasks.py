@@ -50,6 +50,7 @@ class Tasks:
         self._channels = channels
         self._inputs = [source.topic for source in channels.inputs.values()]
         self._subscription = subscription
+        self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
         self._settings = RememberedSettings(made_with, channels.own_changelogs, subscription.group, self.dealing.headers)
         self._restore_seconds = restore_seconds
@@ -90,10 +91,10 @@ class Tasks:
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the "
-                    "offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
-                    f"ends, and do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set "
-                    "another bus.group."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. {self._held_back(partition)}"
+                    "If this stays so, the offsets were set by hand, or the changelog has lost records, for instance with its topic. "
+                    "To go on where it ends, and do again what was read since, delete the offsets of the group "
+                    f"{self._subscription.group!r}, or set another bus.group."
                 )
             self._sleep(0.05)
         self._check_remade(partition, remembered)
@@ -287,6 +288,15 @@ class Tasks:
             return ""
         late = {topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)}
         return ", ".join(f"{topic} is committed up to {offset}, not {remembered.get(topic)}" for topic, offset in late.items())
+
+    def _held_back(self, partition: int) -> str:
+        """Which transactions hold back what lies behind their beginning in the changelogs of this partition."""
+        found = {topic: self._bus.undecided(topic).get(partition) for topic in self._channels.own_changelogs.values()}
+        return "".join(
+            f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} offsets lie behind it. "
+            for topic, where in found.items()
+            if where is not None
+        )
 
     def _tell_of_other_offsets(self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> None:
         """Somebody may have set the group's offsets back and be waiting for records to be read again."""

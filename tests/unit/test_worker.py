@@ -593,8 +593,11 @@ def test_what_the_cluster_has_lost_is_counted_and_read_anew() -> None:
     assert 'streamfl_lost_records_total{topic="numbers"} 2.0' in counting.metrics.render().decode()
 
 
-def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus) -> None:
-    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and says why."""
+def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and says why.
+
+    Where a transaction holds the changelog back it says so: what the operator has to do is another thing then.
+    """
     send(bus, number(1, 5), number(2, 7))
     session = bus.session(Subscription("counters", ("numbers",)))
     session.poll(0, 10)
@@ -603,6 +606,10 @@ def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus) -> None:
     counting = worker(bus, CountingRole())
     assert not counting.step(0)
     assert "numbers is committed up to 1" in trouble(counting)
+    assert "A transaction" not in trouble(counting)
+    monkeypatch.setattr(bus, "undecided", lambda topic: {0: (4, 9)} if topic == "state" else {})
+    assert not counting.step(0)
+    assert "A transaction that began at offset 4 of 'state' is open, and 5 offsets lie behind it." in trouble(counting)
     assert totals(bus) == []
     bus.write([Outgoing("state", b"pump", number(1, 5), 0), Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
     drain(counting)
