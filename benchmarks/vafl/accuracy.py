@@ -147,7 +147,8 @@ def settings(data: str, sections: dict[str, Any], seed: int, online: bool = Fals
     online: an entity that is shown once only is predicted when all parties have shown it.
     """
     images = data != "a9a"
-    learning = {"loss": "softmax" if images else "logistic", "classes": 10 if images else None, "learning_rate": 0.03}
+    loss = {"loss": "softmax", "classes": 10} if images else {"loss": "logistic"}
+    learning: dict[str, Any] = {**loss, "learning_rate": 0.03, "batch_size": 16}
     learning |= sections.get("learning", {})
     return VaflSettings.model_validate(
         {

@@ -1,26 +1,34 @@
-"""``python -m benchmarks.vafl.defaults``: two parties with the defaults, beside River's pooled linear models on all columns.
+"""``python -m benchmarks.vafl.defaults``: two parties with the defaults, beside models that see all columns.
 
-Every entity is predicted before its label, once. STREAMFL_DATA adds tables.
+Each party has half of the columns. Every entity is predicted before its label, once; with ``--late N`` labels come N at a time, to
+everybody. Beside linear parties stands River's standard scaler with its linear model. ``--networks``: beside parties with networks
+stands a dense one of as many units, learnt by the same rule and written out here. ``--noise``: what noise costs. STREAMFL_DATA adds
+tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from river import compose, linear_model, preprocessing
+from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, make_classification, make_friedman1
 
 from streamfl.learning.accuracy import accuracy, log_loss
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
-from streamfl.vafl.config import COORDINATOR, VaflSettings
+from streamfl.vafl.config import COORDINATOR, RATES, VaflSettings
 from streamfl.vafl.lab.run import run_vertical
 
 Floats = NDArray[np.float64]
@@ -29,6 +37,21 @@ ENTITIES = 4_000
 REST = 50
 CLASSES = ("a9a", "credit_default", "elec2", "gmsc", "phishing", "w8a")
 NUMBERS = ("bike_hour", "parkinsons_telemonitoring", "naval")
+# What a party's network and the head have; beside them the whole of it.
+HIDDEN, EMBEDDING = 16, 8
+SEEDS = (0, 1)
+# Of what stands in the tables, the farthest from the pooled model that is no miss.
+TOLERANCE = 0.02
+# Of a logistic label's noise, by the mu that its label costs; and of a party's, by the mu of an entity that is learnt from once.
+LABEL_MU = (2.0, 1.0, 0.5)
+PARTY_MU = (8.0, 4.0, 2.0)
+
+
+class Quality(NamedTuple):
+    """accuracy: None of numbers. loss: mean log loss; of numbers the root of the mean squared error."""
+
+    accuracy: float | None
+    loss: float
 
 
 def tables(square: bool) -> Iterator[tuple[str, Floats, Floats]]:
@@ -69,54 +92,187 @@ def _of_river(name: str) -> tuple[Floats, Floats]:
     return numbers(data, data.inputs(["y"]), location), numbers(data, ["y"], location)[:, 0]
 
 
-def federation(inputs: Floats, labels: Floats, square: bool, network: bool) -> tuple[float | None, float]:
-    """Accuracy and mean loss of what two parties, each with half of the columns, predicted before the label."""
+def prepared(square: bool, names: str, rows: int = ENTITIES) -> Iterator[tuple[str, Floats, Floats]]:
+    """The first rows of the tables of these names, labels brought to 0 to 1."""
+    for name, given, values in tables(square):
+        inputs, labels = given[: rows + REST], values[: rows + REST]
+        if square:
+            labels = (labels - labels.min()) / (labels.max() - labels.min())
+        if fnmatchcase(name, names):
+            yield name, inputs, labels
+
+
+def federation(
+    inputs: Floats, labels: Floats, square: bool, late: int, network: bool = False, seed: int = 0, size: int = 1, **sections: Any
+) -> Quality:
+    """Of what two parties, each with half of the columns, predicted before the label."""
     half = inputs.shape[1] // 2
-    sections = {"embedding": {"hidden": [16]}, "head": {"kind": "network", "hidden": [16]}} if network else {}
+    size = EMBEDDING if network else size
+    if network:
+        sections |= {"embedding": {"hidden": [HIDDEN]}, "head": {"kind": "network", "hidden": [HIDDEN]}}
     settings = VaflSettings.model_validate(
         {
-            "federation": {"name": "defaults", "seed": 0, "parties": ["a", "b"], "embedding_size": 8 if network else 1},
+            "federation": {"name": "defaults", "seed": seed, "parties": ["a", "b"], "embedding_size": size},
             "role": {"kind": COORDINATOR},
             "labels": {"topic": "labels", "label": "y"},
-            "learning": {"loss": "square" if square else "logistic"},
             **sections,
+            "learning": {"loss": "square" if square else "logistic", **sections.get("learning", {})},
         }
     )
-    outcome = run_vertical(settings, VerticalTable([inputs[:, :half], inputs[:, half:]], labels, REST), epochs=None)
-    found = outcome.summary()["progressive"]
-    return found["accuracy"], found["loss"]
+    table = VerticalTable([inputs[:, :half], inputs[:, half:]], labels, REST)
+    found = run_vertical(settings, table, epochs=None, arrivals=late).summary()["progressive"]
+    return Quality(found["accuracy"], float(np.sqrt(found["loss"])) if square else found["loss"])
 
 
-def pooled(inputs: Floats, labels: Floats, square: bool) -> tuple[float | None, float]:
-    """The same of River's standard scaler and linear model, which see all columns and each label at once."""
+def pooled(inputs: Floats, labels: Floats, square: bool, late: int) -> Quality:
+    """Of River's standard scaler and linear model, which see all columns."""
     model = linear_model.LinearRegression() if square else linear_model.LogisticRegression()
     line = compose.Pipeline(preprocessing.StandardScaler(), model)
     predicted = np.empty(len(labels))
-    for number, (row, label) in enumerate(zip(inputs.tolist(), labels.tolist(), strict=True)):
-        x = dict(enumerate(row))
-        predicted[number] = line.predict_one(x) if square else line.predict_proba_one(x)[True]
-        line.learn_one(x, label if square else bool(label))
+    rows = [dict(enumerate(row)) for row in inputs.tolist()]
+    for begin in range(0, len(rows), late):
+        for number in range(begin, min(begin + late, len(rows))):
+            predicted[number] = line.predict_one(rows[number]) if square else line.predict_proba_one(rows[number])[True]
+        for number in range(begin, min(begin + late, len(rows))):
+            line.learn_one(rows[number], labels[number] if square else bool(labels[number]))
+    return quality(predicted, labels, square)
+
+
+def pooled_network(inputs: Floats, labels: Floats, square: bool, late: int, seed: int) -> Quality:
+    """Of one dense network of all columns: two layers of relu with a linear one between, as parties and head together.
+
+    AdaGrad at the defaults' rate on columns by their own mean and deviation so far, cut at 3, over the root of their number. It
+    steps on the labels that come together.
+    """
+    draws, rate = np.random.default_rng(seed), RATES[square, False]
+    sizes = [inputs.shape[1], 2 * HIDDEN, 2 * EMBEDDING, HIDDEN, 1]
+    shapes = [shape for below, above in pairwise(sizes) for shape in ((below, above), (above,))]
+    parameters = [
+        draws.uniform(-1, 1, shape) * np.sqrt(6 / sum(shape)) if len(shape) == 2 else np.zeros(shape) for shape in shapes
+    ]
+    sums, predicted, rows = [np.zeros(shape) for shape in shapes], np.empty(len(labels)), _standardised(inputs)
+    for begin in range(0, len(rows), late):
+        layers, own = [rows[begin : begin + late]], labels[begin : begin + late]
+        for layer in range(4):
+            values = layers[-1] @ parameters[2 * layer] + parameters[2 * layer + 1]
+            layers.append(np.maximum(values, 0) if layer in (0, 2) else values)
+        predicted[begin : begin + late] = layers[-1][:, 0] if square else expit(layers[-1][:, 0])
+        error = predicted[begin : begin + late] - own
+        back = ((2 if square else 1) * error / len(own))[:, np.newaxis]
+        for layer in reversed(range(4)):
+            back = np.where(layers[layer + 1] > 0, back, 0.0) if layer in (0, 2) else back
+            gradients = {2 * layer: layers[layer].T @ back, 2 * layer + 1: back.sum(axis=0)}
+            back = back @ parameters[2 * layer].T
+            for which, gradient in gradients.items():
+                sums[which] += np.square(gradient)
+                parameters[which] -= rate * gradient / (1e-8 + np.sqrt(sums[which]))
+    return quality(predicted, labels, square)
+
+
+def _standardised(inputs: Floats) -> Floats:
+    counts = np.arange(1, len(inputs) + 1)[:, np.newaxis]
+    # About the first row, so that squares of large numbers do not cancel.
+    moved = inputs - inputs[0]
+    means = np.cumsum(moved, axis=0) / counts
+    deviations = np.sqrt(np.maximum(np.cumsum(np.square(moved), axis=0) / counts - np.square(means), 0))
+    scaled = np.where(deviations > 1e-9, (moved - means) / np.maximum(deviations, 1e-9), 0.0)
+    return np.asarray(np.clip(scaled, -3, 3) / np.sqrt(inputs.shape[1]))
+
+
+def quality(predicted: Floats, labels: Floats, square: bool) -> Quality:
+    """Of predictions, probabilities or numbers."""
     if square:
-        return None, float(np.square(predicted - labels).mean())
-    return accuracy(predicted, labels), log_loss(predicted, labels)
+        return Quality(None, float(np.sqrt(np.square(predicted - labels).mean())))
+    return Quality(accuracy(predicted, labels), log_loss(predicted, labels))
+
+
+def mean(found: list[Quality]) -> Quality:
+    shares = [one.accuracy for one in found if one.accuracy is not None]
+    return Quality(float(np.mean(shares)) if shares else None, float(np.mean([one.loss for one in found])))
+
+
+def _cell(one: Quality) -> str:
+    text = f"{one.loss:.3f}" if one.loss < 1e3 else f"{one.loss:.0e}"
+    return text if one.accuracy is None else f"{one.accuracy:.3f}, {text}"
+
+
+def _beside(one: Quality, other: Quality) -> str:
+    """How far one is from another, in percent, with a mark where it is a miss."""
+    parts = [] if one.accuracy is None or other.accuracy is None else [1 - one.accuracy / other.accuracy]
+    parts.append(one.loss / other.loss - 1)
+    missed = " MISS" if max(parts) > TOLERANCE else ""
+    shown = [-parts[0], parts[1]] if len(parts) == 2 else parts
+    return ", ".join(f"{100 * part:+.1f}%" for part in shown) + missed
+
+
+def compare(console: Console, square: bool, late: int, network: bool, names: str, rows: int) -> None:
+    """Parties with the defaults beside a pooled model."""
+    pair = ("network, pooled", "two networks") if network else ("River, pooled", "two linear parties")
+    table = Table("table", "rows x columns", *pair, "beside it", "base rate, or deviation")
+    for name, inputs, labels in prepared(square, names, rows):
+        learnt = inputs[:-REST], labels[:-REST], square, late
+        if network:
+            whole = mean([pooled_network(*learnt, seed) for seed in SEEDS])
+            parties = mean([federation(inputs, labels, square, late, network, seed) for seed in SEEDS])
+        else:
+            whole, parties = pooled(*learnt), federation(inputs, labels, square, late)
+        base = labels.std() if square else max(labels.mean(), 1 - labels.mean())
+        shape = f"{len(labels) - REST} x {inputs.shape[1]}"
+        table.add_row(name, shape, _cell(whole), _cell(parties), _beside(parties, whole), f"{base:.3f}")
+    what = "root of the mean squared error, label 0 to 1" if square else "accuracy, log loss"
+    when = "one label after the other" if late == 1 else f"labels {late} at a time"
+    seeds = f"; mean of seeds {SEEDS[0]} and {SEEDS[1]}" if network else ""
+    console.print(f"{what}, of predictions before the label; {when}{seeds}")
+    console.print(table)
+
+
+def noise(console: Console, square: bool, names: str, rows: int) -> None:
+    """What it costs to hide labels, and to hide what a party knows. Columns then go by bounds that count as public."""
+    labels_mu = {f"labels, mu {mu:g}": mu for mu in LABEL_MU}
+    parties_mu = {f"parties, mu {mu:g}": mu for mu in PARTY_MU}
+    table = Table("table", "no noise", *labels_mu, "bounded, no noise", *parties_mu)
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "secret"
+        secret.write_bytes(b"not a secret at all, for a benchmark is to be done again")
+        secret.chmod(0o600)
+        for name, inputs, labels in prepared(square, names, rows):
+            cells = [federation(inputs, labels, square, 1)]
+            for mu in labels_mu.values():
+                hidden = {"secret_file": str(secret), "reply_noise": (2.0 if square else 1.0) / mu}
+                cells.append(federation(inputs, labels, square, 1, privacy=hidden))
+            low, high = inputs.min(axis=0), inputs.max(axis=0)
+            public = (2 * (inputs - low) / np.where(high > low, high - low, 1.0) - 1) / np.sqrt(inputs.shape[1] / 2)
+            cells += [_private(public, labels, square, mu, str(secret)) for mu in (None, *parties_mu.values())]
+            table.add_row(name, *map(_cell, cells))
+    console.print(f"{'root of the mean squared error, label 0 to 1' if square else 'accuracy, log loss'}, of predictions before it")
+    console.print(table)
+
+
+def _private(inputs: Floats, labels: Floats, square: bool, mu: float | None, secret: str) -> Quality:
+    """Embeddings of 4 numbers and norm 1 under a linear head. Nine tenths of mu^2 are spent on the embedding."""
+    privacy: dict[str, Any] = {}
+    if mu is not None:
+        embedding, step = 2 / (mu * 0.9**0.5), 2 / (mu * 0.1**0.5)
+        privacy = {"embedding_norm": 1.0, "embedding_noise": embedding, "gradient_norm": 1.0, "gradient_noise": step}
+        privacy["secret_file"] = secret
+    sections = {"head": {"kind": "network"}, "privacy": privacy, "embedding": {"standardise": False}}
+    return federation(inputs, labels, square, 1, size=4, **sections)
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.vafl.defaults", description=__doc__).parse_args()
-    console = Console(width=132)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.vafl.defaults", description=__doc__)
+    parser.add_argument("--late", type=int, default=1, help="labels that come together; left out: 1")
+    parser.add_argument("--networks", action="store_true", help="parties and head with a hidden layer")
+    parser.add_argument("--noise", action="store_true", help="what noise costs")
+    parser.add_argument("--only", default="*", help="a table's name or a pattern")
+    parser.add_argument("--rows", type=int, default=ENTITIES, help=f"of each table at most; left out: {ENTITIES:,}")
+    chosen = parser.parse_args()
+    console = Console(width=160)
     for square in (False, True):
-        table = Table("table", "rows x columns", "River, pooled", "two linear parties", "two networks", "base rate, or variance")
-        for name, given, values in tables(square):
-            inputs, labels = given[: ENTITIES + REST], values[: ENTITIES + REST]
-            if square:
-                labels = (labels - labels.min()) / (labels.max() - labels.min())
-            found = [pooled(inputs[:-REST], labels[:-REST], square)]
-            found += [federation(inputs, labels, square, network) for network in (False, True)]
-            base = labels.var() if square else max(labels.mean(), 1 - labels.mean())
-            cells = [f"{loss:.4f}" if share is None else f"{share:.3f}, {loss:.3f}" for share, loss in found]
-            table.add_row(name, f"{len(labels) - REST} x {inputs.shape[1]}", *cells, f"{base:.3f}")
-        console.print(f"{'squared error, label 0 to 1' if square else 'accuracy, log loss'} of predictions before the label")
-        console.print(table)
+        if chosen.noise:
+            noise(console, square, chosen.only, chosen.rows)
+        else:
+            compare(console, square, chosen.late, chosen.networks, chosen.only, chosen.rows)
 
 
 if __name__ == "__main__":

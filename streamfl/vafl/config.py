@@ -25,6 +25,7 @@ PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 # Of AdaGrad on standardised inputs, found on fifteen tables: by whether the loss is the square, and whether the model is linear.
 RATES = {(False, True): 0.5, (False, False): 0.1, (True, True): 0.1, (True, False): 0.05}
 UNSCALED_RATE = 0.03
+LARGEST_BATCH = 16
 
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
 
@@ -96,8 +97,10 @@ class VerticalLearningSection(Section):
     """eta. Left out: 0.03, but with `adagrad` and inputs that are standardised 0.5 for a linear embedding, 0.1 for a network and
     for a head; where learning.loss is `square` 0.1 for a linear embedding, 0.05 for a network. So say the loss at the parties, too.
     """
-    batch_size: int = Field(default=16, ge=1, le=10_000)
-    """Gradients that make a step; of the coordinator's own steps: entities."""
+    batch_size: int | None = Field(default=None, ge=1, le=10_000)
+    """Gradients that make a step; of the coordinator's own steps: entities. Left out: 16, but fewer where a party has fewer
+    entities under way, so that where labels come at once each makes a step; with privacy.gradient_noise always 16. The
+    coordinator's first steps take 1, and every 64 steps one more."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """lambda of lambda |theta|^2 / 2."""
     in_flight: int | None = Field(default=None, ge=1)
@@ -230,6 +233,21 @@ class VaflSettings(VerticalSettings):
         return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
 
     @property
+    def batch_size(self) -> int:
+        """``learning.batch_size``, or the most that a step takes without it."""
+        return self.learning.batch_size or LARGEST_BATCH
+
+    @property
+    def fewer_at_once(self) -> bool:
+        """Whether a party's step takes fewer where fewer are under way. Noise on a step is the same however few are in it."""
+        return self.learning.batch_size is None and self.privacy.gradient_noise is None
+
+    @property
+    def least_in_flight(self) -> int:
+        """Of ``learning.in_flight``: with fewer no step would ever be full."""
+        return 1 if self.fewer_at_once else self.batch_size
+
+    @property
     def standardise(self) -> bool:
         """``embedding.standardise``, or what stands for it."""
         given = self.embedding.standardise
@@ -281,9 +299,9 @@ class VaflSettings(VerticalSettings):
         if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:
             raise ValueError("privacy.embedding_norm is missing: the budget of a party is of its embeddings")
         learning = self.learning
-        if learning.in_flight is not None and learning.in_flight < learning.batch_size:
+        if learning.in_flight is not None and learning.in_flight < self.least_in_flight:
             raise ValueError(
-                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {learning.batch_size} gradients, "
+                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {self.batch_size} gradients, "
                 "and so many have to be on their way; leave it out, or set at least that"
             )
 

@@ -6,7 +6,7 @@ The role orders the owners of its state, which :class:`CoordinatorPartition` lis
 :class:`Replies`.
 
 A batch is worked off in stretches: messages in a row of one kind, each of another entity, and for embeddings of one party. Only
-theta_0 makes one entity matter to another, after every ``batch_size`` entities. So a stretch is array work, cut where it moves.
+theta_0 makes one entity matter to another, after every so many entities. So a stretch is array work, cut where it moves.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from streamfl.wire import Count
 __all__ = ["KEY", "HeadSteps", "LearningHead"]
 
 KEY = b"task"
+# A head that has learnt little moves with each entity, which costs nothing to speak of in so few steps.
+GROWTH = 64
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class HeadSteps:
     optimiser: its name.
     learning_rate: eta_0.
     batch_size: entities that make a step.
+    growing: whether the first step takes one, and each GROWTH steps one more, until they are so many.
     regularisation: lambda of lambda |theta|^2 / 2.
     """
 
@@ -40,6 +43,7 @@ class HeadSteps:
     learning_rate: float = 0.03
     batch_size: int = 16
     regularisation: float = 0.0
+    growing: bool = False
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -112,7 +116,13 @@ class LearningHead:
 
     def entities_until_step(self) -> int | None:
         """How many more make a step; None: none do, because there are no parameters."""
-        return max(1, self._steps.batch_size - self._counters.gathered) if self._head.size else None
+        return max(1, self._wanted - self._counters.gathered) if self._head.size else None
+
+    @property
+    def _wanted(self) -> int:
+        """How many entities make the next step."""
+        most = self._steps.batch_size
+        return min(most, 1 + self._counters.steps // GROWTH) if self._steps.growing else most
 
     def learn(self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
         """Learn from n entities; theta_0 moves if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
@@ -129,7 +139,7 @@ class LearningHead:
                 self._gradient += np.clip(np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT)
                 self._counters.gathered += len(inputs)
                 self._moved = True
-                if self._counters.gathered >= self._steps.batch_size:
+                if self._counters.gathered >= self._wanted:
                     self._step()
         return within_bounds(down, inputs.dtype)
 

@@ -313,7 +313,7 @@ class VaflParty:
             task.shown.forget(reply.entity)
             if self.mechanism is None or self._may_learn(task, reply.entity, self.mechanism):
                 self._figures.counts["gradients"] += 1
-                if task.model.gather(reply.entity, shown, reply.gradient):
+                if task.model.gather(reply.entity, shown, reply.gradient, task.shown.count_after):
                     # What was queued before this step is shown by the parameters before it.
                     sends = self._send_queued(task, now)
                     self._figures.counts["steps" if task.model.step() else "refused_steps"] += 1

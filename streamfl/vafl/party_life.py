@@ -42,6 +42,7 @@ class Counters(msgspec.Struct, array_like=True):
     learnt_bare: whether ever a gradient was taken without it.
     start: what the first parameters were drawn from beside the seed; empty: from the seed alone.
     window: of a party that is behind.
+    under_way: since the last step, the most entities at once that were shown after one whose gradient came.
     """
 
     epoch: Count
@@ -54,6 +55,7 @@ class Counters(msgspec.Struct, array_like=True):
     learnt_bare: bool = False
     start: bytes = b""
     window: Window = Window()
+    under_way: Count = 0
 
 
 class PartyLife:
@@ -118,6 +120,16 @@ class PartyLife:
         self._known.window = window
         self._remember()
 
+    @property
+    def under_way(self) -> int:
+        return 0 if self._counters is None else self._counters.under_way
+
+    @under_way.setter
+    def under_way(self, entities: int) -> None:
+        if entities != self._known.under_way:
+            self._known.under_way = entities
+            self._remember()
+
     def begin(self, now: float) -> None:
         """Begin the life if it has not begun."""
         if self._counters is None:
@@ -157,6 +169,7 @@ class PartyLife:
     def tried_step(self, taken: bool) -> None:
         """A step was taken, or was not because a parameter would have become infinite."""
         self._known.steps += taken
+        self._known.under_way = 0
         self._remember()
 
     def restore(self, value: bytes) -> None:

@@ -6,7 +6,7 @@ VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ class PartySteps:
         None: any number.
     regularisation: lambda of lambda |theta|^2 / 2.
     unscaled_rate: eta_m of a partition that goes on with inputs as they come, though others are standardised; None: the same.
+    fewer: whether fewer gradients make a step where fewer entities are under way.
     """
 
     optimiser: OptimiserName = "adagrad"
@@ -48,6 +49,7 @@ class PartySteps:
     in_flight: int | None = None
     regularisation: float = 0.0
     unscaled_rate: float | None = None
+    fewer: bool = False
 
 
 class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -153,14 +155,30 @@ class PartyModel:
         """How many of these are of one entity."""
         return sum(one.entity == entity for one in self._answered)
 
-    def gather(self, entity: str, shown: ShownEntity, gradient: bytes) -> bool:
-        """A gradient waits for the next step. Returns whether there are enough for it."""
+    @property
+    def wanted(self) -> int:
+        """How many make the next step: as many as were under way at once since the last, ``batch_size`` at most.
+
+        Gradients of entities that were shown by the same parameters belong into one step, which goes as far as one of them would.
+        Where labels come at once nothing else is under way, and to wait for more would only delay what can be learnt.
+        """
+        most = self._steps.batch_size
+        return min(most, 1 + self._life.under_way) if self._steps.fewer else most
+
+    def gather(self, entity: str, shown: ShownEntity, gradient: bytes, later: Callable[[int, int], int]) -> bool:
+        """A gradient waits for the next step. Returns whether there are enough for it.
+
+        later: how many entities are under way that were shown after a sequence number, up to a bound. Those shown before may never
+        be answered.
+        """
         if not self._gradient_noise:
             self._life.learn_bare()
         answered = AnsweredEntity(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
         self._parts.remember(b"answered/%d" % len(self._answered), answered)
         self._answered.append(answered)
-        return len(self._answered) >= self._steps.batch_size
+        if self._steps.fewer and self.wanted < self._steps.batch_size:
+            self._life.under_way = max(self._life.under_way, later(shown.sequence, self._steps.batch_size - 1))
+        return len(self._answered) >= self.wanted
 
     def step(self) -> bool:
         """Step on all gradients that wait. Returns whether the step was taken: none is that makes a parameter infinite."""

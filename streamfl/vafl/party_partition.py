@@ -113,14 +113,14 @@ class PartyPartition:
     @property
     def missing(self) -> int:
         """Entities whose gradient the first step still waits for."""
-        return 0 if self.life.steps else max(0, self._settings.steps.batch_size - self.model.gathered)
+        return 0 if self.life.steps else max(0, self.model.wanted - self.model.gathered)
 
     @property
     def awaited(self) -> str | None:
         """What the first step waits for, and how much of it is there; None once one was taken."""
         if self.life.steps:
             return None
-        gathered, wanted = self.model.gathered, self._settings.steps.batch_size
+        gathered, wanted = self.model.gathered, self.model.wanted
         return f"knows {gathered:,} of {wanted:,} entities with a gradient that the first step takes (learning.batch_size)"
 
     def settle(self) -> None:

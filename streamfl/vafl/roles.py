@@ -102,10 +102,11 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         steps=PartySteps(
             settings.optimiser,
             settings.party_rate(settings.standardise),
-            learning.batch_size,
+            settings.batch_size,
             learning.in_flight,
             learning.regularisation,
             settings.party_rate(False),
+            settings.fewer_at_once,
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
@@ -147,7 +148,9 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         embedding_size=settings.federation.embedding_size,
         head=head(settings),
         loss=loss,
-        steps=HeadSteps(settings.optimiser, settings.head_rate, learning.batch_size, learning.regularisation),
+        steps=HeadSteps(
+            settings.optimiser, settings.head_rate, settings.batch_size, learning.regularisation, learning.batch_size is None
+        ),
         alignment=Alignment(
             quorum=alignment.quorum,
             learning_quorum=learning.quorum,

@@ -234,8 +234,13 @@ def check_coordinator(
 
 
 def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
-    """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
+    """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version.
+
+    With batch_size left out a step goes by how many were under way when a gradient was read, which no topic tells.
+    """
     settings = chosen.settings
+    if settings.learning.batch_size is None:
+        return
     function, learning = embedding_function(settings, 2), settings.learning
     features = _shown(bus, chosen, party)
     state = latest(bus, f"{settings.federation.name}.{party}.state")

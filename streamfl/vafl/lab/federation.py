@@ -98,6 +98,7 @@ class VerticalFederation:
     (entities, its features). labels: (entities,). arrivals: so many entities reach a party from one of its uploads to the next;
     None: as many as it takes. network_delay: virtual seconds from a party to the coordinator, and as many back. coordinator_delay:
     those that the coordinator takes for what one party sends at a time; what comes meanwhile waits. A label is there at once.
+    answers_first: whether a party takes the gradients that have come before its next samples reach it, as where these come slowly.
     own_start: whether members draw their first parameters from secrets of their own, as where they are deployed.
     """
 
@@ -112,6 +113,7 @@ class VerticalFederation:
         coordinator_delay: float = 0.0,
         label_range: tuple[float, float] = (0.0, 1.0),
         arrivals: int | None = None,
+        answers_first: bool = False,
         own_start: bool = False,
     ) -> None:
         settings = settings.in_one_process()
@@ -120,6 +122,7 @@ class VerticalFederation:
             settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
         self.settings = settings
         self.arrivals = arrivals
+        self.answers_first = answers_first
         self.labels = labels
         self.now = 1_000.0
         self.begin = self.now
@@ -297,6 +300,8 @@ class VerticalFederation:
         came = self.bus.arrived[party.gradients]
         while party.replies and party.replies[0][0] <= self.now:
             self.bus.arrived[party.gradients] = party.replies.popleft()[1]
+        while self.answers_first and party.worker.step(0.0):
+            pass
         fed = self._feed(party)
         sent = self.bus.end(party.embeddings)
         while party.worker.step(0.0):

@@ -102,6 +102,7 @@ def run_vertical(
     coordinator_delay: float = 0.0,
     epochs: int | None = 1,
     label_delay: int = 0,
+    arrivals: int | None = None,
     trace: bool = False,
     watch: Callable[[float], bool] = lambda share: False,
 ) -> VerticalOutcome:
@@ -109,9 +110,10 @@ def run_vertical(
 
     epochs: so many passes, each in an order of its own that is the same for all parties, all labels there from the beginning. None:
     one pass in the table's order, an entity's label coming once the party that is farthest has shown ``label_delay`` more.
-    In epochs a party without learning.in_flight shows learning.batch_size entities at a time; in one pass so many reach it from one
-    upload to the next. network_delay, coordinator_delay: as of a federation. watch: told the share that is done;
-    if it says True the run ends with what is there.
+    In epochs a party without learning.in_flight shows learning.batch_size entities at a time; in one pass ``arrivals`` reach it
+    from one upload to the next, once it has taken the gradients to those before; left out: batch_size, with these gradients.
+    network_delay, coordinator_delay: as of a federation. watch: told the share that is done; if it says True the run ends with what
+    is there.
     ConfigurationError if there are more passes than memory is for. DataError if the federation diverged.
     """
     count = table.learnt
@@ -127,7 +129,6 @@ def run_vertical(
             f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
         )
     test_inputs, test_labels = table.part(slice(count, None))
-    arrivals = settings.learning.batch_size if epochs is None else None
     federation = VerticalFederation(
         settings,
         inputs,
@@ -135,7 +136,8 @@ def run_vertical(
         delays=delays,
         network_delay=network_delay,
         coordinator_delay=coordinator_delay,
-        arrivals=arrivals,
+        arrivals=(arrivals or settings.batch_size) if epochs is None else None,
+        answers_first=arrivals is not None,
     )
     with closing(federation):
         initial = federation.parameters if trace else {}
@@ -167,7 +169,7 @@ def run_vertical(
         federation.replay([orders.ravel().tolist()] * len(federation.parties))
         federation.run(watch=look)
         # The last labels come no faster than those before.
-        step = arrivals or count
+        step = federation.arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
         while known < count and not interrupted:
             begin, known = known, min(count, known + step)
@@ -212,9 +214,9 @@ def run_vertical(
 def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
     """For epochs all entities are remembered throughout, and a party without learning.in_flight shows a mini-batch at a time."""
     learning, alignment = settings.learning, settings.alignment
-    if learning.in_flight is not None and learning.in_flight < learning.batch_size:
+    if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
         raise ConfigurationError(
-            f"learning.in_flight = {learning.in_flight}: a party steps on learning.batch_size = {learning.batch_size} gradients "
+            f"learning.in_flight = {learning.in_flight}: a party steps on learning.batch_size = {settings.batch_size} gradients "
             "and would wait for ever"
         )
     if epochs is None:
@@ -224,7 +226,7 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
                 "labels that come only after it has shown more; leave it out, or choose one above the delay"
             )
         return settings
-    learning = learning.model_copy(update={"in_flight": learning.in_flight or learning.batch_size})
+    learning = learning.model_copy(update={"in_flight": learning.in_flight or settings.batch_size})
     kept = {"keep": True, "limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
     return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
 

@@ -301,8 +301,9 @@ def scenario(seed: int) -> VaflScenario:
     behind = rng_for(seed, "simulation", "vertical parties behind")
     catching_up = {"catch_up_samples": int(behind.integers(0, 4)), "catch_up_patience_seconds": float(behind.uniform(0.5, 5.0))}
     scaled = {"standardise": bool(behind.random() < 0.7)}
+    left_out = {"batch_size": None} if behind.random() < 0.3 and not synchronous else {}
     update = {
-        "learning": settings.learning.model_copy(update=catching_up),
+        "learning": settings.learning.model_copy(update=catching_up | left_out),
         "embedding": settings.embedding.model_copy(update=scaled),
     }
     settings = settings.model_copy(update=update)

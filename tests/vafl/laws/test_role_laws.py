@@ -51,7 +51,12 @@ def party(kind: str) -> VaflParty:
         inputs=INPUTS,
         embedding_size=SIZE,
         steps=PartySteps(
-            "adam" if kind == "private" else "adagrad", 0.1, 1 if kind == "behind" else 3, 4 if kind == "paced" else None, 1e-3
+            "adam" if kind == "private" else "adagrad",
+            0.1,
+            1 if kind == "behind" else 3,
+            4 if kind == "paced" else None,
+            1e-3,
+            fewer=kind == "soon",
         ),
         seed=1,
         fingerprint=FINGERPRINT,
@@ -175,7 +180,7 @@ def party_subject(kind: str) -> Subject:
     )
 
 
-@pytest.mark.parametrize("subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "paced", "private")])
+@pytest.mark.parametrize("subject", [pytest.param(party_subject(kind), id=kind) for kind in ("online", "soon", "paced", "private")])
 class TestParty(RoleLaws):
     pass
 
@@ -224,7 +229,7 @@ def coordinator(kind: str, head: str) -> VaflCoordinator:
         embedding_size=SIZE,
         head=SumHead(np.float64) if head == "sum" else NetworkHead(network),
         loss=softmax_loss(SIZE),
-        steps=HeadSteps("adam", 0.1, 2, 1e-3),
+        steps=HeadSteps("adam", 0.1, 2, 1e-3, growing=kind == "patient"),
         alignment=ALIGNMENTS[kind],
         seed=1,
         fingerprint=FINGERPRINT,

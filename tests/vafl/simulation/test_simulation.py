@@ -45,6 +45,7 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {one.settings.learning.loss for one in chosen} == {"square", "logistic", "softmax"}
     assert {one.settings.learning.optimiser for one in chosen} == {"sgd", "sgd-decay", "adagrad", "adam"}
     assert {one.settings.learning.max_staleness for one in chosen} == {None, 0, 1, 2}
+    assert {one.settings.learning.batch_size for one in chosen} >= {None, 1, 2, 3, 4}
     assert {one.settings.learning.quorum for one in chosen} == {None, 1, 2, 3}
     assert {one.settings.alignment.requests for one in chosen} == {0, 1, 2, 4, 1000}
     assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}

@@ -114,7 +114,8 @@ def test_a_partys_memory_of_an_entity_fits_into_a_record() -> None:
     def settings(inputs: int) -> VaflSettings:
         samples = {"topic": "t", "features": "x", "dimension": inputs}
         # Of one hidden unit: without, so many inputs and outputs would make a network of gigabytes.
-        return vertical(PARTY, 1, 40_000, {"samples": samples, "embedding": {"hidden": [1]}}, "float64")
+        sections = {"samples": samples, "embedding": {"hidden": [1]}, "learning": {"batch_size": 2}}
+        return vertical(PARTY, 1, 40_000, sections, "float64")
 
     with pytest.raises(ConfigurationError) as caught:
         find_kind(PARTY).build(settings(84_489))
