@@ -205,24 +205,23 @@ def _beside(one: Quality, other: Quality) -> str:
     return ", ".join(f"{100 * part:+.1f}%" for part in shown) + missed
 
 
-def compare(console: Console, square: bool, late: int, network: bool, names: str, rows: int) -> None:
+def compare(console: Console, square: bool, late: int, network: bool, batch: int | None, names: str, rows: int) -> None:
     """Parties with the defaults beside a pooled model."""
     pair = ("network, pooled", "two networks") if network else ("River, pooled", "two linear parties")
     table = Table("table", "rows x columns", *pair, "beside it", "base rate, or deviation")
     for name, inputs, labels in prepared(square, names, rows):
         learnt = inputs[:-REST], labels[:-REST], square, late
-        if network:
-            whole = mean([pooled_network(*learnt, seed) for seed in SEEDS])
-            parties = mean([federation(inputs, labels, square, late, network, seed) for seed in SEEDS])
-        else:
-            whole, parties = pooled(*learnt), federation(inputs, labels, square, late)
+        whole = mean([pooled_network(*learnt, seed) for seed in SEEDS]) if network else pooled(*learnt)
+        learning = {"batch_size": batch}
+        seeds = SEEDS if network else SEEDS[:1]
+        parties = mean([federation(inputs, labels, square, late, network, seed, learning=learning) for seed in seeds])
         base = labels.std() if square else max(labels.mean(), 1 - labels.mean())
         shape = f"{len(labels) - REST} x {inputs.shape[1]}"
         table.add_row(name, shape, _cell(whole), _cell(parties), _beside(parties, whole), f"{base:.3f}")
     what = "root of the mean squared error, label 0 to 1" if square else "accuracy, log loss"
     when = "one label after the other" if late == 1 else f"labels {late} at a time"
-    seeds = f"; mean of seeds {SEEDS[0]} and {SEEDS[1]}" if network else ""
-    console.print(f"{what}, of predictions before the label; {when}{seeds}")
+    drawn = f"; mean of seeds {SEEDS[0]} and {SEEDS[1]}" if network else ""
+    console.print(f"{what}, of predictions before the label; {when}{drawn}")
     console.print(table)
 
 
@@ -264,6 +263,7 @@ def main() -> None:
     parser.add_argument("--late", type=int, default=1, help="labels that come together; left out: 1")
     parser.add_argument("--networks", action="store_true", help="parties and head with a hidden layer")
     parser.add_argument("--noise", action="store_true", help="what noise costs")
+    parser.add_argument("--batch-size", type=int, help="learning.batch_size; left out: as by default")
     parser.add_argument("--only", default="*", help="a table's name or a pattern")
     parser.add_argument("--rows", type=int, default=ENTITIES, help=f"of each table at most; left out: {ENTITIES:,}")
     chosen = parser.parse_args()
@@ -272,7 +272,7 @@ def main() -> None:
         if chosen.noise:
             noise(console, square, chosen.only, chosen.rows)
         else:
-            compare(console, square, chosen.late, chosen.networks, chosen.only, chosen.rows)
+            compare(console, square, chosen.late, chosen.networks, chosen.batch_size, chosen.only, chosen.rows)
 
 
 if __name__ == "__main__":
