@@ -1,8 +1,8 @@
 """What an entity costs: processor time and bytes between members of a federation in one process, on its memory bus.
 
-``python -m benchmarks.dp_frank_wolfe.speed`` prints both. Three parties of three columns each, and all settings of learning as they
-come but for nine columns, which are 27 numbers in a window. ``--profile`` shows where the time goes. ``--wide`` prints instead what
-each estimator learns and takes of 1,000 columns of five parties.
+``python -m benchmarks.dp_frank_wolfe.speed`` prints both, and the bytes by kind of message. Three parties of three columns each,
+and all settings of learning as they come but for nine columns, which are 27 numbers in a window. ``--profile`` shows where the time
+goes. ``--wide`` prints instead what each estimator learns and takes of 1,000 columns of five parties.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import argparse
 import cProfile
 import pstats
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -31,6 +32,9 @@ from streamfl.dp_frank_wolfe.config import (
 from streamfl.dp_frank_wolfe.lab.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation
 from streamfl.dp_frank_wolfe.lab.run import run_fits
+from streamfl.dp_frank_wolfe.messages import codec
+from streamfl.parts import MARK
+from streamfl.runtime.bus import Outgoing
 from streamfl.settings import RoleSection
 from streamfl.simulation.vertical import VerticalTable
 
@@ -39,8 +43,8 @@ WIDE: dict[str, dict[str, Any]] = {"marginal": {}, "frank-wolfe": {"iterations":
 COLUMNS = {"hospital": 3, "laboratory": 3, "pharmacy": 3}
 
 
-def federation(rows: int, windows: int) -> FrankWolfeFederation:
-    """With all records in the topics."""
+def federation(rows: int, windows: int, overheard: Callable[[Outgoing], None] | None = None) -> FrankWolfeFederation:
+    """With all records in the topics. overheard: gets each record that members write."""
     random = np.random.default_rng(0)
     columns = random.uniform(-1, 1, (rows * windows, sum(COLUMNS.values())))
     labels = np.clip(columns @ random.normal(size=columns.shape[1]) / 4, -1, 1)
@@ -52,7 +56,7 @@ def federation(rows: int, windows: int) -> FrankWolfeFederation:
         learning=SparseLearningSection(columns=9),
     )
     inputs = np.hsplit(columns, np.cumsum(list(COLUMNS.values()))[:-1])
-    return FrankWolfeFederation(settings, inputs, labels)
+    return FrankWolfeFederation(settings, inputs, labels, overheard=overheard)
 
 
 def wide() -> None:
@@ -91,6 +95,17 @@ def seconds_of(made: FrankWolfeFederation) -> float:
     return time.process_time() - begun
 
 
+def bytes_by_kind(rows: int, windows: int) -> Counter[str]:
+    """Of the values of messages between members, by their kind: in a run of its own, for to listen takes time."""
+    records: list[Outgoing] = []
+    with closing(federation(rows, windows, records.append)) as made:
+        seconds_of(made)
+    decode, found = codec(made.settings.message_bytes).decode, Counter[str]()
+    for value in (record.value or b"" for record in records):
+        found["parts of long ones" if value[:1] == MARK else decode(value).kind] += len(value)
+    return found
+
+
 def measure() -> Iterator[Figure]:
     """What ``python -m benchmarks`` prints of it."""
     rows, windows = size(5_000, 100), 2
@@ -123,6 +138,8 @@ def main() -> None:
     print(f"{entities:,} entities of {len(COLUMNS)} parties: {1e6 * seconds / entities:.0f} us of one processor an entity")
     told = ", ".join(f"{one.bytes:,} bytes of {kind} in {one.messages:,} messages" for kind, one in traffic.items())
     print(f"between members: {told}; {sum(one.bytes for one in traffic.values()) / entities:.1f} bytes an entity")
+    kinds = bytes_by_kind(given.rows, given.windows).most_common()
+    print("of these, without keys and framing: " + ", ".join(f"{count:,} of {kind}" for kind, count in kinds))
 
 
 if __name__ == "__main__":

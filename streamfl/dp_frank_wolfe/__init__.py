@@ -30,7 +30,7 @@ SYSTEM = System(
     refusals={
         "another_answer": "a party says another content than before at this place of the fit",
         "another_ask": "the server says another content than before at this place of the fit",
-        "another_manifest": "a party has frozen other rows than the server's",
+        "another_manifest": "a party has frozen other rows than the server's, or a manifest's numbers are of other entities",
         "another_sketch": "a column that is shown for the second time",
         "budget": "a window with entities that have no budget left, or no room in the ledger",
         "full": "a record of a new entity, and window.limit entities wait already",

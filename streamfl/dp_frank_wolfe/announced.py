@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated
 
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY
+from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -16,10 +18,15 @@ from streamfl.wire import Count
 __all__ = ["Announced"]
 
 NAME, HEARD = b"name/", b"announcements/"
+# Of what a party announces the last number is below this, so that it can be remembered.
+MOST_NUMBERED = 2**53
+_decode = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]).decode
 
 
 class Announced:
-    """The owner of names that wait: under ``name/ENTITY`` a bit for each party that has announced it.
+    """The owner of names that wait: under ``name/ENTITY``, by party in the public order, the number that it announced it under.
+
+    A number of None: it has not announced it; 0: without a number.
 
     What a party announces is of ids and times alone, whatever is in its records. A name leaves with the window that it comes into;
     announced again after that, it is for another window.
@@ -31,11 +38,10 @@ class Announced:
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: Counter[str]) -> None:
         self._parts = parts
-        self._bit = {party: 1 << number for number, party in enumerate(parties)}
-        self._all = (1 << len(parties)) - 1
+        self._place = {party: place for place, party in enumerate(parties)}
         self._limit = limit
         self._counts = counts
-        self._names: dict[str, int] = {}
+        self._names: dict[str, list[int | None]] = {}
         # In the order in which the last party announced them, which is the order of their last writing.
         self._complete: dict[str, None] = {}
         self._waiting = dict.fromkeys(parties, 0)
@@ -53,56 +59,72 @@ class Announced:
         """How many names all parties have announced."""
         return len(self._complete)
 
-    def take(self, party: str, number: int, names: Sequence[str]) -> bool:
+    def take(self, party: str, number: int, told: Entities) -> bool:
         """A party announces names; False if it has said so before. PeerError for what no party says.
+
+        A party that lost its state announces anew, under other numbers: of what waits the latest one counts.
 
         number: counts the party's announcements from 1.
         """
-        if number <= self._heard[party]:
-            return False
-        if number != self._heard[party] + 1:
+        names, is_new = told.names, number > self._heard[party]
+        if number > self._heard[party] + 1:
             raise PeerError("implausible", f"announcement {number} of {party!r} after {self._heard[party]}")
         if any(len(name.encode()) > LONGEST_ENTITY for name in names):
             raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
-        bit = self._bit[party]
         if len(set(names)) < len(names):
             raise PeerError("malformed", f"{party!r} announces a name twice at once")
-        fresh = [name for name in names if not self._names.get(name, 0) & bit]
+        if told.first + len(names) > MOST_NUMBERED:
+            raise PeerError("implausible", f"{party!r} announces entities under numbers above {MOST_NUMBERED}")
+        place, unknown = self._place[party], list[int | None]([None] * len(self._place))
+        before = {name: self._names.get(name, unknown)[place] for name in names}
+        numbers = {name: told.first and told.first + later for later, name in enumerate(names)}
+        again = [name for name, known in before.items() if known not in (None, numbers[name])]
+        fresh = [name for name, known in before.items() if known is None and is_new]
         # The announcement is heard all the same: refused, it would be missing before all later ones.
         room = self._limit - self._waiting[party]
         self._counts["left_out_entities"] += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
-        for name in fresh:
-            self._names[name] = self._names.get(name, 0) | bit
-            if self._names[name] == self._all:
+        for name in [*again, *fresh]:
+            known = self._names.setdefault(name, unknown.copy())
+            known[place] = numbers[name]
+            if None not in known:
+                self.completed += name not in self._complete
+                self._complete.pop(name, None)
                 self._complete[name] = None
-                self.completed += 1
-            self._parts.remember(NAME + name.encode(), self._names[name])
+            self._parts.remember(NAME + name.encode(), known)
         self._waiting[party] += len(fresh)
-        self._heard[party] = number
-        self._parts.remember(HEARD + party.encode(), number)
-        return True
+        if is_new:
+            self._heard[party] = number
+            self._parts.remember(HEARD + party.encode(), number)
+        return is_new
 
-    def draw(self, count: int) -> list[str]:
-        """The first so many that all parties have announced, in ascending order; they wait no longer."""
-        drawn = [name for name, _ in zip(self._complete, range(count), strict=False)]
+    def draw(self, count: int) -> dict[str, dict[str, int]]:
+        """By party, the first so many names that all have announced, ascending, with their numbers there; they wait no longer."""
+        drawn = sorted(islice(self._complete, count))
+        found: dict[str, dict[str, int]] = {party: {} for party in self._place}
         for name in drawn:
-            del self._complete[name], self._names[name]
+            del self._complete[name]
+            for party, number in zip(found, self._names.pop(name), strict=True):
+                assert number is not None
+                found[party][name] = number
             self._parts.forget(NAME + name.encode())
         for party in self._waiting:
             self._waiting[party] -= len(drawn)
-        return sorted(drawn)
+        return found
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a part back; False if the key is another's."""
         if key.startswith(NAME):
-            name, bits = check_name(key.removeprefix(NAME)), msgspec.msgpack.decode(value, type=int)
-            if not 0 < bits <= self._all:
+            name, known = check_name(key.removeprefix(NAME)), _decode(value)
+            if isinstance(known, int):
+                # Until layout 2 a bit for each party, and no numbers.
+                known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
+            if len(known) != len(self._place) or known.count(None) == len(known):
                 raise PeerError("malformed", f"{name[:60]!r} was announced by parties that there are not")
-            self._names[name] = bits
-            for party, bit in self._bit.items():
-                self._waiting[party] += bool(bits & bit)
-            if bits == self._all:
+            self._names[name] = known
+            for party, number in zip(self._waiting, known, strict=True):
+                self._waiting[party] += number is not None
+            if None not in known:
                 self._complete[name] = None
             return True
         if key.startswith(HEARD):

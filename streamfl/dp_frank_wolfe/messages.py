@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -78,20 +78,32 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 
 
 class Entities(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has a record of columns and one of the label of these, and budget for them. What is in the records plays no part."""
+    """A party has a record of columns and one of the label of these, and budget for them. What is in the records plays no part.
+
+    first: number of the first name, the others follow: a manifest says them by their numbers. 0 of a party of 0.1, which has none.
+    """
 
     names: list[Name]
+    first: Count = 0
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The server names the rows of a window: ``window.rows`` names in ascending order, none twice."""
+    """The rows of a window, as many as ``window.rows``, none twice.
+
+    names: ascending, of those that were announced without a number.
+    runs: of the others: how many numbers are passed over before a run of consecutive ones, and how many it has, in turn.
+    digest: SHA-256 of the content that says all of them by name; a manifest without numbers has neither runs nor digest.
+    """
 
     names: list[Name]
+    runs: list[Count] = []
+    digest: Digest = b""
 
 
 class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has frozen the window, and charged every entity in it. manifest: SHA-256 of the manifest's content.
+    """A party has frozen the window, and charged every entity in it.
 
+    manifest: SHA-256 of the content of a manifest that says all by name.
     means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty where nothing is centred.
     weight: how many times the label's sum is told.
     """
@@ -188,7 +200,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
-def content_of(content: msgspec.Struct) -> bytes:
+def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:
     """The bytes of a content."""
     return _encode(content)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +13,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.manifest import digest_of_rows, rows_of
 from streamfl.dp_frank_wolfe.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
@@ -226,10 +225,10 @@ class PartyTask:
             self._announce_some(names)
 
     def _announce_some(self, names: list[str]) -> None:
-        self.table.announce(names)
+        first = self.table.announce(names)
         self.desk.counts["announced_entities"] += len(names)
         self.progress.announced += 1
-        self._send(0, self.progress.announced, "entities", content_of(Entities(names)))
+        self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
         self._remember()
 
     # ---- the server
@@ -258,9 +257,7 @@ class PartyTask:
                 self.ledger.check_follows(progress.link)
             self._repeated(window == progress.window and heard != progress.manifest, "manifest")
             return
-        names = read_content(message.content, Manifest).names
-        if len(names) != settings.rows or any(one >= other for one, other in pairwise(names)):
-            raise PeerError("malformed", f"{len(names)} names: {settings.rows} are expected, in ascending order, none twice")
+        names = rows_of(read_content(message.content, Manifest), settings.rows, self.table.numbered)
         if unknown := sum(not self.table.was_announced(name) for name in names):
             raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
         if (refusal := self.ledger.refusal(names)) is not None:
@@ -271,7 +268,7 @@ class PartyTask:
             plan = settings.public.means_plan(settings.own)
             means, weight = released_means(frozen, plan, settings.place(window)), plan.weight
             window_of_estimator = centred(frozen, plan.means(means, settings.rows))
-        content = content_of(Frozen(hashlib.sha256(message.content).digest(), means.astype("<i8").tobytes(), weight))
+        content = content_of(Frozen(digest_of_rows(names), means.astype("<i8").tobytes(), weight))
 
         def then(link: int, head: bytes) -> None:
             self.ledger.charge_fit(names)

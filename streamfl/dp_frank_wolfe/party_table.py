@@ -16,19 +16,24 @@ from streamfl.changelog import ChangedParts
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
+from streamfl.wire import Count
 
 __all__ = ["PartyTable"]
 
-KEY = b"entity/"
+KEY, NUMBERED = b"entity/", b"numbered"
 LABEL_BYTES = 8
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    """columns: int16, empty: they have not come. label: int64, likewise. announced: the server was told of it."""
+    """columns: int16, empty: they have not come. label: int64, likewise. announced: the server was told of it.
+
+    number: under which it was; 0 of one that a release before layout 3 announced.
+    """
 
     columns: bytes = b""
     label: bytes = b""
     announced: bool = False
+    number: Count = 0
 
     @property
     def complete(self) -> bool:
@@ -36,7 +41,8 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class PartyTable:
-    """Of each entity the first record of columns and the first of the label count; remembered as ``entity/NAME``.
+    """Of each entity the first record of columns and the first of the label count; remembered as ``entity/NAME``, and as
+    ``numbered`` how many have got a number.
 
     columns: of an entity.
     limit: so many entities at most. One that lacks something gives way, the oldest first; others wait for a window.
@@ -52,6 +58,9 @@ class PartyTable:
         self._lacking: dict[str, _Row] = {}
         self._complete: dict[str, _Row] = {}
         self._announced: dict[str, _Row] = {}
+        self._latest = 0
+        self.numbered: dict[int, str] = {}
+        """Names of those that were announced, by number."""
         # Of those that lack something, how many have columns: the others have a label.
         self._with_columns = 0
 
@@ -78,13 +87,18 @@ class PartyTable:
         """The label of an entity came."""
         self._put(entity, "label", label.to_bytes(LABEL_BYTES, "little", signed=True))
 
-    def announce(self, names: Sequence[str]) -> None:
-        """The server is told of these, which are new."""
-        for name in names:
+    def announce(self, names: Sequence[str]) -> int:
+        """The server is told of these, which are new. Returns the first one's number; the others' follow."""
+        first = self._latest + 1
+        for number, name in enumerate(names, first):
             row = self._complete.pop(name)
-            row.announced = True
+            row.announced, row.number = True, number
             self._announced[name] = row
+            self.numbered[number] = name
             self._parts.remember(KEY + name.encode(), row)
+        self._latest += len(names)
+        self._parts.remember(NUMBERED, self._latest)
+        return first
 
     def was_announced(self, name: str) -> bool:
         return name in self._announced
@@ -102,16 +116,23 @@ class PartyTable:
             if (row := self._lacking.pop(name, None)) is not None and row.columns:
                 self._with_columns -= 1
             self._complete.pop(name, None)
-            self._announced.pop(name, None)
+            if (row := self._announced.pop(name, None)) is not None:
+                self.numbered.pop(row.number, None)
             self._parts.forget(KEY + name.encode())
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take an entity back; False if the key is another's."""
+        if key == NUMBERED:
+            self._latest = max(self._latest, msgspec.msgpack.decode(value, type=Count))
+            return True
         if not key.startswith(KEY):
             return False
         name, row = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Row)
         self._check(row)
         self._rows_of(row)[name] = row
+        if row.number:
+            self.numbered[row.number] = name
+            self._latest = max(self._latest, row.number)
         self._with_columns += bool(row.columns and not row.complete)
         return True
 
@@ -149,7 +170,8 @@ class PartyTable:
         sizes = (len(row.columns) in (0, 2 * self._columns), len(row.label) in (0, LABEL_BYTES))
         within = np.abs(np.frombuffer(row.columns, "<i2").astype(np.int32)) <= FEATURE_ONE if sizes[0] else np.zeros(1, bool)
         label = abs(int.from_bytes(row.label, "little", signed=True)) <= RESIDUAL_ONE
-        if not (all(sizes) and within.all() and label and (row.complete or not row.announced)):
+        told = (row.complete or not row.announced) and (row.announced or not row.number) and row.number not in self.numbered
+        if not (all(sizes) and within.all() and label and told):
             raise PeerError("malformed", "a row in state that no record can have led to")
 
     def measure(self) -> Iterator[Measurement]:

@@ -258,7 +258,8 @@ def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
 
 
 # A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts. One
-# that knows layout 2 would take the label's sum, which is told several times, for one that is told once.
+# that knows layout 2 would take the label's sum, which is told several times, for one that is told once, and has no numbers for
+# entities that were announced.
 _LAYOUT = 3
 
 

@@ -6,7 +6,6 @@ It sees released numbers alone, and parties do not rely on it: what they may rel
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -20,12 +19,12 @@ from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.estimator import Estimator
 from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.fit import Fit
+from streamfl.dp_frank_wolfe.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     SERVER_NAME,
     Entities,
     Frozen,
-    Manifest,
     Message,
     Model,
     content_of,
@@ -41,7 +40,7 @@ from streamfl.dp_frank_wolfe.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.weights import weights_of
 from streamfl.member import Desk
 from streamfl.role import Measurement, PeerError
-from streamfl.wire import VERSION, Codec, Count
+from streamfl.wire import VERSION, Codec, Count, Name
 
 __all__ = ["ServerSettings", "ServerTask"]
 
@@ -59,7 +58,7 @@ class ServerSettings:
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """Where it is; remembered as ``run``. window: the latest. manifest: SHA-256 of its manifest's content."""
+    """Where it is; remembered as ``run``. window: the latest. manifest: digest of its rows, as parties say that they froze them."""
 
     window: Count = 0
     phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
@@ -102,8 +101,8 @@ class ServerTask:
         self.estimator: Estimator = make(public, self.parts, desk.counts, self.means.has)
         self.partials = Partials(public, self.parts, desk)
         self._chains = PartyChains(self.parts, public.parties, desk.notices)
-        # Of a window that parties are to freeze.
-        self._manifest = Chunks(self.parts, "manifest", public.settings.message_bytes)
+        # Of a window that parties are to freeze: by party what it is told. Until layout 2 it was the same for all.
+        self._manifests = Chunks(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
             desk.notices.say("exact", 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover')
 
@@ -157,7 +156,7 @@ class ServerTask:
         for party in again:
             self.desk.counts["repeated_asks"] += 1
             if self._run.phase == FREEZING:
-                self._say(party, "manifest", 0, self._manifest.content)
+                self._say(party, "manifest", 0, self._manifest_of(party))
             else:
                 self._ask(party)
         self._go_on()
@@ -169,7 +168,7 @@ class ServerTask:
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
-        owners = (self.announced, self.attendance, self.means, self.estimator, self.partials, self._chains, self._manifest)
+        owners = (self.announced, self.attendance, self.means, self.estimator, self.partials, self._chains, self._manifests)
         if not any(one.restore(key, value) for one in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
@@ -194,7 +193,7 @@ class ServerTask:
             raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
         if message.kind == "entities":
             entities: Entities = read_content(message.content, Entities)
-            if self.announced.take(party, message.iteration, entities.names):
+            if self.announced.take(party, message.iteration, entities):
                 self.attendance.spoke(party)
                 self._begin_window_if_full()
                 self._look_at_names()
@@ -228,16 +227,26 @@ class ServerTask:
         run, rows = self._run, self._public.settings.window.rows
         if run.phase != GATHERING or self.announced.complete < rows:
             return
-        content = content_of(Manifest(self.announced.draw(rows)))
-        self._run = _Run(run.window + 1, FREEZING, hashlib.sha256(content).digest())
+        drawn = self.announced.draw(rows)
+        digest = digest_of_rows(list(drawn[self._public.parties[0]]))
+        manifests = {party: manifest_content(numbers, digest) for party, numbers in drawn.items()}
+        self._run = _Run(run.window + 1, FREEZING, digest)
         self.parts.remember(RUN, self._run)
-        self._manifest.write(content)
+        self._manifests.write(msgspec.msgpack.encode(manifests))
         self.means.begin()
         self.estimator.begin(self.window)
         self.attendance.begin("frozen", self._now)
-        for party in self._public.parties:
+        for party, content in manifests.items():
             self._say(party, "manifest", 0, content)
         self.desk.counts["windows"] += 1
+
+    def _manifest_of(self, party: str) -> bytes:
+        content = self._manifests.content
+        try:
+            told = msgspec.msgpack.decode(content, type=dict[Name, bytes] | list[Any])
+            return content if isinstance(told, list) else told[party]
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+            raise PeerError("malformed", f"state: no manifests of window {self.window}") from None
 
     def _take_answer(self, party: str, message: Message) -> None:
         run, kind, iteration = self._run, message.kind, message.iteration
@@ -274,7 +283,7 @@ class ServerTask:
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
             self.parts.remember(RUN, self._run)
-            self._manifest.clear()
+            self._manifests.clear()
             self._ask_all()
         while not self.attendance.awaited:
             before = self.estimator.iteration

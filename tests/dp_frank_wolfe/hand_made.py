@@ -16,6 +16,7 @@ from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.lab.direct import place
+from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     HEADER_BYTES,
@@ -24,6 +25,7 @@ from streamfl.dp_frank_wolfe.messages import (
     Chosen,
     Entities,
     Frozen,
+    Manifest,
     Message,
     OtherRows,
     Products,
@@ -74,6 +76,8 @@ class Server:
         self.said: list[tuple[str, Message]] = []
         self.published: list[tuple[str, str, Any]] = []
         self.sent: list[Send] = []
+        # By party and number of the message, the first number and names that were announced.
+        self.told: dict[str, dict[int, tuple[int, list[str]]]] = {party: {} for party in self.public.parties}
         self.role = self._make()
 
     def _make(self) -> Member[ServerTask]:
@@ -94,7 +98,11 @@ class Server:
             self.role.restore(StateChange("state", 0, key, value))
 
     def hear(self, party: str, kind: str, content: Any, window: int = 0, iteration: int = 0, **changed: Any) -> list[str]:
-        """A party's message; returns the reasons for which it was refused."""
+        """A party's message; returns the reasons for which it was refused. Entities without numbers get the next ones."""
+        if isinstance(content, Entities) and not content.first:
+            told = self.told[party]
+            content = Entities(content.names, told.get(iteration, (1 + sum(len(names) for _, names in told.values()), []))[0])
+            told[iteration] = content.first, content.names
         made = content if isinstance(content, bytes) else content_of(content)
         message = Message(VERSION, self.public.fingerprint, party, window, iteration, kind, 0, b"", made)
         return self.take(party, msgspec.structs.replace(message, **changed))
@@ -127,6 +135,12 @@ class Server:
     def announce(self, names: Sequence[str], number: int = 1) -> None:
         for party in self.public.parties:
             assert self.hear(party, "entities", Entities(list(names)), iteration=number) == []
+
+    def rows(self, party: str, manifest: Message) -> list[str]:
+        """The names that a manifest means."""
+        told: Manifest = read_content(manifest.content, Manifest)
+        assert not told.names, "all were announced under numbers"
+        return rows_of(told, self.public.settings.window.rows, numbered(self.told[party].values()))
 
 
 @dataclass
@@ -163,7 +177,8 @@ class Hand:
         public = self.server.public
         assert message.window == self.number
         if message.kind == "manifest":
-            self.manifest = hashlib.sha256(message.content).digest()
+            told: Manifest = read_content(message.content, Manifest)
+            self.manifest = told.digest or hashlib.sha256(message.content).digest()
             return "frozen", Frozen(self.manifest, self.means, self.label_weight), 0
         if message.kind == "ask":
             ask: Ask = read_content(message.content, Ask)

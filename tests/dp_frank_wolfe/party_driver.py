@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Manifest, Message, Model, codec, content_of
+from streamfl.dp_frank_wolfe.manifest import digest_of_rows, manifest_content
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Message, Model, codec, content_of
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
@@ -63,13 +64,17 @@ def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass
 class Driver:
-    """One partition. state: what the changelogs hold. sent: every message that left, committed or not."""
+    """One partition. state: what the changelogs hold. sent: every message that left, committed or not.
+
+    numbers: of entities that were announced when a manifest was made.
+    """
 
     settings: DPFrankWolfeSettings
     state: State = field(default_factory=dict)
     sent: list[Message] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
     now: float = 1000.0
 
     def __post_init__(self) -> None:
@@ -141,7 +146,9 @@ class Driver:
         return self.record("asks", "", self.codec.encode(message))
 
     def manifest(self, window: int = 1, names: list[str] = NAMES) -> Received:
-        return self.server("manifest", window, 0, Manifest(names))
+        self.numbers |= {name: number for number, name in self.task.table.numbered.items()}
+        content = manifest_content({name: self.numbers.get(name, 0) for name in names}, digest_of_rows(names))
+        return self.server("manifest", window, 0, content)
 
     def ask(self, iteration: int, own: Any = None, others: Any = None, window: int = 1) -> Received:
         numbers = self.settings.sketch_numbers

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
-from streamfl.dp_frank_wolfe.lab.said import messages_of
-from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
+from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
+from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
@@ -147,13 +147,13 @@ def check(verdict: Verdict, left: Left) -> None:
         asks, releases = (messages_of(left, f"{FEDERATION}.{party}.{kind}") for kind in ("asks", "releases"))
         _check_once(verdict, party, asks)
         _check_once(verdict, party, releases)
-        manifests = [one for one in dict.fromkeys(asks) if one.kind == "manifest"]
-        verdict.require([one.window for one in manifests] == list(range(1, len(manifests) + 1)), f"{party}: windows out of order")
-        names = [read_content(one.content, Manifest).names for one in manifests]
+        manifests = names_by_window(dict.fromkeys(asks), releases, ROWS)
+        verdict.require(list(manifests) == list(range(1, len(manifests) + 1)), f"{party}: windows out of order")
+        names = list(manifests.values())
         verdict.require(not windows or names == windows, f"{party}: other windows than another party")
         windows = names
         models = {one.window for one in asks if one.kind == "model"}
-        verdict.require(models == {one.window for one in manifests}, f"{party}: models of windows {sorted(models)}")
+        verdict.require(models == manifests.keys(), f"{party}: models of windows {sorted(models)}")
         announced = {name for one in releases if one.kind == "entities" for name in read_content(one.content, Entities).names}
         _check_ledger(verdict, left, party, names, releases)
         models_of[party] = _check_partials(verdict, party, said, releases)

@@ -21,10 +21,10 @@ from streamfl.dp_frank_wolfe.lab.oracle import (
     presence,
     weights_of,
 )
-from streamfl.dp_frank_wolfe.lab.said import messages_of, timed_messages
+from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window, timed_messages
 from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
 from streamfl.dp_frank_wolfe.lab.serving_checks import check_parts_of_entities, check_serving, prediction_cost
-from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, Partial, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.runtime.kinds import find_kind
@@ -111,21 +111,19 @@ def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dic
 
     In the end fewer are left than a window has; nobody who came late is forgotten.
     """
-    given: dict[int, set[bytes]] = defaultdict(set)
+    given: dict[int, list[list[str]]] = defaultdict(list)
     for party, own in asks.items():
         said = Counter((one.window, one.iteration, one.kind) for one in own)
         twice = [one for one, count in said.items() if count > 1]
         require(not twice, f"the server told {party} twice: {twice[:3]}")
         windows = [one.window for one in own if one.kind == "manifest"]
         require(windows == list(range(1, len(windows) + 1)), f"windows of {party} are {windows}")
-        for one in own:
-            if one.kind == "manifest":
-                given[one.window].add(one.content)
+        for window, names in names_by_window(own, releases[party], chosen.rows).items():
+            given[window].append(names)
     found: dict[int, list[str]] = {}
     announced = {party: _announced(own) for party, own in releases.items()}
-    for window, contents in sorted(given.items()):
-        require(len(contents) == 1, f"window {window} has {len(contents)} manifests")
-        names = read_content(next(iter(contents)), Manifest).names
+    for window, (names, *others) in sorted(given.items()):
+        require(all(other == names for other in others), f"window {window} is of other names for another party")
         require(len(names) == chosen.rows, f"window {window} has {len(names)} rows, {chosen.rows} are in a window")
         require(names == sorted(set(names)), f"window {window}: names are not in order, each once")
         for party, own_names in announced.items():
@@ -164,21 +162,21 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
                 parts[read_content(one.content, Partial).entity].append(at)
             if one.kind == "frozen":
                 frozen[one.window] = at
-                digest = hashlib.sha256(msgspec.msgpack.encode(Manifest(list(manifests[one.window])))).digest()
+                digest = hashlib.sha256(msgspec.msgpack.encode([list(manifests[one.window])])).digest()
                 same = read_content(one.content, Frozen).manifest == digest
                 require(same, f"{party}: window {one.window} is frozen with another manifest")
         require(first_told.keys() == frozen.keys(), f"{party}: told of {sorted(first_told)}, and froze {sorted(frozen)}")
         drawn = {window for whose, window in chosen.said.spent() if whose == party and window > 0}
         require(drawn <= frozen.keys(), f"{party}: noise was drawn in windows {sorted(drawn - frozen.keys())}, never frozen")
         charged = _charges(bus, find_kind(settings.role.kind).channels(settings).changelogs["ledger"])
-        windows_of: dict[str, list[int]] = defaultdict(list)
+        names_by_window: dict[str, list[int]] = defaultdict(list)
         for window in sorted(frozen):
             for name in manifests[window]:
-                windows_of[name].append(window)
-        strange = charged.keys() - windows_of.keys() - parts.keys()
+                names_by_window[name].append(window)
+        strange = charged.keys() - names_by_window.keys() - parts.keys()
         require(not strange, f"{party}: charged, and in no window: {sorted(strange)[:3]}")
-        for name in sorted(windows_of.keys() | parts.keys()):
-            history, windows = charged.get(name, []), windows_of.get(name, [])
+        for name in sorted(names_by_window.keys() | parts.keys()):
+            history, windows = charged.get(name, []), names_by_window.get(name, [])
             released = [(first_told[window], cost, False) for window in windows]
             # A part is told once it is remembered, so it was charged in a commit before.
             released += [(at, each, True) for at in parts.get(name, [])]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES
+from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -79,6 +80,7 @@ class Heard:
         self._decode = decoded_in_parts(lambda record: own.decode(record.value))
         # By topic and digest, the parts of a long message that have come.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
+        self._names: dict[str, dict[int, str]] = {name: {} for name in public.parties}
         self.iterations = self.announced = 0
         self.fits: dict[int, HeardFit] = {}
 
@@ -99,14 +101,16 @@ class Heard:
                 return
             message = self._decode_whole(b"".join(self._parts.pop((record.topic, message.digest))))
         if isinstance(message, Message) and message.kind == "entities":
-            self.announced += len(read_content(message.content, Entities).names)
+            told: Entities = read_content(message.content, Entities)
+            self.announced += len(told.names)
+            self._names[party] |= numbered([(told.first, told.names)])
         elif isinstance(message, Message) and message.window:
             self._note(party, message, self.fits.setdefault(message.window, HeardFit()))
 
     def _note(self, party: str, message: Message, fit: HeardFit) -> None:
         content, place = message.content, (message.iteration, party)
         if message.kind == "manifest":
-            fit.manifest = read_content(content, Manifest).names
+            fit.manifest = rows_of(read_content(content, Manifest), self._public.settings.window.rows, self._names[party])
         elif message.kind == "frozen":
             if means := read_content(content, Frozen).means:
                 fit.means[party] = np.frombuffer(means, "<i8").astype(np.int64)

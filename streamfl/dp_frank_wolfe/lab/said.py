@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe import messages
 from streamfl.dp_frank_wolfe.budget import score_sensitivity
-from streamfl.dp_frank_wolfe.messages import Message, Partial, read_content
+from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.member import Desk
@@ -30,7 +31,7 @@ from streamfl.role import Headers
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import Topics, require
 
-__all__ = ["Drawn", "Said", "messages_of", "recorded", "timed_messages"]
+__all__ = ["Drawn", "Said", "messages_of", "names_by_window", "recorded", "timed_messages"]
 
 Integers = NDArray[np.int64]
 # A message by what names it: who said it on which channel, window, iteration and kind.
@@ -152,6 +153,13 @@ def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
 def messages_of(bus: Topics, topic: str) -> list[Message]:
     """Those of a topic, in order."""
     return [one for _, one in timed_messages(bus, topic)]
+
+
+def names_by_window(asks: Iterable[Message], releases: Iterable[Message], rows: int) -> dict[int, list[str]]:
+    """By window, the names that a party's manifests mean by what the party has announced."""
+    told = (read_content(one.content, Entities) for one in releases if one.kind == "entities")
+    announced = numbered((one.first, one.names) for one in told)
+    return {one.window: rows_of(read_content(one.content, Manifest), rows, announced) for one in asks if one.kind == "manifest"}
 
 
 def _digest(content: bytes) -> bytes:

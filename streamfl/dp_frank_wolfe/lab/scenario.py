@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.said import Said, messages_of
-from streamfl.dp_frank_wolfe.messages import Entities, Manifest, read_content
+from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window
+from streamfl.dp_frank_wolfe.messages import Entities, read_content
 from streamfl.member import Member
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus
@@ -162,10 +162,8 @@ class DPFrankWolfeScenario:
             found = messages_of(bus, f"{NAME}.{party}.releases")
             names = (name for one in found if one.kind == "entities" for name in read_content(one.content, Entities).names)
             told[party] = Counter(set(names))
-        used: set[str] = set()
-        for one in messages_of(bus, f"{NAME}.{self.parties[0]}.asks"):
-            if one.kind == "manifest":
-                used |= set(read_content(one.content, Manifest).names)
+        asks, releases = (messages_of(bus, f"{NAME}.{self.parties[0]}.{kind}") for kind in ("asks", "releases"))
+        used = {name for names in names_by_window(asks, releases, self.rows).values() for name in names}
         return len(set.intersection(*(set(own) for own in told.values())) - used)
 
 

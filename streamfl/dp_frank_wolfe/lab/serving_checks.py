@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.lab.oracle import numbers_of, place_of, weights_of
-from streamfl.dp_frank_wolfe.lab.said import messages_of
+from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S, samples_of
-from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, whole_row
@@ -65,8 +65,8 @@ def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> Non
     if chosen.of(S).serving.mode != "private" or not public.settings.privacy.is_private:
         return
     for party in chosen.parties:
-        asks = set(messages_of(bus, f"{NAME}.{party}.asks"))
-        fits = Counter(name for one in asks if one.kind == "manifest" for name in read_content(one.content, Manifest).names)
+        asks, releases = (messages_of(bus, f"{NAME}.{party}.{kind}") for kind in ("asks", "releases"))
+        fits = Counter(name for names in names_by_window(asks, releases, chosen.rows).values() for name in names)
         for entity, count in Counter(entity for entity, _, _ in chosen.said.parts[party]).items():
             spent = count * public.prediction_cost(party) + fits[entity] * public.fit_cost(party)
             what = f"{party}: {count} parts of predictions of {entity} are known and {fits[entity]} fits"

@@ -16,6 +16,7 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.lab.centring import Centred, centre_for
 from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
+from streamfl.dp_frank_wolfe.lab.said import names_by_window
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
@@ -198,12 +199,10 @@ class ClosedLoop:
 
     def manifests(self) -> list[list[str]]:
         """The names of each window."""
-        codec, found = self.server.settings.codec, {}
-        for _, topic, _, value in self.committed:
-            if topic.endswith(".asks"):
-                message = codec.decode(value)
-                if message.kind == "manifest":
-                    found[message.window] = msgspec.msgpack.decode(message.content)[0]
+        decode, party = self.server.settings.codec.decode, next(iter(self.parties))
+        said = [(topic, decode(value)) for _, topic, _, value in self.committed if topic.startswith(f"f.{party}.")]
+        asks, releases = ([one for topic, one in said if topic.endswith(kind)] for kind in ("asks", "releases"))
+        found = names_by_window(asks, releases, self.public.settings.window.rows)
         return [found[window] for window in sorted(found)]
 
     def windows(self, names: Sequence[str]) -> dict[str, Window]:

@@ -17,8 +17,7 @@ from dp_frank_wolfe.laws.troubled_loop import S, TroubledLoop, settings_of
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.ledgers import without_power_cuts
 from streamfl.dp_frank_wolfe.lab.rollback import other_asks
-from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, recorded
-from streamfl.dp_frank_wolfe.messages import Manifest, read_content
+from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window, recorded
 from streamfl.role import ConfigurationError, PeerError, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -81,12 +80,11 @@ def check_paid(said: Said, manifests: Mapping[tuple[str, int], Sequence[str]], c
 
 def manifests_of(topics: Topics, federation: str = "f", parties: Sequence[str] = PARTIES) -> dict[tuple[str, int], list[str]]:
     """By federation and window, its names."""
-    return {
-        (federation, one.window): read_content(one.content, Manifest).names
-        for party in parties
-        for one in messages_of(topics, f"{federation}.{party}.asks")
-        if one.kind == "manifest"
-    }
+    found: dict[tuple[str, int], list[str]] = {}
+    for party in parties:
+        asks, releases = (messages_of(topics, f"{federation}.{party}.{kind}") for kind in ("asks", "releases"))
+        found |= {(federation, window): names for window, names in names_by_window(asks, releases, ROWS).items()}
+    return found
 
 
 def charges_of(loop: TroubledLoop) -> dict[tuple[str, str], float]:

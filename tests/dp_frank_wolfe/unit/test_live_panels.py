@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.soak import RELEASES, SOAK
+from dp_frank_wolfe.soak import RELEASES, ROWS, SOAK
 from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
-from streamfl.dp_frank_wolfe.lab.said import messages_of
-from streamfl.dp_frank_wolfe.messages import Answers, Frozen, Manifest, read_content
+from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
+from streamfl.dp_frank_wolfe.messages import Answers, Frozen, read_content
 
 pytestmark = pytest.mark.long
 
@@ -63,12 +63,8 @@ def test_epsilon_is_what_was_released(watched: Watched) -> None:
     assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost), rel=1e-5)
     assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * cost) / EPSILON, rel=1e-5)
     assert watched.value("Epsilon spent") == pytest.approx(EPSILON, rel=1e-5)
-    charged = {
-        name
-        for one in messages_of(watched.left(), f"{FEDERATION}.clinic.asks")
-        if one.kind == "manifest"
-        for name in read_content(one.content, Manifest).names
-    }
+    asks, releases = (messages_of(watched.left(), f"{FEDERATION}.clinic.{kind}") for kind in ("asks", "releases"))
+    charged = {name for names in names_by_window(asks, releases, ROWS).values() for name in names}
     assert charged & {one["entity"] for one in watched.contents(PREDICTIONS)}
 
 

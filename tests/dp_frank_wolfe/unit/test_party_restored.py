@@ -34,14 +34,16 @@ def test_restored_anywhere_it_says_the_same(tmp_path: Path, estimator: str) -> N
 
 
 def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> None:
-    """Protects large windows: names of thousands of rows do not fit into a record, and a restart may come between two of them."""
+    """Protects long messages: names of thousands of rows, which were announced without numbers, do not fit into a record, and a
+    restart may come between two of them.
+    """
     rows = 4200
     party = Driver(settings(tmp_path, window={"rows": rows, "limit": rows}, privacy={"delta": 1e-5}))
     names = [f"{number:04}" + "x" * 246 for number in range(rows)]
     for name in names:
         party.feed([party.sample(name, [0.5] * 4), party.label(name, 0.5)])
     assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in party.feed([])) == rows
-    message = party.manifest(1, names).message
+    message = party.server("manifest", 1, 0, [names]).message
     first, second = records_of(party.codec, message)
     assert party.feed([party.record("asks", "", first)]) == []
     party = Driver(party.settings, party.state)
