@@ -1,7 +1,10 @@
 """Ciphertexts that tell nothing: blinded by h^x with a short x and a table, each party with an h of its own.
 
 Damgard, Jurik and Nielsen, "A Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010, section
-4.2: with h = -y^2 mod n for a random y, h^(n x) mod n^2 with |x| = |n| / 2 is as good as r^n with r from all of Z_n.
+4.2: with h = -y^2 mod n for a random y, h^(n x) mod n^2 with |x| = |n| / 2 is as good as r^n with r from all of Z_n, if n cannot be
+factored (Goldreich and Rosen, 2003). Here x has an eighth of n's bits, and 256 at least, which rests on more: that powers of h with
+exponents so short cannot be told from others (Koshiba and Kurosawa, "Short Exponent Diffie-Hellman Problems", 2004). What is known
+against it takes the square root of all exponents (van Oorschot and Wiener, 1996), 2^128 steps, or factors n.
 
 An h from the wire could be 1, and nothing would be blinded. So no function here takes one.
 """
@@ -10,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.quasi_newton.bignum import long, power
+from streamfl.quasi_newton.bignum import inverses, long, power
 from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.keys import PublicKey
 from streamfl.quasi_newton.randomness import Place, SecretRandomness
 
-__all__ = ["Encryptor"]
+__all__ = ["Encryptor", "exponent_bits"]
 
-# The table has a row for each byte of the exponent: 128 rows of 256 powers, 17 MB, for a key of 2048 bits.
+# The table has a row for each byte of the exponent: 32 rows of 256 powers, 5 MB, for a key of 2048 bits.
 WINDOW_BITS = 8
+# Twice the bits of the work that no attack may be below.
+LEAST_EXPONENT = 256
 
 
 class Encryptor:
@@ -28,7 +33,7 @@ class Encryptor:
     secret: of the party alone, 32 bytes or more.
     """
 
-    __slots__ = ("_key", "_randomness", "_table", "h")
+    __slots__ = ("_exponent_bytes", "_key", "_randomness", "_table", "h")
 
     def __init__(self, key: PublicKey, secret: bytes) -> None:
         self._key = key
@@ -36,7 +41,8 @@ class Encryptor:
         square = power(self._randomness.base(), 2, key.n)
         self.h = power(key.n - square, key.n, key.n_squared)
         """h^n mod n^2, the party's own."""
-        self._table = _fixed_base_table(self.h, key.bits // 2, key.n_squared)
+        self._exponent_bytes = exponent_bits(key) // WINDOW_BITS
+        self._table = _fixed_base_table(self.h, self._exponent_bytes, key)
 
     def encrypt(self, numbers: Sequence[int], place: Place) -> list[int]:
         """(1 + n v) h^(n x) mod n^2 for each number.
@@ -57,25 +63,43 @@ class Encryptor:
         ciphertexts: the whole vector, as it was computed.
         place: as for :meth:`encrypt`.
         """
-        modulus, table = self._key.n_squared, self._table
-        digest = self._randomness.digest(ciphertexts)
-        exponents = self._randomness.draw(place, b"blinding", digest, len(ciphertexts), self._key.bits // (2 * WINDOW_BITS))
-        blinded = []
-        for ciphertext, exponent in zip(ciphertexts, exponents, strict=True):
-            total = ciphertext
-            for row, byte in zip(table, exponent, strict=True):
-                total = total * row[byte] % modulus
-            blinded.append(total)
-        return blinded
+        digest, modulus = self._randomness.digest(ciphertexts), self._key.n_squared
+        exponents = self._randomness.draw(place, b"short blinding", digest, len(ciphertexts), self._exponent_bytes)
+        pairs = zip(ciphertexts, exponents, strict=True)
+        return [ciphertext * self._blinding(exponent) % modulus for ciphertext, exponent in pairs]
+
+    def _blinding(self, exponent: bytes) -> int:
+        """h^(n x) mod n^2. exponent: x, the lowest byte first.
+
+        Numbers of the table are a (1 + n l), and prod (1 + n l) = 1 + n sum l. So it is the product of all a, which is kept as
+        low + n high: products and remainders of half the length take two thirds of the time.
+        """
+        n = self._key.n
+        low, high, logarithm = 1, 0, 0
+        for row, byte in zip(self._table, exponent, strict=True):
+            factor, own = row[byte]
+            quotient, remainder = divmod(low * factor, n)
+            low, high, logarithm = remainder, (high * factor + quotient) % n, logarithm + own
+        return low + n * ((high + low * logarithm) % n)
 
 
-def _fixed_base_table(base: int, bits: int, modulus: int) -> list[list[int]]:
-    """base^(d 2^(8 j)) for each byte d of an exponent of so many bits, the lowest byte first (Brickell et al., 1992)."""
-    table = []
-    for _ in range(bits // WINDOW_BITS):
+def exponent_bits(key: PublicKey) -> int:
+    """Of x: 256 for a key of 2048 bits; never more than half of n's, beyond which nothing is gained."""
+    return min(max(LEAST_EXPONENT, key.bits // 8), key.bits // 2) // WINDOW_BITS * WINDOW_BITS
+
+
+def _fixed_base_table(base: int, count: int, key: PublicKey) -> list[list[tuple[int, int]]]:
+    """base^(d 2^(8 j)) for each byte d of an exponent of so many, the lowest first (Brickell et al., 1992), as a and l.
+
+    Each is a (1 + n l) mod n^2 with a and l below n.
+    """
+    n, table = key.n, []
+    for _ in range(count):
         row = [long(1)]
         for _ in range((1 << WINDOW_BITS) - 1):
-            row.append(row[-1] * base % modulus)
-        table.append(row)
-        base = row[-1] * base % modulus
+            row.append(row[-1] * base % key.n_squared)
+        base = row[-1] * base % key.n_squared
+        factors = [one % n for one in row]
+        parts = zip(row, factors, inverses(factors, n), strict=True)
+        table.append([(factor, one // n * inverse % n) for one, factor, inverse in parts])
     return table

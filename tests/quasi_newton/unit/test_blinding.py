@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import cache
+from itertools import count
 
 import numpy as np
 import phe
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given, settings
+from gmpy2 import legendre
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare
 
-from streamfl.quasi_newton.blinding import Encryptor
+from streamfl.quasi_newton.blinding import Encryptor, exponent_bits
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PrivateKey, PublicKey, generate_key
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain
@@ -49,27 +53,74 @@ def test_what_is_encrypted_is_decrypted_by_phe(private: PrivateKey, numbers: lis
     assert [theirs.raw_decrypt(int(ciphertext)) for ciphertext in ciphertexts] == [number % n for number in numbers]
 
 
-def test_it_is_the_blinding_that_the_paper_describes(private: PrivateKey) -> None:
-    """Protects other implementations, and the table: h = -y^2, short exponents by SHAKE-256, Python's pow."""
-    public = private.public
-    n, n_squared = int(public.n), int(public.n_squared)
+@pytest.fixture(name="longer", scope="module")
+def _longer() -> PrivateKey:
+    """Of 1,024 bits, the same in every run: an exponent is a quarter of them."""
+    drawn = hashlib.shake_256(b"a key for tests")
+    blocks = count(0, 64)
+    content = drawn.digest(1_000_000)
+    return generate_key(1024, lambda size: content[(at := next(blocks)) : at + size])
+
+
+@pytest.mark.parametrize("name", ["private", "longer"])
+def test_it_is_the_blinding_that_the_paper_describes(name: str, request: pytest.FixtureRequest) -> None:
+    """Protects other implementations, and the table: h = -y^2, exponents of 256 bits by SHAKE-256, Python's pow."""
+    public = request.getfixturevalue(name).public
+    n, n_squared, size = int(public.n), int(public.n_squared), public.bits // 8
     secret = HKDF(SHA256(), 32, None, b"streamfl/1 quasi-newton randomness").derive(SECRET)
-    begun = b"streamfl quasi-newton/1" + secret + hashlib.sha256(n.to_bytes(64, "big")).digest()
-    y = 1 + int.from_bytes(hashlib.shake_256(begun + framed(b"base")).digest(80), "big") % (n - 1)
+    begun = b"streamfl quasi-newton/1" + secret + hashlib.sha256(n.to_bytes(size, "big")).digest()
+    y = 1 + int.from_bytes(hashlib.shake_256(begun + framed(b"base")).digest(size + 16), "big") % (n - 1)
     h = pow(-pow(y, 2, n) % n, n, n_squared)
     encryptor = Encryptor(public, SECRET)
     assert encryptor.h == h
 
-    numbers = [7, -9]
+    numbers = [7, -9, *range(20)]
     bare = [(1 + n * (number % n)) % n_squared for number in numbers]
-    content = b"".join(ciphertext.to_bytes(128, "big") for ciphertext in bare)
+    content = b"".join(ciphertext.to_bytes(2 * size, "big") for ciphertext in bare)
     digest = hashlib.blake2b(content, key=secret, digest_size=32, person=b"streamfl content").digest()
-    place = framed(b"federation", b"run", b"host", b"3", b"inner-products", b"blinding", digest)
+    place = framed(b"federation", b"run", b"host", b"3", b"inner-products", b"short blinding", digest)
     expected = []
     for index, ciphertext in enumerate(bare):
         x = int.from_bytes(hashlib.shake_256(begun + place + index.to_bytes(8, "big")).digest(32), "little")
         expected.append(ciphertext * pow(h, x, n_squared) % n_squared)
     assert encryptor.encrypt(numbers, PLACE) == expected
+
+
+@given(st.binary(min_size=32, max_size=32))
+@settings(deadline=None, max_examples=30)
+@example(bytes(32))
+@example(b"\xff" * 32)
+@example(b"\1" + bytes(31))
+@example(bytes(31) + b"\x80")
+def test_any_exponent_is_the_power_that_it_says(longer: PrivateKey, exponent: bytes) -> None:
+    """Protects what decrypts: the product in two halves is Python's power for every exponent, the least and the largest too."""
+    encryptor = _encryptor(int(longer.p), int(longer.q))
+    expected = pow(int(encryptor.h), int.from_bytes(exponent, "little"), int(longer.public.n_squared))
+    assert encryptor._blinding(exponent) == expected
+
+
+@cache
+def _encryptor(p: int, q: int) -> Encryptor:
+    return Encryptor(PrivateKey(p, q).public, SECRET)
+
+
+@pytest.mark.parametrize(("bits", "wanted"), [(512, 256), (1024, 256), (2048, 256), (3072, 384), (4096, 512), (8192, 1024)])
+def test_exponents_are_as_long_as_is_said(bits: int, wanted: int) -> None:
+    """Protects the blinding from a square root of all exponents that could be tried: 256 bits, and an eighth of a longer key's."""
+    assert exponent_bits(PublicKey(2**bits - 1)) == wanted
+
+
+def test_blindings_are_spread_over_the_group(longer: PrivateKey) -> None:
+    """Protects equal numbers from a look at their ciphertexts: of 2,000 that encrypt 0, remainders modulo n are spread evenly, by
+    their size and by small moduli, and half of them are squares modulo either prime.
+    """
+    n, count_of = int(longer.public.n), 2_000
+    drawn = [int(one) % n for one in _encryptor(int(longer.p), int(longer.q)).encrypt([0] * count_of, PLACE)]
+    for places in ([16 * one // n for one in drawn], [one % 16 for one in drawn], [one % 17 for one in drawn]):
+        assert chisquare(np.bincount(places)).pvalue > 1e-3
+    for prime in (int(longer.p), int(longer.q)):
+        squares = sum(legendre(one, prime) == 1 for one in drawn)
+        assert binomtest(squares, count_of).pvalue > 1e-3
 
 
 def test_h_lies_in_no_small_part_of_the_group(private: PrivateKey) -> None:
