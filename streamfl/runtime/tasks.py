@@ -92,8 +92,8 @@ class Tasks:
             if self._monotonic() >= deadline:
                 held = self._held_back(partition)
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. {held}If this stays so, the "
-                    "offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. {held}If this stays so, "
+                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
                     f"ends, and do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set "
                     "another bus.group."
                 )
