@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamfl.fdskl.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import CHECK_WORDS, masked, paper_mask
-from streamfl.fdskl.messages import DISTANCES, OUTPUTS, Round
+from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
 from streamfl.privacy.keyed_noise import ROUNDING, noisy
 
 __all__ = [
@@ -127,6 +127,8 @@ class Contributions:
         """
         if announced.purpose == OUTPUTS:
             numbers = np.rint(rows * OUTPUT_STEPS).astype(np.int64).view(np.uint64)
+        elif announced.purpose == KNOWN:
+            numbers = np.zeros(0, number_type(self._bits))
         elif announced.purpose == DISTANCES:
             numbers = self._distances(self._hidden(announced.entities, rows))
         else:
@@ -182,6 +184,8 @@ def numbers_of(announced: Round, bits: int) -> tuple[int, Any]:
         return len(announced.entities) // 2 + CHECK_WORDS, number_type(DISTANCE_BITS)
     if announced.purpose == OUTPUTS:
         return len(announced.entities) + CHECK_WORDS, number_type(OUTPUT_BITS)
+    if announced.purpose == KNOWN:
+        return CHECK_WORDS, number_type(bits)
     features = sum(one.count for one in announced.ranges)
     return len(announced.entities) * features + CHECK_WORDS, number_type(bits)
 

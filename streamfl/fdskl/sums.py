@@ -18,6 +18,7 @@ from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.masks import CHECK_WORDS, checked
 from streamfl.fdskl.messages import (
     DISTANCES,
+    KNOWN,
     OUTPUTS,
     PARTIAL_SUM,
     PartialSum,
@@ -200,18 +201,20 @@ class Sums:
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that have not come, and give up what has waited too long."""
         settings = self._settings
-        if self._standardisation.frozen:
-            for key, pending in self.pending.waiting():
-                self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
-        elif (at := self._freezes_at) is not None and at <= now:
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+        if (at := self._freezes_at) is not None and at <= now:
             # Answers come with a later commit. One that got out, of moments that a crash forgets, would be learnt from.
             self._standardisation.freeze()
         self.pending.expire(settings.round_seconds, now)
 
     @property
     def _freezes_at(self) -> float | None:
-        """When fewer entities than are wanted have to do, for a round waits."""
-        oldest = min((pending.since for key, pending in self.pending.waiting() if self._may_answer(key, pending)), default=None)
+        """When fewer entities than are wanted have to do, for a round waits for the columns' scale."""
+        if self._standardisation.frozen:
+            return None
+        waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
+        oldest = min((pending.since for pending in waiting if not self._knows_scale(pending)), default=None)
         until = self._standardisation.waits_until
         return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
 
@@ -219,10 +222,10 @@ class Sums:
     def wake_at(self) -> float | None:
         settings, oldest = self._settings, self.pending.oldest
         times = [] if oldest is None else [oldest + settings.round_seconds]
-        if self._standardisation.frozen:
-            waiting = [pending for key, pending in self.pending.waiting() if self._may_answer(key, pending)]
-            times += [pending.since + (settings.reply_seconds if pending.missing else 0.0) for pending in waiting]
-        elif (at := self._freezes_at) is not None:
+        for key, pending in self.pending.waiting():
+            if self._may_answer(key, pending) and self._knows_scale(pending):
+                times.append(pending.since + (settings.reply_seconds if pending.missing else 0.0))
+        if (at := self._freezes_at) is not None:
             times.append(at)
         return min(times, default=None)
 
@@ -248,11 +251,15 @@ class Sums:
             return False
         return announced.purpose != OUTPUTS or self.outputs is None or self.outputs.has(key)
 
+    def _knows_scale(self, pending: PendingSum) -> bool:
+        """Whether the columns' scale is known, or no column goes into the round's sum."""
+        return self._standardisation.frozen or (pending.announced is not None and pending.announced.purpose == KNOWN)
+
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Put the own part in, if its columns are here; whatever: or their mean."""
         if not self._may_answer(key, pending):
             return
-        if not self._standardisation.frozen or (pending.missing and not whatever):
+        if not self._knows_scale(pending) or (pending.missing and not whatever):
             return
         if self._put_own_part(key, pending):
             self._go_on(key, pending)
@@ -262,20 +269,20 @@ class Sums:
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
-        standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
             self._columns.ask(entity, self._last_now)
         if announced.purpose == OUTPUTS:
             found = None if self.outputs is None else self.outputs.drop(key)
-            standardised = np.zeros(len(known)) if found is None else found
-            if not (np.abs(standardised) <= LARGEST_PART).all():
+            rows = np.zeros(len(known)) if found is None else found
+            if not (np.abs(rows) <= LARGEST_PART).all():
                 # Whoever asks gives the round up when its time is over, and not at once: it would come again at once.
                 self._notices.say("range", TOO_LARGE)
                 return False
-        else:
+        elif announced.purpose != KNOWN:
+            rows = self._standardisation.apply(rows, known)
             self._figures.counts["imputed"] += int((~known).sum())
         parts = self.contributions
-        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)
+        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), rows)
         pending.answered = True
         pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
         for stage in self._stages(pending):
@@ -288,7 +295,7 @@ class Sums:
         """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
         announced = pending.announced
         assert announced is not None
-        if self._settings.mask != "paper" or announced.purpose == DISTANCES or len(self._settings.parties) == 1:
+        if self._settings.mask != "paper" or announced.purpose in (DISTANCES, KNOWN) or len(self._settings.parties) == 1:
             return [pending.total]
         return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
 
