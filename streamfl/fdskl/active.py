@@ -73,6 +73,7 @@ class ActivePartition:
             figures,
             self.model,
             self.forecasts,
+            self.cache,
             self.catch_up,
             self.rounds,
             self._sends,
@@ -87,10 +88,11 @@ class ActivePartition:
     def take_sample(self, entity: str, late: bool, offset: int, now: float) -> None:
         """The party's own columns of an entity came, in the record at ``offset``: it is to be predicted. late: it was learnt from
         with others."""
+        if late:
+            self.predicting.revised(entity)
         if late and entity in self.labelled:
             # Its label was of what it was before.
             self.labelled.forget(entity)
-            self.cache.forget(entity)
             if isinstance(self._iteration, SgdIteration) and entity in self._iteration:
                 # It begins anew without the entity, as it would after a restart.
                 self.rounds.drop(self._iteration)
@@ -133,7 +135,7 @@ class ActivePartition:
     def revise(self, entity: str, now: float) -> None:
         """Some party has new columns of an entity: what was computed of it is of old ones."""
         self.labelled.forget_output(entity)
-        self.cache.forget(entity)
+        self.predicting.revised(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
         if (found := self.forecasts.get(entity)) and self._predicts and self._active.revise and found.label is None:
@@ -231,6 +233,7 @@ class ActivePartition:
         self.labelled.score(self._figures.score(found.output, label), label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
+        self.cache.label(entity)
         self.forecasts.forget(entity)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:

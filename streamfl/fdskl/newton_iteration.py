@@ -25,7 +25,7 @@ class NewtonIteration(Iteration):
     While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
     that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
     iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new,
-    all are, and of one that is not in the cache, those of the iteration's blocks.
+    all are, and of one that is not in the cache, those of the iteration's blocks. What an entity was predicted by is in the cache.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class NewtonIteration(Iteration):
         if not len(rows):
             return
         entities = [self._entities[place] for place in rows.tolist()]
-        for number, block in enumerate(self._blocks):
-            if block.first < self._model.newest.first:
-                self._features[rows, self._part(number)] = self._cache.get(entities, block)
+        kept = [(number, block) for number, block in enumerate(self._blocks) if block.first < self._model.newest.first]
+        for (number, _), features in zip(kept, self._cache.get(entities, [block for _, block in kept]), strict=True):
+            self._features[rows, self._part(number)] = features
         if self._replaces:
-            self._old[rows] = self._cache.get(entities, self._model.oldest)
+            (self._old[rows],) = self._cache.get(entities, [self._model.oldest])
 
     def _part(self, number: int) -> slice:
         """Where the n-th block stands."""
@@ -132,7 +132,7 @@ class NewtonIteration(Iteration):
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
         self._labelled.put_outputs(kept, outputs, self._known[whole])
         self._labelled.forget_outputs_but(kept)
-        self._cache.keep_only(list(self._labelled))
+        self._cache.keep_only(self._labelled)
         for entity in self._revised:
             self._labelled.forget_output(entity)
             self._cache.forget(entity)

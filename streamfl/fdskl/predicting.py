@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.catch_up import CatchUp
 from streamfl.fdskl.contributions import features_of, opened_outputs
+from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
@@ -42,7 +43,9 @@ class _Wanted:
         elif question.purpose == KNOWN:
             outputs = np.zeros(len(question.entities))
         else:
-            outputs = self._expansion.evaluate(features_of(total, len(question.entities)))
+            features = features_of(total, len(question.entities))
+            outputs = self._expansion.evaluate(features)
+            self._predicting.keep(question, features)
         self._predicting.predict(question.entities, outputs, known, self._expansion.version)
 
 
@@ -52,7 +55,7 @@ class Predicting:
     settings, active: of the party.
     partition: what it does as any party.
     figures: of all partitions.
-    model, forecasts, catch_up, rounds: of the partition.
+    model, forecasts, cache, catch_up, rounds: of the partition.
     sends: where predictions are put.
     learn_from: told of entities that were predicted and have their label.
     """
@@ -65,6 +68,7 @@ class Predicting:
         figures: ActiveFigures,
         model: KernelModel,
         forecasts: Forecasts,
+        cache: FeatureCache,
         catch_up: CatchUp,
         rounds: Rounds,
         sends: list[Send],
@@ -76,12 +80,16 @@ class Predicting:
         self._figures = figures
         self._model = model
         self._forecasts = forecasts
+        self._cache = cache
         self._catch_up = catch_up
         self._rounds = rounds
         self._sends = sends
         self._learn_from = learn_from
         # Entities that were asked for, and of which a party has new columns since.
         self._again: set[str] = set()
+        # Of entities that were asked for, those whose answer is of columns that are not the latest.
+        self._outdated: set[str] = set()
+        self._keeps = active.learning.solver == "newton"
         self._last_now = 0.0
         forecasts.on_forget = self._forget
 
@@ -99,6 +107,20 @@ class Predicting:
         else:
             self._forecasts.want(entity, now, offset or 0)
             self.gather(full_only=True)
+
+    def revised(self, entity: str) -> None:
+        """Some party has other columns of the entity than its features are of."""
+        self._cache.forget(entity)
+        if self._forecasts.is_asked_for(entity):
+            self._outdated.add(entity)
+
+    def keep(self, question: Question, features: NDArray[np.float64]) -> None:
+        """Features that entities are predicted by serve to learn from them, too: (entities, features of the question)."""
+        if self._keeps:
+            rows = [place for place, one in enumerate(question.entities) if one not in self._outdated]
+            entities, small = [question.entities[row] for row in rows], features.astype(np.float32)
+            self._cache.put(entities, question.ranges, small if len(rows) == len(small) else small[rows], labelled=False)
+        self._outdated.difference_update(question.entities)
 
     def gather(self, full_only: bool) -> None:
         """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
@@ -135,11 +157,13 @@ class Predicting:
     def pass_time(self) -> None:
         """A tick."""
         self._again = {entity for entity in self._again if self._forecasts.get(entity) is not None}
+        self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
 
     def _forget(self, entity: str) -> None:
         """The entity's forecast is gone."""
         self._catch_up.predicted(entity, self._last_now)
         self._partition.followed.forget(entity)
+        self._cache.forget_unlabelled(entity)
 
     def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
         """Questions for f of these entities by the present version of the model."""

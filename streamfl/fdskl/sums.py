@@ -110,6 +110,8 @@ class Sums:
         self._contributions: Contributions | None = None
         self._heard = HeardRounds()
         self._last_now = 0.0
+        # Before the last sample.
+        self._scale_was_known = False
 
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
@@ -118,8 +120,10 @@ class Sums:
     def columns_came(self, entity: str) -> None:
         """Rounds may have waited for an entity's own columns, or for so many entities."""
         for key, pending in self.pending.waiting():
-            pending.missing.discard(entity)
-            self._answer_if_possible(key, pending)
+            if entity in pending.missing or not self._scale_was_known:
+                pending.missing.discard(entity)
+                self._answer_if_possible(key, pending)
+        self._scale_was_known = self._standardisation.frozen
 
     def party_began(self, party: int, number: int) -> None:
         """A party says that a life of it has begun that is not the one it had: what names another one comes to nothing."""

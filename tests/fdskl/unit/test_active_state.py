@@ -187,16 +187,16 @@ def test_the_cache_is_a_ring_of_features_for_as_many_entities_as_fit() -> None:
     blocks = [FeatureRange(first, 2) for first in range(0, 12, 2)]
     cache.put(["a", "b", "c"], [FeatureRange(0, 4)], np.arange(12, dtype=np.float32).reshape(3, 4))
     assert cache.has(["a", "b", "c"], blocks[:2]).tolist() == [True, True, False]
-    assert cache.get(["b"], blocks[1]).tolist() == [[6, 7]]
+    assert cache.get(["b"], [blocks[1]])[0].tolist() == [[6, 7]]
     cache.put(["a"], [blocks[2]], np.array([[40, 41]], np.float32))
-    assert cache.get(["a"], blocks[1]).tolist() == [[2, 3]]
-    assert cache.get(["a"], blocks[2]).tolist() == [[40, 41]]
+    assert cache.get(["a"], [blocks[1]])[0].tolist() == [[2, 3]]
+    assert cache.get(["a"], [blocks[2]])[0].tolist() == [[40, 41]]
     assert cache.has(["a", "b"], blocks[1:3]).tolist() == [True, False]
     assert cache.has(["a", "b"], blocks[:1]).tolist() == [False, True]
     assert cache.has(["a", "x"], []).tolist() == [True, True]
     # The new block stays, of two that have one place, in whichever order they come.
     cache.put(["b"], [blocks[3], blocks[1]], np.array([[60, 61, 2, 3]], np.float32))
-    assert cache.get(["b"], blocks[3]).tolist() == [[60, 61]]
+    assert cache.get(["b"], [blocks[3]])[0].tolist() == [[60, 61]]
     assert cache.has(["b"], [blocks[0], blocks[3]]).tolist() == [True]
     cache.forget("a")
     cache.put(["c"], [blocks[0]], np.ones((1, 2), np.float32))
