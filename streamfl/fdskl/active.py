@@ -285,7 +285,7 @@ class ActivePartition:
     def _ask(self) -> bool:
         """Announce rounds, as many as may be on their way. Returns whether there were any."""
         partition, settings = self._partition, self._settings
-        if not partition.peers.complete:
+        if not self.rounds.are_waiting or not partition.peers.complete:
             return False
         numbers = partition.peers.numbers
         asked = False

@@ -39,19 +39,22 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def has(self, entities: Sequence[str], blocks: Sequence[FeatureRange]) -> NDArray[np.bool_]:
+    def rows_of(self, entities: Sequence[str]) -> NDArray[np.intp]:
+        """Where entities are until others are put or forgotten, (n,); below 0: they are not."""
+        find = self._rows.get
+        return np.fromiter((find(entity, -1) for entity in entities), np.intp, len(entities))
+
+    def has(self, rows: NDArray[np.intp], blocks: Sequence[FeatureRange]) -> NDArray[np.bool_]:
         """Whether all of these blocks are there, (n,)."""
         numbers = np.array([one.first // self._block for one in blocks], np.int64)
-        rows = np.array([self._rows.get(entity, -1) for entity in entities], np.intp)
-        found = np.full(len(entities), not blocks)
+        found = np.full(len(rows), not blocks)
         here = rows >= 0
         held = self._blocks[rows[here, np.newaxis], numbers % self._blocks.shape[1]]
         found[here] = (held == numbers).all(axis=1)
         return found
 
-    def get(self, entities: Sequence[str], blocks: Sequence[FeatureRange]) -> list[NDArray[np.float32]]:
+    def get(self, rows: NDArray[np.intp], blocks: Sequence[FeatureRange]) -> list[NDArray[np.float32]]:
         """Features of these blocks, (n, R) each, of entities that have them."""
-        rows = np.array([self._rows[entity] for entity in entities] if blocks else [], np.intp)
         return [self._features[rows, self._columns(block.first)] for block in blocks]
 
     def put(
@@ -113,7 +116,10 @@ class FeatureCache:
         if not self._free:
             old = len(self._features)
             more = max(FEWEST_ROWS, min(old, self._most - old))
-            self._features = np.concatenate([self._features, np.zeros((more, self._limit), np.float32)])
+            # Memory that nobody has touched costs nothing yet.
+            grown = np.empty((old + more, self._limit), np.float32)
+            grown[:old] = self._features
+            self._features = grown
             self._blocks = np.concatenate([self._blocks, np.full((more, self._blocks.shape[1]), -1, np.int64)])
             self._free = list(range(old + more - 1, old - 1, -1))
         row = self._rows[entity] = self._free.pop()

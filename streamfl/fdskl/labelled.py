@@ -143,21 +143,14 @@ class LabelledEntities:
     def labels_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
         return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
 
-    def outputs_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
-        """f at the present version of the model, NaN where it is not known, (n,)."""
+    def outputs_and_known(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+        """f at the present version of the model, NaN where it is not known, (n,); and of how many parties' columns it was made."""
         numbers = self._numbers([self._entities[entity] for entity in entities])
-        outputs = np.empty(len(numbers))
+        outputs, known = np.empty(len(numbers)), np.empty(len(numbers), np.uint8)
         for chunk, rows in self._by_chunk(numbers):
-            outputs[rows] = chunk.outputs[numbers[rows] % CHUNK]
-        return outputs
-
-    def known_of(self, entities: Sequence[str]) -> NDArray[np.uint8]:
-        """Of how many parties' columns each output was made, (n,)."""
-        numbers = self._numbers([self._entities[entity] for entity in entities])
-        known = np.empty(len(numbers), np.uint8)
-        for chunk, rows in self._by_chunk(numbers):
-            known[rows] = chunk.known[numbers[rows] % CHUNK]
-        return known
+            places = numbers[rows] % CHUNK
+            outputs[rows], known[rows] = chunk.outputs[places], chunk.known[places]
+        return outputs, known
 
     def put_outputs(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None) -> None:
         """f of these entities; those that are gone meanwhile are passed over. known: None: as before."""

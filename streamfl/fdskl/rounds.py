@@ -65,6 +65,11 @@ class Rounds:
         """Whether anything is wanted."""
         return bool(self._waiting or self._outputs or self._asked)
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether any were not asked yet."""
+        return bool(self._waiting or self._outputs)
+
     def want(self, question: Question) -> None:
         self._queue(question).append(question)
 
