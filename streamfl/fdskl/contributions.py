@@ -7,6 +7,7 @@ mask hides them entirely, and masks are agreed on by each two parties for one ro
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from streamfl.fdskl.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import CHECK_WORDS, masked, paper_mask
 from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
+from streamfl.identity.keys import derive
 from streamfl.privacy.keyed_noise import ROUNDING, noisy
 
 __all__ = [
@@ -108,12 +110,20 @@ class Contributions:
         self._place = place
         self._frequencies: Frequencies | None = None
         self._bandwidth = math.nan
+        self.first_bandwidth: float | None = None
+        """With which features were first asked for; None: they never were."""
 
     def frequencies(self, bandwidth: float) -> Frequencies:
-        """The party's part of the random features of a kernel with this bandwidth."""
+        """The party's part of the random features of a kernel with this bandwidth.
+
+        Private ones of any but the first bandwidth are drawn anew: the same numbers at two scales, with the same offset, would tell
+        how many whole turns there are.
+        """
         if self._frequencies is None or bandwidth != self._bandwidth:
             density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu, self._kernel.share)
             secret = None if self._shared else self._secret
+            if secret is not None and self.first_bandwidth not in (None, bandwidth):
+                secret = derive(secret, b"fdskl bandwidth " + struct.pack("<d", bandwidth))
             self._frequencies = Frequencies(density, self._columns, self._seed, secret, self._parties, self._own, self._root)
             self._bandwidth = bandwidth
         return self._frequencies

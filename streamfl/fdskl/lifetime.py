@@ -50,8 +50,8 @@ def of_no_use(life: Lifetime, what: MarginLoss) -> str | None:
     return (
         f"the predictions of {life.labels:,} entities whose label came have lost {life.loss / life.labels:.4g} each, and the mean "
         f"of these labels would have lost {constant / life.labels:.4g}: so far this model is worse than none. Labels are few for "
-        "so noisy ones: raise learning.regularisation and learning.bandwidth_multiplier, or see whether labels have the keys of their "
-        "samples"
+        "so noisy ones: raise learning.regularisation and learning.bandwidth_multiplier, or see whether labels have the keys of "
+        "their samples"
     )
 
 
