@@ -12,6 +12,8 @@ from fdskl.makers import life_of, lives, make_worker, settings_of
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.answered import FARTHEST, MANY_DISTANCES
+from streamfl.fdskl.circle import from_circle, to_circle
+from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
 from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
 from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.worker import FdsklWorker
@@ -167,3 +169,29 @@ def test_more_distances_than_a_federation_needs_are_told() -> None:
         assert known(asked.ask(["a", "b"], purpose=DISTANCES)) == [1, 1]
         told = [one.reason for one in asked.role.notices() if one.reason == "many_distances"]
         assert bool(told) == (number >= MANY_DISTANCES)
+
+
+def test_noise_is_of_the_entity_and_not_of_the_question() -> None:
+    """Protects what noise promises from an average: each round of another number, of other features, and in another life, is of one
+    draw for the entity's columns. At this scale no phase turns around, so each round's features are solved for what they are of.
+    """
+    names, row = [f"c{number}" for number in range(4)], np.array([[0.3, -0.2, 0.5, 0.1]])
+
+    def seen(first: int, entity: str = "a", columns: np.ndarray = row) -> np.ndarray:  # type: ignore[type-arg]
+        part = Contributions(
+            kernel=Kernel("gaussian", 1.5), columns=names, seed=1, secret=b"s" * 32, shared=False, parties=2, own=1, root=0,
+            mask="none", bits=64, noise=InputNoise(1.0, 0.5, "a secret"), place=(7, 0),
+        )  # fmt: skip
+        asked = Round(VERSION, 7, "p0", [1, 2], first, PHASES, 100.0, [FeatureRange(first, 40)], [entity])
+        numbers = part.numbers(asked, b"round %d" % first, {}, columns)[:40]
+        drawn = part.frequencies(100.0)
+        turns = from_circle(numbers - to_circle(drawn.offsets(first, 40), 64))
+        phases = (turns + np.pi) % (2 * np.pi) - np.pi
+        return np.asarray(np.linalg.lstsq(drawn.frequencies(first, 40), phases, rcond=None)[0])
+
+    once = seen(0)
+    assert np.abs(once - row[0]).max() > 0.1
+    for first in (40, 80, 4000):
+        np.testing.assert_allclose(seen(first), once, atol=1e-9)
+    assert np.abs(seen(0, "b") - once).max() > 0.1
+    assert np.abs(seen(0, columns=row + 0.001) - once).max() > 0.1
