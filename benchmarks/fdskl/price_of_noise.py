@@ -42,7 +42,8 @@ def main() -> None:
     # Without noise columns are not shortened either.
     rows = [("none", "", inputs)]
     rows += [(f"{noise:g}", f"{2 * NORM / noise:g}", protected_columns(inputs, SPLIT, NORM, noise)) for noise in NOISES]
-    print(f"input_norm = {NORM:g}; R^2 of the hidden columns, median; {known} rows known; features {FEATURES:,}, {MORE * FEATURES:,}\n")
+    counts = f"{FEATURES:,} and {MORE * FEATURES:,} features"
+    print(f"input_norm = {NORM:g}; median R^2 of the hidden columns; {known} rows known; {counts}\n")
     print("| input_noise | mu | wrong predictions | found, nothing known | found, rows known | the same, more features |")
     print("| --- | --- | --- | --- | --- | --- |")
     for noise, mu, seen in rows:
