@@ -128,9 +128,10 @@ def test_an_entity_tells_so_many_features_and_is_unknown_then() -> None:
     asked.show("a", "b")
     for _ in range(5):
         assert known(asked.ask(["a", "b"])) == [1, 1]
+    states = asked.state()
     for first in (4, 8):
         assert known(asked.ask(["a"], first)) == [1]
-    states = asked.state()
+        states |= asked.state()
     for again in (asked, Asked(state=states, life=1)):
         assert again.ask(["a", "b"], 8) == []
         assert again.ask(["nobody", "b"], 8) == []

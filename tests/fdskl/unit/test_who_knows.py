@@ -6,7 +6,7 @@ from fdskl.laws.closed_loop import BEGIN, ClosedLoop
 from fdskl.makers import settings_of
 
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record
+from streamfl.role import Received, Record, Send
 
 REPLY, ROUND = 0.7, 2.0
 
@@ -25,9 +25,14 @@ def tell(loop: ClosedLoop, party: int, entity: str) -> None:
 
 def began(loop: ClosedLoop) -> ClosedLoop:
     """All have heard of one another."""
+    for member in loop.members:
+        for reply in member.role.receive([], loop.now):
+            assert isinstance(reply, Send)
+            loop._deliver(reply)
     for _ in range(4):
         for number in range(len(loop.members)):
             loop.step(number, 1000)
+    assert all(member.role.partition(0).peers.complete for member in loop.members)
     return loop
 
 
