@@ -41,6 +41,7 @@ class _Wanted:
         if question.purpose == OUTPUTS:
             outputs = opened_outputs(total)
         elif question.purpose == KNOWN:
+            self._predicting.told_of(self)
             outputs = np.zeros(len(question.entities))
         else:
             features = features_of(total, len(question.entities))
@@ -89,6 +90,8 @@ class Predicting:
         self._again: set[str] = set()
         # Of entities that were asked for, those whose answer is of columns that are not the latest.
         self._outdated: set[str] = set()
+        # Entities of which was asked who knows them, and nobody has answered.
+        self._unlearnt: dict[_Wanted, Sequence[str]] = {}
         self._keeps = active.learning.solver == "newton"
         self._last_now = 0.0
         forecasts.on_forget = self._forget
@@ -113,6 +116,10 @@ class Predicting:
         self._cache.forget(entity)
         if self._forecasts.is_asked_for(entity):
             self._outdated.add(entity)
+
+    def told_of(self, wanted: _Wanted) -> None:
+        """Who knows them was answered."""
+        del self._unlearnt[wanted]
 
     def keep(self, question: Question, features: NDArray[np.float64]) -> None:
         """Features that entities are predicted by serve to learn from them, too: (entities, features of the question)."""
@@ -156,6 +163,12 @@ class Predicting:
 
     def pass_time(self) -> None:
         """A tick."""
+        if self._unlearnt and not self._partition.peers.complete:
+            # Nobody can be asked any more, so they wait for nothing; neither would they after a restart.
+            unlearnt, self._unlearnt = self._unlearnt, {}
+            for wanted, entities in unlearnt.items():
+                self._rounds.drop(wanted)
+                self._predict_alone(entities)
         self._again = {entity for entity in self._again if self._forecasts.get(entity) is not None}
         self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
 
@@ -171,7 +184,10 @@ class Predicting:
         wanted = _Wanted(self, expansion, self._last_now)
         if not expansion.ranges:
             for question in who_knows(wanted, entities, most):
-                yield replace(question, renewed=partial(self._known_anew, question, wanted))
+                own = _Wanted(self, expansion, self._last_now)
+                self._unlearnt[own] = question.entities
+                question = replace(question, wanting=own)
+                yield replace(question, renewed=partial(self._known_anew, question, own))
         elif len(self._settings.actives) == 1:
             yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
         else:
@@ -186,6 +202,7 @@ class Predicting:
         """Whoever is away for the time of a round is not waited for any longer: nothing that it knows goes into f."""
         if wanted.since + self._settings.round_seconds > self._last_now:
             return replace(question, renewed=partial(self._known_anew, question, wanted))
+        del self._unlearnt[wanted]
         self._predict_alone(question.entities)
         return None
 

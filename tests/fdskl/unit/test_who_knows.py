@@ -5,8 +5,10 @@ from __future__ import annotations
 from fdskl.laws.closed_loop import BEGIN, ClosedLoop
 from fdskl.makers import settings_of
 
+from streamfl.fdskl.messages import INCARNATION, Incarnation
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send
+from streamfl.wire import VERSION
 
 REPLY, ROUND = 0.7, 2.0
 
@@ -78,3 +80,22 @@ def test_a_party_that_is_away_is_not_waited_for_longer_than_a_round() -> None:
         away.now += 0.05
     # Whoever was never heard of cannot be asked.
     assert [(one.entity, one.parties) for one in away.predictions] == [("a", 1)]
+
+
+def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
+    """Protects what waits from depending on when it was asked: where two parties say the same of themselves nobody is asked, and a
+    role that asked before goes on as one that was restored since.
+    """
+    loop = began(federation())
+    tell(loop, 0, "a")
+    loop.step(0, 1000)
+    loop.now += 0.2
+    loop.step(0, 1000)
+    assert dict(loop.active.waiting) == {"predictions": 1}
+    life, fingerprint = loop.members[1].role.partition(0).peers.incarnation, loop.active.settings.fingerprint
+    message = Incarnation(VERSION, fingerprint, "p2", life.number, life.public, 1, 0)
+    loop.members[0].unread.append(("incarnations", Record("incarnations", 0, 0, b"", INCARNATION.encode(message), (), loop.now)))
+    loop.step(0, 1000)
+    assert not loop.active.partition(0).peers.complete
+    loop.active.receive([], loop.now)
+    assert dict(loop.active.waiting) == {}
