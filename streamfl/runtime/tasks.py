@@ -93,9 +93,9 @@ class Tasks:
                 held = self._held_back(partition)
                 raise BusUnavailable(
                     f"the changelog of partition {partition} ends before the group's offsets: {behind}. {held}If this stays so, "
-                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
-                    f"ends, and do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set "
-                    "another bus.group."
+                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on "
+                    "where it ends, and do again what was read since, delete the offsets of the group "
+                    f"{self._subscription.group!r}, or set another bus.group."
                 )
             self._sleep(0.05)
         self._check_remade(partition, remembered)
