@@ -76,8 +76,7 @@ def _inputs(plan: Plan, number: int) -> list[list[float]]:
 def members(plan: Plan) -> dict[str, Member]:
     """Each party, of which partitions can move at one at least."""
     members = {}
-    # In the order of an upgrade.
-    for party in (*OTHERS, ACTIVE):
+    for party in PARTIES:
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, party=party, solver=plan.mode)
         members[party] = Member(text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1)
     return members
