@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, Step, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, Polled, Step, TopicPartition
 
 __all__ = ["Beginnings", "Positions", "no_offset"]
 
@@ -37,12 +37,14 @@ class Positions:
     now: the offset of the next record, by partition.
     base: the offset that the group has committed, or where reading began.
     origins: where a partition was begun first, when nobody had committed an offset. It outlives the partition's loss.
+    epochs: which leader wrote the last record that came since reading began there, as far as is known.
     """
 
     def __init__(self) -> None:
         self.now: dict[TopicPartition, int] = {}
         self.base: dict[TopicPartition, int] = {}
         self.origins: dict[TopicPartition, int] = {}
+        self.epochs: dict[TopicPartition, int] = {}
         self._last_lag: dict[TopicPartition, int] = {}
 
     def begin(self, place: TopicPartition, offset: int) -> None:
@@ -53,6 +55,13 @@ class Positions:
     def move(self, place: TopicPartition, offset: int) -> None:
         """The caller goes on at this offset."""
         self.now[place] = self.base[place] = offset
+        # It may be of a time when somebody else had the partition, and read on.
+        self.epochs.pop(place, None)
+
+    def came(self, place: TopicPartition, epoch: int | None, polled: Polled) -> None:
+        """The leader of this epoch wrote the last record that came; None, or below 0: that is not known."""
+        if epoch is not None and epoch >= 0 and self.epochs.get(place) != epoch:
+            self.epochs[place] = polled.epochs[place] = epoch
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """These offsets were committed."""
@@ -60,7 +69,7 @@ class Positions:
 
     def keep(self, numbers: Collection[int]) -> None:
         """Forget every partition that is not of these numbers."""
-        for places in (self.now, self.base):
+        for places in (self.now, self.base, self.epochs):
             for place in [place for place in places if place[1] not in numbers]:
                 del places[place]
                 self._last_lag.pop(place, None)

@@ -180,6 +180,8 @@ class KafkaSession(Generic[Member]):
             self._moved[place] = Moved(*place, offset, cut)
             offset = cut
         self.member.seek(place, offset)
+        if epoch >= 0:
+            self.member.positions.epochs[place] = epoch
 
     def commit(self, step: Step) -> None:
         """Make the step visible, as one transaction under exactly_once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from streamfl_connectors.positions import Positions
 from streamfl_connectors.session import KafkaSession, transactional_id
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Outgoing, Polled, Step, Subscription, TopicPartition
 
 SAMPLES, MODEL = ("samples", 0), "model"
 
@@ -115,6 +115,10 @@ class NoLogs:
     def count(self, topic: str) -> int:
         return 1
 
+    def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Leaders wrote ten records each."""
+        return {place: 10 * (epoch + 1) for place, epoch in epochs.items()}
+
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, 10)
 
@@ -165,6 +169,24 @@ def test_after_an_error_everything_is_given_back_and_begun_anew() -> None:
     assert session.poll(0.0, 10).revoked == []
     assert calls[:2] == ["commit", "begin"]
     assert session.member.positions.base == {SAMPLES: 1}
+
+
+def test_where_a_log_was_cut_back_is_said_before_anything_is_read_there() -> None:
+    """Protects what is written in the place of lost records; and an epoch of a time before, for another member may have read on."""
+    session, member, _, _ = made()
+    session.poll(0.0, 10)
+    session.seek("samples", 0, 12, epoch=0)
+    polled = session.poll(0.0, 10)
+    assert (polled.moved, polled.records) == ([Moved("samples", 0, 12, 10)], [])
+    assert member.positions.now == {SAMPLES: 10}
+    session.seek("samples", 0, 12, epoch=1)
+    polled = session.poll(0.0, 10)
+    assert (polled.moved, len(polled.records)) == ([], 1)
+    member.positions.came(SAMPLES, 1, polled)
+    member.positions.came(SAMPLES, 2, polled)
+    assert (polled.epochs, member.positions.epochs) == ({SAMPLES: 2}, {SAMPLES: 2})
+    session.seek("samples", 0, 12)
+    assert member.positions.epochs == {}
 
 
 def test_a_step_of_partitions_that_moved_is_refused_before_anything_is_sent() -> None:

@@ -109,13 +109,9 @@ class KafkaMembership:
         elif not batches:
             still = {KafkaPartition(*place) for place in self.positions.now} - self.consumer.paused()
             self._silence.check({(one.topic, one.partition): self.positions.now[one.topic, one.partition] for one in still})
-        for name in self.positions.now:
-            # The client's own: it goes on over the markers that end transactions, which no poll brings.
-            state = self.consumer._subscription.assignment.get(KafkaPartition(*name))
-            if state is not None and state.position is not None:
-                self.positions.now[name] = state.position.offset
-                if state.position.leader_epoch >= 0:
-                    polled.epochs[name] = state.position.leader_epoch
+        for place, own in self._library_positions().items():
+            self.positions.now[place] = own.offset
+            self.positions.came(place, own.leader_epoch, polled)
         # A generation is taken only when the member is stable: then every change that came with it has been noted
         # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
         group = self.consumer.group_metadata()
@@ -253,18 +249,21 @@ class KafkaMembership:
                 coordinator.poll(timeout_ms=milliseconds)
         return batches
 
+    def _library_positions(self) -> dict[TopicPartition, Any]:
+        """The library's own positions: they go on over the markers that end transactions, which no poll brings."""
+        assignment = self.consumer._subscription.assignment
+        states = {place: assignment.get(KafkaPartition(*place)) for place in self.positions.now}
+        return {place: state.position for place, state in states.items() if state is not None and state.position is not None}
+
     def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
         """Where the next record is gone, have reading go on behind the gap, or where the log was cut back to."""
         found, self._gone = self._gone, {}
         going = {place: position for place, position in found.items() if place in self.positions.now}
         moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
-        for place, position in self.positions.now.items():
-            state = self.consumer._subscription.assignment.get(KafkaPartition(*place))
-            if place in going or state is None or state.position is None:
-                continue
+        for place, own in self._library_positions().items():
             batch = batches.get(KafkaPartition(*place))
-            first = batch[0].offset if batch else state.position.offset
-            if first < position:
+            first, position = batch[0].offset if batch else own.offset, self.positions.now[place]
+            if first < position and place not in going:
                 # By the epochs of its leaders (KIP-320) the library knows that what it had read from there on was lost.
                 moves.append(Moved(*place, position, first))
         for move in moves:

@@ -52,8 +52,6 @@ class LibrdkafkaMembership:
         self._paused: set[Place] = set()
         # To be begun by the next poll, where the caller sought or else where the group left off.
         self._opening: dict[Place, int | None] = {}
-        # Which leaders wrote the last records that came.
-        self._epochs: dict[Place, int] = {}
         # What the library reads, and what of that stands still.
         self._active: set[Place] = set()
         self._halted: set[Place] = set()
@@ -244,14 +242,14 @@ class LibrdkafkaMembership:
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
         for place, message in last.items():
-            if (epoch := message.leader_epoch()) is not None:
-                self._epochs[place] = polled.epochs[place] = epoch
+            self.positions.came(place, message.leader_epoch(), polled)
 
     def _go_on(self, place: Place, polled: Polled) -> None:
         """The next record is gone: have the library begin anew behind the gap, or where the log was cut back to."""
         position = self.positions.now[place]
         # The library knows where the log was cut back to, and says so in words alone.
-        cut = self._logs.ends_of({place: self._epochs[place]}).get(place, position) if place in self._epochs else position
+        epoch = self.positions.epochs.get(place)
+        cut = position if epoch is None else self._logs.ends_of({place: epoch}).get(place, position)
         following = cut if cut < position else self._logs.going_on({place: position})[place]
         self.consumer.incremental_unassign([TopicPartition(*place)])
         self._active.discard(place)
