@@ -136,4 +136,3 @@ def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapp
     label = math.fsum(plans[party].label_precision / precision * means.label for party, means in told.items())
     moved = math.fsum(float(means.columns @ x[party]) for party, means in told.items())
     return label / RESIDUAL_ONE - moved / FEATURE_ONE
-

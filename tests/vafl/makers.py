@@ -1,4 +1,4 @@
-"""A coordinator of a small federation, of which a test says only what it is about."""
+"""A coordinator or a party of a small federation, of which a test says only what it is about."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.settings import load_settings
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import SQUARE, SumHead
 
-__all__ = ["make_coordinator"]
+__all__ = ["make_coordinator", "party_settings"]
 
 
 def make_coordinator(**said: Any) -> VaflCoordinator:
@@ -25,3 +27,14 @@ def make_coordinator(**said: Any) -> VaflCoordinator:
         "dtype": np.float64,
     }
     return VaflCoordinator(**{**usual, **said})
+
+
+def party_settings(**sections: dict[str, Any]) -> VaflSettings:
+    """Of a party of one feature, alone with embeddings of size 1; with these sections beside."""
+    usual = {
+        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
+        "role": {"kind": "vafl-party"},
+        "party": {"name": "a"},
+        "samples": {"topic": "t", "features": ["x"]},
+    }
+    return load_settings(None, VaflSettings, {**usual, **sections})

@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from vafl.makers import make_coordinator
+from vafl.makers import make_coordinator, party_settings
 from vafl.unit.test_conversations import Party, figures, received
 
 from benchmarks.vafl.defaults import Quality, federation, pooled, tables
 from streamfl.records.labels import Label
 from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import load_settings
-from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import SQUARE, NetworkHead
 from streamfl.vafl.messages import Embedding
@@ -164,15 +162,7 @@ def test_the_batch_that_is_left_out(learning: Any, privacy: Any, expected: tuple
         secret.write_bytes(bytes(np.random.default_rng(0).integers(0, 256, 64).tolist()))
         secret.chmod(0o600)
         privacy = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(secret), **privacy}
-    sections: dict[str, Any] = {
-        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
-        "role": {"kind": "vafl-party"},
-        "party": {"name": "a"},
-        "samples": {"topic": "t", "features": ["x"]},
-        "learning": learning,
-        "privacy": privacy,
-    }
-    role = find_kind("vafl-party").build(load_settings(None, VaflSettings, sections))
+    role = find_kind("vafl-party").build(party_settings(learning=learning, privacy=privacy))
     assert isinstance(role, VaflParty)
     assert (role.steps.batch_size, role.steps.fewer) == expected
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vafl.makers import party_settings
 
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send, StateChange
@@ -110,16 +111,9 @@ def test_other_entities_are_embedded_by_the_same_scale() -> None:
 def test_it_is_refused_where_mu_would_not_count_it() -> None:
     """Protects mu: a scale of all entities would let each of them change what is said of the others."""
     private = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": "s"}
-    sections: dict[str, Any] = {
-        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
-        "role": {"kind": "vafl-party"},
-        "party": {"name": "a"},
-        "samples": {"topic": "t", "features": ["x"]},
-        "privacy": private,
-    }
-    assert not load_settings(None, VaflSettings, sections).standardise
+    assert not party_settings(privacy=private).standardise
     with pytest.raises(Exception, match=r"embedding\.standardise = true has no meaning"):
-        load_settings(None, VaflSettings, {**sections, "embedding": {"standardise": True}})
+        party_settings(privacy=private, embedding={"standardise": True})
 
 
 @pytest.mark.parametrize(
@@ -135,15 +129,7 @@ def test_it_is_refused_where_mu_would_not_count_it() -> None:
 )
 def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str, Any], expected: float) -> None:
     """Protects the table of rates that docs/reference/settings-vafl.md says."""
-    sections: dict[str, Any] = {
-        "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
-        "role": {"kind": "vafl-party"},
-        "party": {"name": "a"},
-        "samples": {"topic": "t", "features": ["x"]},
-        "embedding": {"hidden": hidden},
-        "learning": {"loss": loss, **given},
-    }
-    role = find_kind("vafl-party").build(load_settings(None, VaflSettings, sections))
+    role = find_kind("vafl-party").build(party_settings(embedding={"hidden": hidden}, learning={"loss": loss, **given}))
     assert isinstance(role, VaflParty)
     assert role.steps.learning_rate == expected
 
