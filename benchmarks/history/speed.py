@@ -24,7 +24,7 @@ BUSES = size(("sqlite", "kafka"), ("sqlite",))
 SEEDS = size(5, 1)
 # By the number of clients: as many samples of each as it takes some seconds to catch up with, and how many a second are wanted.
 HISTORIES = size({40: (1_000, 3_000.0), 1_000: (100, 15_000.0)}, {})
-# What the README's client.toml allows the uplink of a process of clients.
+# What deploy/client.toml allows each client.
 BUDGET = "uplink.budget_bytes_per_second=20000"
 
 
@@ -49,8 +49,9 @@ def measure() -> Iterator[Figure]:
         yield Figure(f"history: {clients:,} clients, kafka+librdkafka: samples/s", one.rate, "", wanted)
     capped = Cell("friedman", 40, size(100, 20), settings=(BUDGET,))
     one = measure_cell(capped, BUSES[-1], PROGRAM)
-    yield Figure("history: friedman, the README's budget: samples/s", one.rate, "")
-    yield Figure("history: friedman, the README's budget: error against simulate's", one.mse / simulated(capped, PROGRAM).mse, "x")
+    name = "history: friedman, 20,000 bytes a second and client"
+    yield Figure(f"{name}: samples/s", one.rate, "")
+    yield Figure(f"{name}: error against simulate's", one.mse / simulated(capped, PROGRAM).mse, "x")
 
 
 def _side_by_side(cells: list[Cell], bus: str) -> list[Measured]:

@@ -79,6 +79,11 @@ def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence
         f"The clients sent {bytes_as_text(sent)}{allowed}: {summary['uplink_bytes_per_sample']:,.0f} bytes a sample. The record "
         f"itself, which stays with its client, has {record_bytes:,}.",
     ]
+    if budget is not None:
+        notes.append(
+            "This is with a sample a second of each client. History in a topic is learnt faster, and the budget pays for fewer "
+            "updates of it: the rest is learnt alone. streamfl check says how many it pays."
+        )
     own, alone = summary["mae"], summary["mae_local_only"]
     if summary["log_loss"] is not None:
         figures = f"log loss {summary['log_loss']:.4f}, accuracy {summary['accuracy']:.4f}, AUC {summary['auc']:.4f}"

@@ -282,6 +282,15 @@ def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatc
     assert ("budget" in str(raised.value)) == (budget is not None)
 
 
+def test_a_budget_is_said_to_pay_for_less_of_a_history(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects whoever has history and a budget from a promise that only live samples keep: catch-up is faster than the bytes."""
+    data = line.csv(x=np.arange(20.0), y=[0.0, 0.25, 1.0, 0.5] * 5)
+    told = "History in a topic is learnt faster, and the budget pays for fewer"
+    assert told not in " ".join(line("simulate", "--data", data)[1].split())
+    monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e6")
+    assert told in " ".join(line("simulate", "--data", data)[1].split())
+
+
 def test_what_workers_of_a_simulation_log_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Protects a newcomer's first minute: a round that is closed without a client whose rows are over is nothing to look into."""
     generator = np.random.default_rng(1)
