@@ -96,7 +96,8 @@ def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
             "party": {"name": party},
             "samples": {"topic": f"samples-{party}", "features": "x", "dimension": FEATURES},
             "labels": {"topic": "labels", "label": "y"},
-            "learning": {"batch_size": BATCH},
+            # All that was written is shown at once: this measures speed, and a party that is behind would show a few at a time.
+            "learning": {"batch_size": BATCH, "catch_up_samples": 0},
         }
     )
 
