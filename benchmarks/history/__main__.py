@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.history.bus import BUSES
-from benchmarks.history.cell import CLIENTS_RATE, SERVERS, WAYS, Cell, Comparison, Measured, measure_cell, simulated
+from benchmarks.history.cell import CLIENTS_RATE, SERVERS, WAYS, Cell, Comparison, measure_cell, simulated
 from benchmarks.history.tables import FILES, TABLES, Shape
 
 __all__ = ["main"]
@@ -54,7 +54,6 @@ def main() -> None:
                 measured = []
                 for seed in seeds:
                     measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), bus, given.streamfl))
-                    _tell(f"{data} {bus} {way} seed {seed}", measured[-1])
                 figures = _row(Comparison(measured, promised), shape.clients * shape.samples)
                 table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *figures)
                 if given.tenths:
@@ -79,12 +78,6 @@ def _row(found: Comparison, samples: int) -> list[str]:
         f"{found.mean('seconds'):.1f}",
         f"{1000 * found.mean('processor') / samples:.2f}", f"{found.mean('missing'):g}",
     ]  # fmt: skip
-
-
-def _tell(what: str, one: Measured) -> None:
-    """A line on stderr, for a run of several cells takes minutes."""
-    told = f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 {one.unlearnt:.1%}"
-    print(f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

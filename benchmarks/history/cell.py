@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -114,7 +115,7 @@ class Comparison:
 
 
 def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
-    """Run the deployment on a bus of its own: all deployments have the same topics."""
+    """Run the deployment on a bus of its own, for all deployments have the same topics, and print a line of it on stderr."""
     with bus_at(bus) as url, tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
         folder = Path(name)
         table = folder / "readings.csv"
@@ -123,9 +124,17 @@ def measure_cell(cell: Cell, bus: str, program: Path) -> Measured:
         deployment = Deployment(folder, table, where, program, cell.settings, cell.partitions, cell.seed)
         try:
             began, processor = _run(deployment, cell)
-            return _measured(deployment, labels, began, processor)
+            found = _measured(deployment, labels, began, processor)
         finally:
             deployment.close()
+    _tell(f"{cell.data} {bus} {cell.way}, server {cell.server}, seed {cell.seed}", found)
+    return found
+
+
+def _tell(what: str, one: Measured) -> None:
+    """A line on stderr, for a run of several cells takes minutes."""
+    told = f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 {one.unlearnt:.1%}"
+    print(f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}", file=sys.stderr, flush=True)
 
 
 def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:

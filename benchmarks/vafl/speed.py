@@ -1,4 +1,7 @@
-"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role against its array work."""
+"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role against its array work.
+
+With catch_up_samples = 0: all that lies unread is shown at once. One row has the default, with which a party shows it in step.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,10 @@ HEADS: dict[str, dict[str, Any]] = {
     },
 }
 
+AT_ONCE = "[learning]\ncatch_up_samples = 0\n"
 _SHARED = """
 [federation]
-name = "bench"
+name = "{name}"
 parties = ["bank"]
 embedding_size = 1
 [bus]
@@ -96,7 +100,6 @@ def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
             "party": {"name": party},
             "samples": {"topic": f"samples-{party}", "features": "x", "dimension": FEATURES},
             "labels": {"topic": "labels", "label": "y"},
-            # All that was written is shown at once: this measures speed, and a party that is behind would show a few at a time.
             "learning": {"batch_size": BATCH, "catch_up_samples": 0},
         }
     )
@@ -217,9 +220,15 @@ def _on_a_broker() -> Iterator[Figure]:
             bus.write([Outgoing("samples", name, encode({"x": row})) for name, row in part])
             bus.write([Outgoing("labels", name, encode({"y": float(row[0] > 0)})) for name, row in part])
         bare = end_to_end.bare_rate(broker.address, bus)
-        own = end_to_end.streamfl_rate("bench.bank.gradients", [text.format(url=broker.url) for text in CONFIGURATIONS], bus)
+
+        def rate(name: str, more: str) -> float:
+            configurations = [text.format(url=broker.url, name=name) + more for text in CONFIGURATIONS]
+            return end_to_end.streamfl_rate(f"{name}.bank.gradients", configurations, bus)
+
+        own, in_step = rate("bench", AT_ONCE), rate("in-step", "")
     yield Figure("vafl, sum head, on a broker: embeddings/s answered with a gradient", own, "1/s")
     yield Figure("vafl, sum head, on a broker: against the bare loop", own / bare, "x")
+    yield Figure("vafl, sum head, on a broker, catching up in step: embeddings/s", in_step, "1/s")
 
 
 def _coordinator(kind: str) -> Iterator[Figure]:

@@ -60,7 +60,7 @@ def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report
         rows,
         {**summary, "record_bytes": record_bytes},
         ("learner", *error_columns(unit, record_bytes)),
-        notes=_notes(summary, unit, record_bytes),
+        notes=[*_notes(summary, unit, record_bytes), *_note_of_history(outcome)],
         interrupted=outcome.interrupted,
     )
 
@@ -79,11 +79,6 @@ def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence
         f"The clients sent {bytes_as_text(sent)}{allowed}: {summary['uplink_bytes_per_sample']:,.0f} bytes a sample. The record "
         f"itself, which stays with its client, has {record_bytes:,}.",
     ]
-    if budget is not None:
-        notes.append(
-            "This is with a sample a second of each client. History in a topic is learnt faster, and the budget pays for fewer "
-            "updates of it: the rest is learnt alone. streamfl check says how many it pays."
-        )
     own, alone = summary["mae"], summary["mae_local_only"]
     if summary["log_loss"] is not None:
         figures = f"log loss {summary['log_loss']:.4f}, accuracy {summary['accuracy']:.4f}, AUC {summary['auc']:.4f}"
@@ -96,6 +91,16 @@ def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence
             f"{in_words(alone, 3)}: by learning together {meaning}."
         )
     return notes
+
+
+def _note_of_history(outcome: Outcome) -> Sequence[str]:
+    """With the other kinds of staleness a history goes at their pace, and check says no number of updates."""
+    if outcome.budget_bytes is None or outcome.settings.learning.staleness != "async":
+        return ()
+    return (
+        "This is with a sample a second of each client. History in a topic is learnt faster, and the budget pays for fewer updates "
+        "of it: the rest is learnt alone. streamfl check says how many it pays.",
+    )
 
 
 def _challenger(name: str) -> str:

@@ -289,6 +289,8 @@ def test_a_budget_is_said_to_pay_for_less_of_a_history(line: Line, monkeypatch: 
     assert told not in " ".join(line("simulate", "--data", data)[1].split())
     monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e6")
     assert told in " ".join(line("simulate", "--data", data)[1].split())
+    monkeypatch.setenv("STREAMFL_LEARNING__STALENESS", "lockstep")
+    assert told not in " ".join(line("simulate", "--data", data)[1].split())
 
 
 def test_what_workers_of_a_simulation_log_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
