@@ -156,7 +156,8 @@ def test_simulate_prints_one_object(run: Run) -> None:
     assert code == 0
     assert found.keys() == FIGURES | {"dropped_rows", "unused_rows", "unused_clients", "unread_columns"}
     assert (found["samples"], found["clients"], found["rounds"]) == (160, 40, 4)
-    assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
+    assert found["uplink_bytes"] > 0
+    assert found["uplink_budget_bytes"] is None, "the README's example sets no budget"
     assert found["scaled_regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
     _, out, _ = run(command.removesuffix(" --format json"))
     assert [row[0] for row in table(out)] == ROWS
