@@ -33,10 +33,10 @@ demo: $(SHOWABLE) ## run a federation in this process on data that a package car
 	$(BIN)/streamfl demo
 
 test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven); SYSTEM=name: of one system
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 4 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM))
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 5 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM))
 
-test-fast: $(INSTALLED) ## run the tests that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
-	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore tests/deploy --ignore tests/transcripts
+test-fast: $(INSTALLED) ## run the tests of units and laws that need no broker and do not take long, with fewer examples; SYSTEM=name: the edit loop
+	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore-glob 'tests/*/papers' --ignore tests/alerts --ignore tests/deploy --ignore tests/examples --ignore tests/simulation --ignore tests/transcripts
 
 check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
 	$(BIN)/ruff check .

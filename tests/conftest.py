@@ -35,7 +35,7 @@ FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
 FEWER = 4
 LEAST_EXAMPLES = 3
 
-settings.register_profile("fast", max_examples=25)
+settings.register_profile("fast", max_examples=10)
 settings.register_profile("whole", max_examples=50)
 settings.load_profile("fast" if FAST else "whole")
 

@@ -16,6 +16,7 @@ from streamfl.dp_frank_wolfe.lab import demo as demo_sparse
 PAGE = (Path(__file__).parents[3] / "docs" / "dp-frank-wolfe.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_demo_shows_what_three_find_for_epsilon_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_river_check(estimator: Any, check: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every one.

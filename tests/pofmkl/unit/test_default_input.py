@@ -93,6 +93,7 @@ STREAMS: list[Callable[[], Stream]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 @pytest.mark.parametrize("together", [1, 60])
 @pytest.mark.parametrize("stream", STREAMS)
@@ -138,6 +139,7 @@ def test_hostile_input_gives_finite_predictions(stream: Callable[[], Stream], to
         assert learner.sums([row])[0, :2].tolist() == [len(inputs), learnt]
 
 
+@pytest.mark.long
 def test_a_long_stream_with_a_drift_recovers() -> None:
     """Protects deployments: after 3,000 samples all labels change their sign, and the error comes back near what it was.
 

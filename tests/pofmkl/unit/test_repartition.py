@@ -207,6 +207,7 @@ def die_at(fatal: int, after: bool, plant: Plant, monkeypatch: pytest.MonkeyPatc
     return commits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("labels", KINDS)
 def test_a_command_that_is_killed_anywhere_is_run_again(
