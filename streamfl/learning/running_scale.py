@@ -54,9 +54,8 @@ class RunningScale:
 
     def scaled(self, rows: Floats) -> Floats:
         """Rows by what was seen so far: (rows, columns)."""
-        shape = rows.shape
         variances = self._squares / max(self.rows, 1)
-        return standardised(rows, np.broadcast_to(self._means, shape), np.broadcast_to(variances, shape))
+        return standardised(rows, self._means[np.newaxis], variances[np.newaxis])
 
     @staticmethod
     def check(name: str, numbers: NDArray[np.float64]) -> None:
