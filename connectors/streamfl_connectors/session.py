@@ -33,6 +33,9 @@ LONGEST_TURN_SECONDS = 0.1
 # For offsets that were just released.
 RELEASED_SECONDS = 5.0
 
+# A worker that takes back what it remembers shows its group so often that it is there.
+ATTENDING_SECONDS = 1.0
+
 
 class Membership(Protocol):
     """A worker's place in the consumer group: which partitions it has, and where it stands in them.
@@ -51,6 +54,9 @@ class Membership(Protocol):
 
     def check(self) -> None:
         """Raise BusUnavailable if :meth:`poll` will never bring anything again."""
+
+    def attend(self) -> None:
+        """Take part in the group between two polls, and read nothing. A group goes on without a member that does not."""
 
     def give_back(self, polled: Polled) -> None:
         """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
@@ -155,8 +161,13 @@ class KafkaSession(Generic[Member]):
             raise ConfigurationError(
                 f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the inputs have"
             )
+        attended = time.monotonic()
         with self._readers.one() as reader, self._told(f"restoring from topic {topic!r}"):
-            yield from reader.read_whole([(topic, partition)])
+            for record in reader.read_whole([(topic, partition)]):
+                yield record
+                if self.member is not None and time.monotonic() - attended > ATTENDING_SECONDS:
+                    self.member.attend()
+                    attended = time.monotonic()
 
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until the cluster has decided every transaction that touches it.

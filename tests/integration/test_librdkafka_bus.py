@@ -77,6 +77,27 @@ def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
         time.sleep(0.05)
 
 
+def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Broker) -> None:
+    """Protects a worker with much to take back: put out of its group meanwhile, it would take the same back for ever."""
+    samples, state = topic(bus), topic(bus, cleanup_policy="compact")
+    bus.write([Outgoing(samples, None, b"a")])
+    bus.write([Outgoing(state, b"%d" % number, b"old", 0) for number in range(8)])
+    hasty = connect(f"{SCHEME}://{broker.address}", {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000})
+    session = hasty.session(Subscription(new("group"), (samples,)))
+    try:
+        polled = poll_until(session, lambda seen: bool(seen.records))
+        assert polled.assigned == [0]
+        for _ in session.restore(state, 0):
+            time.sleep(1.5)
+        session.commit(Step({(samples, 0): 1}, [], [Outgoing(state, b"0", b"new", 0)]))
+        assert not session.poll(1.0, 100), "nothing is given back, and nothing read twice"
+        bus.write([Outgoing(samples, None, b"b")])
+        assert [record.value for record in poll_until(session, lambda seen: bool(seen.records)).records] == [b"b"]
+    finally:
+        session.close()
+        hasty.close()
+
+
 def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
     """Protects scale-out from stopping everybody: who keeps a partition is not told to give it back, its step on it is good
     after the rebalance, and partitions of the second input move with those of the first.

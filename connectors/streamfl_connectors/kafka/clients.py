@@ -19,6 +19,7 @@ from kafka.producer.transaction_manager import EndTxnHandler
 from streamfl.runtime.bus import BusUnavailable
 
 __all__ = [
+    "LONGEST_REBALANCE_SECONDS",
     "PendingFetches",
     "answered",
     "close_consumer",

@@ -126,6 +126,9 @@ class KafkaMembership:
         """Raise BusUnavailable if a fetch is never answered."""
         self._fetches.check(self.consumer)
 
+    def attend(self) -> None:
+        """Nothing: between polls the library's heartbeats count."""
+
     def give_back(self, polled: Polled) -> None:
         """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
         polled.revoked = sorted(self.reported)

@@ -13,6 +13,7 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
 from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_connectors.kafka.clients import LONGEST_REBALANCE_SECONDS
 from streamfl_connectors.librdkafka.entrance import entrance
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
@@ -132,6 +133,15 @@ class Cluster:
     def transaction_timeout(self) -> float:
         """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the broker included."""
         return float(self._option("transaction.timeout.ms")) / 1000 + 15
+
+    @property
+    def longest_rebalance(self) -> int:
+        """Milliseconds after which a group goes on without a member that does not join it.
+
+        By the library's own default it waits five minutes. A cluster that was killed may hold a member that is gone, and never find
+        out by its session: nobody of the group has a partition until that time is over.
+        """
+        return max(1000 * LONGEST_REBALANCE_SECONDS, int(self._option("session.timeout.ms")))
 
     def _option(self, name: str) -> Any:
         return self.options.get(name, DEFAULTS.get(name))

@@ -69,6 +69,7 @@ class LibrdkafkaMembership:
                 "isolation.level": "read_committed",
                 # What is gone is told of. Where a group begins without an offset is decided when its partitions begin.
                 "auto.offset.reset": "error",
+                "max.poll.interval.ms": cluster.longest_rebalance,
                 **cluster.member_settings,
                 # The only sign of a position behind the markers that end transactions.
                 "enable.partition.eof": True,
@@ -117,12 +118,20 @@ class LibrdkafkaMembership:
             messages = (first, *self.consumer.consume(most - 1, 0)) if most > 1 else (first,)
             self._take(messages, polled)
         # Every change of this member's partitions is noted by now: the generation vouches for no other than the caller is told.
-        group = self.consumer.consumer_group_metadata()
-        self.group = group if _vouches(group, self.consumer.memberid()) else None
+        self.group = self._present_group()
         self._report_changes(polled)
 
     def check(self) -> None:
         """Nothing: what :class:`Silence` notices is all."""
+
+    def attend(self) -> None:
+        """Take part in the group between two polls, and read nothing: what the library has fetched is fetched again."""
+        self._halt(self._active)
+        if (message := self.consumer.poll(0)) is not None:
+            self._take((message,), Polled())
+        if not self._lost:
+            # The caller still has all that it was told of, so what it does counts in a generation that has come meanwhile.
+            self.group = self._present_group()
 
     def give_back(self, polled: Polled) -> None:
         """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
@@ -182,6 +191,10 @@ class LibrdkafkaMembership:
         """Leave the group."""
         with suppress(KafkaException, RuntimeError):
             self.consumer.close()
+
+    def _present_group(self) -> Any:
+        group = self.consumer.consumer_group_metadata()
+        return group if _vouches(group, self.consumer.memberid()) else None
 
     def _on_assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._owned |= {partition.partition for partition in partitions}
