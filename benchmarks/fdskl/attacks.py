@@ -29,7 +29,7 @@ from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import Incarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
-__all__ = ["ATTACKS", "Federation", "protected_columns", "table"]
+__all__ = ["ATTACKS", "FEATURES", "NORM", "SPLIT", "Federation", "prediction_error", "protected_columns", "table"]
 
 SEED, FEATURES = 3, 1024
 # Columns of the active party and of two others.
@@ -185,31 +185,33 @@ def price_of_noise(folder: Path) -> Iterator[Attack]:
     Bandwidth and ridge are those with the least error on the second third, having learnt from the first.
     """
     inputs, labels, _ = table()
-    thirds = np.array_split(np.arange(len(labels)), 3)
-    first = SPLIT[0][1]
-
-    def error(seen: Floats) -> float:
-        # The active party's own columns need no noise.
-        both = np.hstack([inputs[:, :first], seen[:, first:]])
-        median = np.median(pdist(both))
-        found = []
-        for scale in (0.5, 1.0, 2.0, 4.0, 8.0):
-            federation = Federation(both, SPLIT, float(scale * median), private=True)
-            own = to_circle(federation.parties[0].partial_phases(inputs[:, :first], [(0, FEATURES)]), 32)
-            features = np.cos(from_circle(federation.told(FEATURES) + own)) * np.sqrt(2 / FEATURES)
-            for ridge in (0.01, 0.1, 1.0, 10.0):
-                errors = [
-                    _ridge_error(features, labels, train, test, ridge)
-                    for train, test in ((thirds[0], thirds[1]), (np.concatenate(thirds[:2]), thirds[2]))
-                ]
-                found.append(errors)
-        return min(found)[1]
-
-    plain = error(inputs)
-    guess = float(np.mean(labels[thirds[2]] != 1))
+    plain = prediction_error(inputs, labels, inputs)
+    guess = float(np.mean(labels[np.array_split(np.arange(len(labels)), 3)[2]] != 1))
     for noise in NOISES:
-        noised = error(protected_columns(inputs, SPLIT, NORM, noise))
+        noised = prediction_error(inputs, labels, protected_columns(inputs, SPLIT, NORM, noise))
         yield Attack("the price of noise", "nobody", "error of the predictions", plain, _noise(noise), noised, chance=guess)
+
+
+def prediction_error(inputs: Floats, labels: Floats, seen: Floats, split: Sequence[tuple[int, int]] = SPLIT) -> float:
+    """Share of the last third's labels that ridge regression on the features gets wrong. seen: what parties project in place of
+    their columns; the active one's own need no noise.
+    """
+    thirds = np.array_split(np.arange(len(labels)), 3)
+    first = split[0][1]
+    both = np.hstack([inputs[:, :first], seen[:, first:]])
+    median = np.median(pdist(both))
+    found = []
+    for scale in (0.5, 1.0, 2.0, 4.0, 8.0):
+        federation = Federation(both, split, float(scale * median), private=True)
+        own = to_circle(federation.parties[0].partial_phases(inputs[:, :first], [(0, FEATURES)]), 32)
+        features = np.cos(from_circle(federation.told(FEATURES) + own)) * np.sqrt(2 / FEATURES)
+        for ridge in (0.01, 0.1, 1.0, 10.0):
+            errors = [
+                _ridge_error(features, labels, train, test, ridge)
+                for train, test in ((thirds[0], thirds[1]), (np.concatenate(thirds[:2]), thirds[2]))
+            ]
+            found.append(errors)
+    return min(found)[1]
 
 
 def _noise(noise: float) -> str:

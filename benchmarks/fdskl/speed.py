@@ -1,4 +1,6 @@
-"""FDSKL: masked sums against their array work, a federation on a real broker against a bare loop, and iterations by topology."""
+"""FDSKL: masked sums and a whole federation against their array work, one on a real broker against a bare loop, and iterations by
+topology.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import msgspec
@@ -19,10 +22,14 @@ from benchmarks import end_to_end
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.fdskl.circle import to_circle
+from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.contributions import Contributions, Kernel
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.keystream import Keystream
+from streamfl.fdskl.lab.direct import Party, learn
+from streamfl.fdskl.lab.federation import KernelFederation
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
+from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.wire import VERSION
@@ -33,6 +40,8 @@ __all__ = ["measure"]
 ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, size(40, 1)
 BANDWIDTH, SECRET = 5.0, b"a secret of this benchmark alone"
 SUM_GOAL = 0.5
+# A federation in one process: entities, each predicted and then learnt from with the defaults, and the columns of each party.
+SHOWN, SPLIT, FEDERATION_GOAL = size(6_000, 320), (8, 7, 7), 0.6
 # Of the broker: entities that are learnt from, then those that are counted; columns of a party.
 LEARNT, COUNTED, BROKER_COLUMNS = 256, size(12_000, 480), 16
 
@@ -68,6 +77,7 @@ label = "y"
 
 def measure() -> Iterator[Figure]:
     yield from _masked_sums()
+    yield from _in_one_process()
     yield from _iterations()
     yield from _on_a_broker()
 
@@ -118,6 +128,45 @@ def _masked_sums() -> Iterator[Figure]:
         yield Figure(f"{who}: phases/s a worker", ENTITIES * FEATURES / own, "1/s")
         yield Figure(f"{who}: against the array work alone", alone / own, "x", goal=SUM_GOAL)
         yield Figure(f"{who}: against the array work and the cipher alone", (alone + cipher) / own, "x")
+
+
+def _in_one_process() -> Iterator[Figure]:
+    """Three parties, their workers and the memory bus, beside the same features, predictions and solves in arrays of one table."""
+    names = [f"p{number}" for number in range(len(SPLIT))]
+    columns = [[f"{name}-{number}" for number in range(count)] for name, count in zip(names, SPLIT, strict=True)]
+    whole = np.random.default_rng(0).normal(size=(SHOWN, sum(SPLIT)))
+    labels = (np.sin(2 * whole[:, 0]) + whole[:, 9] * whole[:, 17] > 0).astype(float)
+    inputs = np.split(whole, np.cumsum(SPLIT)[:-1], axis=1)
+    settings = FdsklSettings.model_validate(
+        {
+            "federation": {"name": "bench", "parties": names},
+            "role": {"kind": "fdskl-worker"},
+            "party": {"name": names[0]},
+            "samples": {"topic": "samples", "features": columns[0]},
+            "labels": {"topic": "labels", "label": "y"},
+            "standardisation": {"columns": False},
+        }
+    )
+    learning = settings.learning
+    due = takewhile(lambda end: end < SHOWN, ends_of_iterations(learning.first_block, learning.block_instances))
+    ends = [0, *due, SHOWN]
+    parties = [Party(own, rows, bytes([number]) * 32) for number, (own, rows) in enumerate(zip(columns, inputs, strict=True))]
+    ours, arrays = [], []
+    for _ in range(2):
+        with closing(KernelFederation(settings, inputs, columns, labels)) as federation:
+            began = time.process_time()
+            for begin, end in pairwise(ends):
+                federation.write_samples(range(begin, end))
+                federation.run()
+                federation.write_labels(range(begin, end))
+                federation.run()
+            ours.append(time.process_time() - began)
+        began = time.process_time()
+        learn(parties, 2 * labels - 1, learning, bits=32)
+        arrays.append(time.process_time() - began)
+    who = "fdskl, three parties in one process"
+    yield Figure(f"{who}: processor time of an entity", 1e6 * min(ours) / SHOWN, "us")
+    yield Figure(f"{who}: against the array work alone", min(arrays) / min(ours), "x", goal=FEDERATION_GOAL)
 
 
 def _iterations() -> Iterator[Figure]:

@@ -5,9 +5,6 @@ FDSKL, Algorithm 1, worker l. Its coefficients never leave it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,18 +12,19 @@ from numpy.typing import NDArray
 
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.catch_up import CatchUp
-from streamfl.fdskl.contributions import features_of, opened_outputs
 from streamfl.fdskl.due import Due
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.messages import OUTPUTS, ROUND, Prediction, Revision, Round, Turn
-from streamfl.fdskl.model import Expansion, KernelModel
+from streamfl.fdskl.lifetime import of_no_use
+from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
+from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
-from streamfl.fdskl.rounds import Question, Rounds, fit_together, outputs_of, phases_of
+from streamfl.fdskl.predicting import Predicting
+from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.shared_model import SharedModel
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
@@ -37,21 +35,6 @@ __all__ = ["ActivePartition"]
 
 # Iterations, or rounds, that are begun without looking up: more wait for a tick.
 MOST_TURNS = 64
-
-
-class _PredictionsWanted:
-    """Entities that were asked for together, to be predicted by one version of the model."""
-
-    def __init__(self, active: ActivePartition, expansion: Expansion) -> None:
-        self._active = active
-        self._expansion = expansion
-
-    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        if question.purpose == OUTPUTS:
-            outputs = opened_outputs(total)
-        else:
-            outputs = self._expansion.evaluate(features_of(total, len(question.entities)))
-        self._active.predict(question.entities, outputs, known, self._expansion.version)
 
 
 class ActivePartition:
@@ -71,7 +54,6 @@ class ActivePartition:
         self._partition = partition
         self._figures = figures
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
-        self.forecasts.on_forget = self._forget
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
         self.due = Due(settings, learning, self.labelled, self.model, partition.standardisation, partition.notices)
@@ -83,9 +65,20 @@ class ActivePartition:
         self.shared = SharedModel(settings, active, partition, self.model, self.rounds) if several else None
         self._predicts = settings.own == settings.root
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
-        # Entities that were asked for, and of which a party has new columns since.
-        self._again: set[str] = set()
         self._sends: list[Send] = []
+        self.predicting = Predicting(
+            settings,
+            active,
+            partition,
+            figures,
+            self.model,
+            self.forecasts,
+            self.cache,
+            self.catch_up,
+            self.rounds,
+            self._sends,
+            self._learn_from,
+        )
         self._last_now = 0.0
         self._is_going_on = self._is_behind = False
         partition.sums.collector = self
@@ -95,10 +88,11 @@ class ActivePartition:
     def take_sample(self, entity: str, late: bool, offset: int, now: float) -> None:
         """The party's own columns of an entity came, in the record at ``offset``: it is to be predicted. late: it was learnt from
         with others."""
+        if late:
+            self.predicting.revised(entity)
         if late and entity in self.labelled:
             # Its label was of what it was before.
             self.labelled.forget(entity)
-            self.cache.forget(entity)
             if isinstance(self._iteration, SgdIteration) and entity in self._iteration:
                 # It begins anew without the entity, as it would after a restart.
                 self.rounds.drop(self._iteration)
@@ -106,7 +100,7 @@ class ActivePartition:
             elif self._iteration is not None:
                 self._iteration.revised(entity)
         if self._predicts:
-            self._want(entity, now, offset)
+            self.predicting.want(entity, now, offset)
         elif (found := self.forecasts.get(entity)) is not None and found.label is not None:
             self.labelled.add(entity, found.label)
             self.forecasts.forget(entity)
@@ -141,21 +135,21 @@ class ActivePartition:
     def revise(self, entity: str, now: float) -> None:
         """Some party has new columns of an entity: what was computed of it is of old ones."""
         self.labelled.forget_output(entity)
-        self.cache.forget(entity)
+        self.predicting.revised(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
         if (found := self.forecasts.get(entity)) and self._predicts and self._active.revise and found.label is None:
-            self._want(entity, now)
+            self.predicting.want(entity, now)
 
     def pass_time(self, now: float) -> None:
         """A tick."""
         since = self.forecasts.gathered_since
         if since is not None and since + self._active.linger <= now:
-            self._gather(full_only=False)
+            self.predicting.gather(full_only=False)
         self.forecasts.expire(now)
         self.due.pass_time(now)
         self.catch_up.pass_time(now)
-        self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
+        self.predicting.pass_time()
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
@@ -193,28 +187,10 @@ class ActivePartition:
     def abandoned(self, key: Key) -> None:
         self.rounds.ask_again(key)
 
-    def predict(self, entities: list[str] | Any, outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
-        """Publish predictions of these entities, and learn from those whose label has come."""
-        for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
-            found = self.forecasts.predicted(entity, output, version, parties, self._last_now)
-            if found is None:
-                continue
-            self.catch_up.predicted(entity, self._last_now)
-            self._figures.counts["predictions"] += 1
-            prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
-            content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
-            self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
-            if entity in self._again:
-                self._again.discard(entity)
-                if found.label is None:
-                    self.forecasts.want(entity, self._last_now)
-                    continue
-            if found.label is not None:
-                self._learn_from(entity, found.label)
-
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
         self._last_now = now
+        self.predicting.begin(now)
         self.catch_up.begin(now)
 
     def go_on(self) -> None:
@@ -236,22 +212,18 @@ class ActivePartition:
 
     def take_sends(self) -> list[Send]:
         """What has to go out."""
-        sends, self._sends = self._sends, []
+        sends = self._sends[:]
+        self._sends.clear()
         return sends
 
     # ----
-
-    def _forget(self, entity: str) -> None:
-        """The entity's forecast is gone."""
-        self.catch_up.predicted(entity, self._last_now)
-        self._partition.followed.forget(entity)
 
     def _let_go(self) -> bool:
         """Ask for what need not wait any more of a backlog. Returns whether there was anything."""
         if not self.catch_up.let_go(self._last_now):
             return False
         # They have waited longer than any others do, and no tick comes while much lies unread.
-        self._gather(full_only=False)
+        self.predicting.gather(full_only=False)
         return True
 
     def _learn_from(self, entity: str, label: float) -> None:
@@ -261,6 +233,7 @@ class ActivePartition:
         self.labelled.score(self._figures.score(found.output, label), label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
+        self.cache.label(entity)
         self.forecasts.forget(entity)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
@@ -283,6 +256,8 @@ class ActivePartition:
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.counts["iterations"] += 1
+                if (told := of_no_use(self.labelled.life, self._active.learning.loss)) is not None:
+                    self._partition.notices.say("worse_than_mean", told)
             if isinstance(self._iteration, SharedSgdIteration):
                 assert self.shared is not None
                 self._sends.append(self.shared.end(self._iteration))
@@ -307,52 +282,10 @@ class ActivePartition:
         # Labelled entities may have been forgotten meanwhile, and a distance is of two.
         return self.shared.turns.has_come and (self.due.knows_bandwidth or len(self.labelled) >= 2)
 
-    def _want(self, entity: str, now: float, offset: int | None = None) -> None:
-        """The entity is to be predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
-        if self.forecasts.is_asked_for(entity):
-            self._again.add(entity)
-            return
-        if offset is not None and self.catch_up.holds_back:
-            self.catch_up.hold_back(entity, offset, now)
-        else:
-            self.forecasts.want(entity, now, offset or 0)
-            self._gather(full_only=True)
-
-    def _gather(self, full_only: bool) -> None:
-        """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
-        expansion, width = self.model.snapshot(), self._active.learning.bits // 8
-        features = len(expansion.alphas)
-        most = fit_together(features, width)
-        while self.forecasts.gathered >= (most if full_only else 1):
-            entities = self.forecasts.gather(most)
-            if not features:
-                # f is 0 before anything is learnt, whatever the columns.
-                self.predict(entities, np.zeros(len(entities)), self._known(entities), expansion.version)
-                continue
-            for question in self._outputs_asked(entities, most):
-                self.rounds.want(question)
-
-    def _outputs_asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
-        """Questions for f of these entities by the present version of the model."""
-        expansion, width = self.model.snapshot(), self._active.learning.bits // 8
-        wanted = _PredictionsWanted(self, expansion)
-        if self.shared is None:
-            yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
-            return
-        for question in outputs_of(wanted, entities, expansion, most):
-            yield replace(question, renewed=partial(self._asked_anew, question.entities))
-
-    def _asked_anew(self, entities: Sequence[str]) -> Question:
-        """The version that was asked for may be over by now."""
-        return next(self._outputs_asked(entities, len(entities)))
-
-    def _known(self, entities: list[str]) -> NDArray[np.uint8]:
-        return np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
-
     def _ask(self) -> bool:
         """Announce rounds, as many as may be on their way. Returns whether there were any."""
         partition, settings = self._partition, self._settings
-        if not partition.peers.complete:
+        if not self.rounds.are_waiting or not partition.peers.complete:
             return False
         numbers = partition.peers.numbers
         asked = False

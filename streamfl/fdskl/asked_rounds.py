@@ -8,6 +8,7 @@ from streamfl.fdskl.contributions import numbers_of
 from streamfl.fdskl.messages import (
     CARRIED_BYTES,
     DISTANCES,
+    KNOWN,
     LARGEST_BANDWIDTH,
     MOST_DISTANCES,
     MOST_ENTITIES,
@@ -37,7 +38,7 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
         text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
         raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
-    purposes = (PHASES, DISTANCES, OUTPUTS) if len(settings.actives) > 1 else (PHASES, DISTANCES)
+    purposes = (PHASES, DISTANCES, KNOWN, *((OUTPUTS,) if len(settings.actives) > 1 else ()))
     if message.purpose not in purposes or not message.entities:
         raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
     features = sum(one.count for one in message.ranges)
@@ -48,6 +49,9 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         if not settings.distances:
             text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
             raise PeerError("configuration", f"a round of distances, and {text}")
+    elif message.purpose == KNOWN:
+        if message.ranges:
+            raise PeerError("malformed", f"a round that asks who knows entities asks for {features} features")
     elif not (
         SMALLEST_BANDWIDTH <= message.bandwidth <= LARGEST_BANDWIDTH
         and all(one.count for one in message.ranges)

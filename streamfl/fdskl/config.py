@@ -17,6 +17,8 @@ WORKER = "fdskl-worker"
 # Of noise, in multiples of the norm: less hides nothing, more leaves nothing.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 MOST_FEATURES = 65_536
+# Features that an entity tells in its life, where features_limit is small.
+MOST_TOLD = 16_384
 # The bandwidth is the median of the distances between so many entities, two by two, or more.
 FEWEST_ENTITIES = 32
 
@@ -195,12 +197,16 @@ class StandardisationSection(Section):
 
 
 class InputPrivacySection(Section):
-    """Noise on a party's own columns, before they are projected. It costs accuracy."""
+    """What a party tells of its own columns: noise on them before they are projected, which costs accuracy; how many features."""
 
     input_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """B, to which an entity's standardised columns are shortened; belongs to input_noise."""
     input_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs aggregation.secret_file."""
+
+    features_per_entity: int | None = Field(default=None, ge=1)
+    """So many random features an entity tells of in its whole life, where members have keys. Then its mean stands in, as for one
+    that is not known. At least twice learning.features_limit. Left out: eight times that, or 16,384 if that is more."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> InputPrivacySection:
@@ -229,6 +235,11 @@ class FdsklSettings(VerticalSettings):
     def is_active(self) -> bool:
         """Whether this member knows labels."""
         return self.own_party in self.federation.active_parties
+
+    @property
+    def features_per_entity(self) -> int:
+        """That a party tells."""
+        return self.privacy.features_per_entity or max(MOST_TOLD, 8 * self.learning.features_limit)
 
     @property
     def is_for_study(self) -> bool:
@@ -266,6 +277,11 @@ class FdsklSettings(VerticalSettings):
         if self.is_for_study and not aggregation.study and not self.bus.url.startswith("memory:"):
             raise ValueError(
                 f'aggregation.mask = "{aggregation.mask}" shows what it is to hide: set aggregation.study = true if that is meant'
+            )
+        if self.features_per_entity < 2 * learning.features_limit:
+            raise ValueError(
+                f"privacy.features_per_entity = {self.features_per_entity}: at least twice learning.features_limit = "
+                f"{learning.features_limit} is expected, or no entity is learnt from to the end"
             )
         if learning.solver == "newton" and self.alignment.limit < learning.window:
             raise ValueError(

@@ -7,6 +7,7 @@ mask hides them entirely, and masks are agreed on by each two parties for one ro
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from streamfl.fdskl.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import CHECK_WORDS, masked, paper_mask
-from streamfl.fdskl.messages import DISTANCES, OUTPUTS, Round
+from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
+from streamfl.identity.keys import derive
 from streamfl.privacy.keyed_noise import ROUNDING, noisy
 
 __all__ = [
@@ -38,6 +40,8 @@ DISTANCE_BITS, DISTANCE_STEPS, FARTHEST = 64, 2.0**24, 2.0**30
 # f_l' as a whole number of 2^-40, at most 2^16, so that 64 parties' parts fit into 63 bits with their sign.
 OUTPUT_BITS, OUTPUT_STEPS, LARGEST_PART = 64, 2.0**40, 2.0**16
 SUM = b"sum"
+# Numbers of a pass: what is between the steps stays in the processor's caches.
+BLOCK = 16_384
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,20 @@ class Contributions:
         self._place = place
         self._frequencies: Frequencies | None = None
         self._bandwidth = math.nan
+        self.first_bandwidth: float | None = None
+        """With which features were first asked for; None: they never were."""
 
     def frequencies(self, bandwidth: float) -> Frequencies:
-        """The party's part of the random features of a kernel with this bandwidth."""
+        """The party's part of the random features of a kernel with this bandwidth.
+
+        Private ones of any but the first bandwidth are drawn anew: the same numbers at two scales, with the same offset, would tell
+        how many whole turns there are.
+        """
         if self._frequencies is None or bandwidth != self._bandwidth:
             density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu, self._kernel.share)
             secret = None if self._shared else self._secret
+            if secret is not None and self.first_bandwidth not in (None, bandwidth):
+                secret = derive(secret, b"fdskl bandwidth " + struct.pack("<d", bandwidth))
             self._frequencies = Frequencies(density, self._columns, self._seed, secret, self._parties, self._own, self._root)
             self._bandwidth = bandwidth
         return self._frequencies
@@ -127,6 +139,8 @@ class Contributions:
         """
         if announced.purpose == OUTPUTS:
             numbers = np.rint(rows * OUTPUT_STEPS).astype(np.int64).view(np.uint64)
+        elif announced.purpose == KNOWN:
+            numbers = np.zeros(0, number_type(self._bits))
         elif announced.purpose == DISTANCES:
             numbers = self._distances(self._hidden(announced.entities, rows))
         else:
@@ -182,13 +196,20 @@ def numbers_of(announced: Round, bits: int) -> tuple[int, Any]:
         return len(announced.entities) // 2 + CHECK_WORDS, number_type(DISTANCE_BITS)
     if announced.purpose == OUTPUTS:
         return len(announced.entities) + CHECK_WORDS, number_type(OUTPUT_BITS)
+    if announced.purpose == KNOWN:
+        return CHECK_WORDS, number_type(bits)
     features = sum(one.count for one in announced.ranges)
     return len(announced.entities) * features + CHECK_WORDS, number_type(bits)
 
 
 def features_of(total: NDArray[Any], entities: int) -> NDArray[np.float64]:
     """phi_i(x) = sqrt(2) cos(omega_i' x + b_i)   (FDSKL, eq. 7), (entities, features), of a whole sum of phases."""
-    return np.asarray(math.sqrt(2) * np.cos(from_circle(total).reshape(entities, -1)))
+    features = np.empty(len(total))
+    for start in range(0, len(total), BLOCK):
+        part = features[start : start + BLOCK]
+        np.cos(from_circle(total[start : start + BLOCK]), out=part)
+        part *= math.sqrt(2)
+    return features.reshape(entities, -1)
 
 
 def opened_distances(total: NDArray[Any], laplacian: bool) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ COUNTS = {
     "sums_opened": "Sums over all parties opened, by the active party",
     "sums_received": "Partial sums taken from the parties below",
     "revisions_sent": "Entities whose new columns the active party was told of",
+    "implausible_bandwidths": "Rounds with a bandwidth far from that with which features were first asked for",
+    "spent_entities": "Entities asked for that had told as many features as privacy.features_per_entity: their mean stood in",
     "imputed": "Columns of an entity that were asked for and are not here: their mean stood in",
 }
 ACTIVE_COUNTS = {

@@ -117,15 +117,15 @@ class Iteration(ABC):
         self._labelled = labelled
         self._dropped = dropped
         self._entities = entities
-        self._places = {entity: place for place, entity in enumerate(entities)}
         self._labels = labelled.labels_of(entities)
         self._expansion = model.snapshot()
-        self._left = 0
+        # Of each question that is not answered, where its entities stand.
+        self._rows: dict[Question, NDArray[np.intp]] = {}
         self._revised: set[str] = set()
         self.ended = False
 
     def __contains__(self, entity: str) -> bool:
-        return entity in self._places
+        return entity in self._entities
 
     def revised(self, entity: str) -> None:
         """A party has new columns of the entity: what is computed of it here is not kept."""
@@ -133,18 +133,17 @@ class Iteration(ABC):
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         """Take the answer to a question, and end with the last one."""
-        rows = [self._places[entity] for entity in question.entities]
-        self._take(rows, features_of(total, len(rows)), question, known)
-        self._answer_came()
+        self._take(self._rows[question], features_of(total, len(question.entities)), question, known)
+        self._answer_came(question)
 
-    def _answer_came(self) -> None:
-        self._left -= 1
-        if not self._left:
+    def _answer_came(self, question: Question) -> None:
+        del self._rows[question]
+        if not self._rows:
             self._end()
 
     @abstractmethod
     def _take(
-        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
     ) -> None:
         """Keep the features of these rows."""
 
@@ -152,11 +151,19 @@ class Iteration(ABC):
     def _end(self) -> None:
         """All answers are there."""
 
-    def _asked(self, entities: list[str], ranges: list[FeatureRange]) -> Iterator[Question]:
+    def _asked(self, chosen: NDArray[np.intp], ranges: list[FeatureRange]) -> Iterator[Question]:
+        """Questions for these features of the entities that stand at these places."""
         bandwidth = self._model.bandwidth
         assert bandwidth is not None
-        for question in phases_of(self, entities, ranges, bandwidth, self._learning.bits // 8, MOST_ENTITIES):
-            self._left += 1
+        entities = [self._entities[place] for place in chosen.tolist()]
+        yield from self._noted(chosen, phases_of(self, entities, ranges, bandwidth, self._learning.bits // 8, MOST_ENTITIES))
+
+    def _noted(self, chosen: NDArray[np.intp], questions: Iterator[Question]) -> Iterator[Question]:
+        """The same questions. chosen: where all of their entities stand, in order."""
+        begin = 0
+        for question in questions:
+            self._rows[question] = chosen[begin : begin + len(question.entities)]
+            begin += len(question.entities)
             yield question
 
 
@@ -175,13 +182,13 @@ class SgdIteration(Iteration):
         self._features = np.zeros((len(self._entities), kept + learning.block_features))
 
     def questions(self) -> Iterator[Question]:
-        yield from self._asked(self._entities, [*self._expansion.ranges, self._model.newest])
-        if not self._left:
+        yield from self._asked(np.arange(len(self._entities)), [*self._expansion.ranges, self._model.newest])
+        if not self._rows:
             # All entities were forgotten meanwhile.
             self._end()
 
     def _take(
-        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
     ) -> None:
         self._features[rows] = features
 
@@ -211,14 +218,13 @@ class SharedSgdIteration(SgdIteration):
     def questions(self) -> Iterator[Question]:
         expansion = self._expansion
         self._outputs = np.zeros(len(self._entities))
-        yield from self._asked(self._entities, [self._model.newest])
+        everyone = np.arange(len(self._entities))
+        yield from self._asked(everyone, [self._model.newest])
         if expansion.ranges:
             # Each is of so many that the phases which others ask for then are one round.
             most = fit_together(len(expansion.alphas), self._learning.bits // 8)
-            for question in outputs_of(self, self._entities, expansion, most):
-                self._left += 1
-                yield question
-        if not self._left:
+            yield from self._noted(everyone, outputs_of(self, self._entities, expansion, most))
+        if not self._rows:
             self._end()
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
@@ -226,11 +232,11 @@ class SharedSgdIteration(SgdIteration):
         if question.purpose != OUTPUTS:
             super().answered(question, total, known)
             return
-        self._outputs[[self._places[entity] for entity in question.entities]] = opened_outputs(total)
-        self._answer_came()
+        self._outputs[self._rows[question]] = opened_outputs(total)
+        self._answer_came(question)
 
     def _take(
-        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
     ) -> None:
         self._features[rows, self._model.kept :] = features
 

@@ -141,33 +141,35 @@ class LabelledEntities:
         return entities[max(0, len(entities) - self._counts.fresh) :][:count]
 
     def labels_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
-        return np.array([self._entities[entity].label for entity in entities], np.float64)
+        return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
 
-    def outputs_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
-        """f at the present version of the model, NaN where it is not known, (n,)."""
-        return np.array([self._at(entity)[0] for entity in entities], np.float64)
-
-    def known_of(self, entities: Sequence[str]) -> NDArray[np.uint8]:
-        """Of how many parties' columns each output was made, (n,)."""
-        return np.array([self._at(entity)[1] for entity in entities], np.uint8)
+    def outputs_and_known(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+        """f at the present version of the model, NaN where it is not known, (n,); and of how many parties' columns it was made."""
+        numbers = self._numbers([self._entities[entity] for entity in entities])
+        outputs, known = np.empty(len(numbers)), np.empty(len(numbers), np.uint8)
+        for chunk, rows in self._by_chunk(numbers):
+            places = numbers[rows] % CHUNK
+            outputs[rows], known[rows] = chunk.outputs[places], chunk.known[places]
+        return outputs, known
 
     def put_outputs(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None) -> None:
         """f of these entities; those that are gone meanwhile are passed over. known: None: as before."""
-        parties = [None] * len(entities) if known is None else known.tolist()
-        for entity, output, count in zip(entities, outputs.tolist(), parties, strict=True):
-            if (one := self._entities.get(entity)) is not None:
-                chunk, place = self._place(one.number)
-                chunk.outputs[place] = output
-                if count is not None:
-                    chunk.known[place] = count
-                self._touch(one.number)
+        found = [self._entities.get(entity) for entity in entities]
+        here = np.fromiter((one is not None for one in found), np.bool_, len(found))
+        numbers = self._numbers([one for one in found if one is not None])
+        outputs, parties = outputs[here], None if known is None else known[here]
+        for chunk, rows in self._by_chunk(numbers):
+            places = numbers[rows] % CHUNK
+            chunk.outputs[places] = outputs[rows]
+            if parties is not None:
+                chunk.known[places] = parties[rows]
+            self._touch(int(numbers[rows[0]]))
 
     def forget_outputs_but(self, entities: Sequence[str]) -> None:
         """The model has changed, and only of these f is known."""
         kept = set(entities)
-        for entity in self._entities:
-            if entity not in kept:
-                self.forget_output(entity)
+        for entity in [one for one in self._entities if one not in kept]:
+            self.forget_output(entity)
 
     def forget_output(self, entity: str) -> None:
         """What the model, or a party, knows of the entity is new: f has to be computed again."""
@@ -213,6 +215,16 @@ class LabelledEntities:
     def _at(self, entity: str) -> tuple[float, int]:
         chunk, place = self._place(self._entities[entity].number)
         return float(chunk.outputs[place]), int(chunk.known[place])
+
+    @staticmethod
+    def _numbers(found: Sequence[_Labelled]) -> NDArray[np.int64]:
+        return np.fromiter((one.number for one in found), np.int64, len(found))
+
+    def _by_chunk(self, numbers: NDArray[np.int64]) -> Iterator[tuple[_Chunk, NDArray[np.intp]]]:
+        """Each chunk that has any of these numbers, and which of them."""
+        chunks = numbers // CHUNK
+        for number in np.unique(chunks).tolist():
+            yield self._place(number * CHUNK)[0], np.flatnonzero(chunks == number)
 
     def _place(self, number: int) -> tuple[_Chunk, int]:
         chunk = self._chunks.get(number // CHUNK)

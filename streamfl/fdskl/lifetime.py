@@ -11,10 +11,12 @@ from streamfl.fdskl.losses import MarginLoss
 from streamfl.role import Measurement
 from streamfl.wire import Count
 
-__all__ = ["Lifetime", "measure_lifetimes"]
+__all__ = ["Lifetime", "measure_lifetimes", "of_no_use"]
 
 # A sum stays where it can be remembered and taken back.
 LARGEST = 1e300
+# Labels before which a loss says little.
+FEWEST = 256
 Sum = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
 
@@ -36,6 +38,21 @@ class Lifetime(msgspec.Struct, array_like=True):
         self.loss = min(self.loss + loss, LARGEST)
         self.total = max(-LARGEST, min(self.total + label, LARGEST))
         self.squares = min(self.squares + label * label, LARGEST)
+
+
+def of_no_use(life: Lifetime, what: MarginLoss) -> str | None:
+    """A sentence for the operator where a constant would have lost less than the predictions so far; None where none would, or
+    they are few. what: the loss.
+    """
+    constant = what.of_constant(life.labels, life.total, life.squares)
+    if life.labels < FEWEST or life.loss <= constant:
+        return None
+    return (
+        f"the predictions of {life.labels:,} entities whose label came have lost {life.loss / life.labels:.4g} each, and the mean "
+        f"of these labels would have lost {constant / life.labels:.4g}: so far this model is worse than none. Labels are few for "
+        "so noisy ones: raise learning.regularisation and learning.bandwidth_multiplier, or see whether labels have the keys of "
+        "their samples"
+    )
 
 
 def measure_lifetimes(lives: Iterable[Lifetime], what: MarginLoss) -> Iterator[Measurement]:

@@ -13,6 +13,7 @@ __all__ = [
     "CARRIED_BYTES",
     "DISTANCES",
     "INCARNATION",
+    "KNOWN",
     "LARGEST_BANDWIDTH",
     "MOST_DISTANCES",
     "MOST_ENTITIES",
@@ -39,8 +40,8 @@ __all__ = [
 ANOTHER = "another federation name, seed, list of parties, kernel or aggregation was used"
 
 # What a round asks of each party: phases of features, squared distances between entities, two by two, or with several active
-# parties f_l' of entities.
-PHASES, DISTANCES, OUTPUTS = 0, 1, 2
+# parties f_l' of entities; or nothing but who knows them.
+PHASES, DISTANCES, OUTPUTS, KNOWN = 0, 1, 2, 3
 
 # Of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
 CARRIED_BYTES = ROOM - 16_384
@@ -83,6 +84,7 @@ class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
     incarnations: of every party, in the order of federation.parties; who has another by now does not answer.
     number: grows by one with each round of the active party's incarnation.
     purpose: phases (0), distances (1) or, with several active parties, outputs (2): what each one's coefficients say of an entity.
+        Known (3) asks for no numbers: only how many parties have columns of each entity.
     bandwidth: of the kernel.
     ranges: of the features; with outputs the one of all that are kept, which names the version of the model.
     entities: whose columns; with distances they are taken two by two.

@@ -25,7 +25,7 @@ class NewtonIteration(Iteration):
     While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
     that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
     iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new,
-    all are, and of one that is not in the cache, those of the iteration's blocks.
+    all are, and of one that is not in the cache, those of the iteration's blocks. What an entity was predicted by is in the cache.
     """
 
     def __init__(
@@ -38,8 +38,7 @@ class NewtonIteration(Iteration):
     ) -> None:
         super().__init__(learning, model, labelled, list(labelled), dropped)
         self._cache = cache
-        self._outputs = labelled.outputs_of(self._entities)
-        self._known_before = labelled.known_of(self._entities)
+        self._outputs, self._known_before = labelled.outputs_and_known(self._entities)
         self._known = self._known_before.copy()
         self._blocks, self._replaces = self._plan()
         # Before the first feature f is 0, and nothing needs to be asked to know it.
@@ -49,9 +48,10 @@ class NewtonIteration(Iteration):
         self._needed = [*([model.oldest] if self._replaces else []), *self._blocks]
         self._news = [block for block in self._blocks if block.first >= model.newest.first]
         kept = [block for block in self._needed if block.first < model.newest.first]
-        self._cached = ~self._unknown & cache.has(self._entities, kept)
-        width = len(self._blocks) * learning.block_features
-        self._features = np.zeros((len(self._entities), width), np.float32)
+        self._cached_rows = cache.rows_of(self._entities)
+        self._cached = ~self._unknown & cache.has(self._cached_rows, kept)
+        # One array a block: each is solved for on its own.
+        self._features = [np.zeros((len(self._entities), model.block), np.float32) for _ in self._blocks]
         self._old = np.zeros((len(self._entities), learning.block_features if self._replaces else 0), np.float32)
 
     def _plan(self) -> tuple[list[FeatureRange], bool]:
@@ -74,35 +74,32 @@ class NewtonIteration(Iteration):
             (self._unknown, [*self._expansion.ranges, *self._news]),
         ):
             if ranges:
-                entities = [self._entities[place] for place in np.flatnonzero(chosen).tolist()]
-                yield from self._asked(entities, ranges)
-        if not self._left:
+                yield from self._asked(np.flatnonzero(chosen), ranges)
+        if not self._rows:
             self._end()
 
     def _fill_from_cache(self) -> None:
         rows = np.flatnonzero(self._cached)
         if not len(rows):
             return
-        entities = [self._entities[place] for place in rows.tolist()]
-        for number, block in enumerate(self._blocks):
-            if block.first < self._model.newest.first:
-                self._features[rows, self._part(number)] = self._cache.get(entities, block)
+        there = self._cached_rows[rows]
+        kept = [(number, block) for number, block in enumerate(self._blocks) if block.first < self._model.newest.first]
+        for (number, _), features in zip(kept, self._cache.get(there, [block for _, block in kept]), strict=True):
+            if len(rows) == len(self._entities):
+                self._features[number] = features
+            else:
+                self._features[number][rows] = features
         if self._replaces:
-            self._old[rows] = self._cache.get(entities, self._model.oldest)
-
-    def _part(self, number: int) -> slice:
-        """Where the n-th block stands."""
-        size = self._model.block
-        return slice(number * size, (number + 1) * size)
+            (self._old[rows],) = self._cache.get(there, [self._model.oldest])
 
     def _take(
-        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+        self, rows: NDArray[np.intp], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
     ) -> None:
         self._known[rows] = known
         small = features.astype(np.float32)
         for number, block in enumerate(self._blocks):
             if (columns := columns_of(question.ranges, block)) is not None:
-                self._features[rows, self._part(number)] = small[:, columns]
+                self._features[number][rows] = small[:, columns]
         if self._replaces and (columns := columns_of(question.ranges, self._model.oldest)) is not None:
             self._old[rows] = small[:, columns]
         if self._unknown[rows[0]]:
@@ -121,8 +118,8 @@ class NewtonIteration(Iteration):
         if self._replaces:
             outputs = outputs - self._old[whole] @ model.alphas(model.oldest)
             model.drop_oldest()
-        for number, block in enumerate(self._blocks):
-            features = self._features[whole, self._part(number)]
+        for block, all_features in zip(self._blocks, self._features, strict=True):
+            features = all_features if len(labels) == len(whole) else all_features[whole]
             alphas = model.alphas(block)
             step = solve_block(features, outputs, labels, alphas, model.limit, regularisation, learning.loss)
             outputs = outputs + features @ step.astype(np.float32)
@@ -132,7 +129,7 @@ class NewtonIteration(Iteration):
         kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
         self._labelled.put_outputs(kept, outputs, self._known[whole])
         self._labelled.forget_outputs_but(kept)
-        self._cache.keep_only(list(self._labelled))
+        self._cache.keep_only(self._labelled)
         for entity in self._revised:
             self._labelled.forget_output(entity)
             self._cache.forget(entity)

@@ -9,21 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.fdskl.messages import FeatureRange
 from streamfl.moments import overdue, set_back
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.restored import Time, check_name, check_within
-from streamfl.wire import decode_array
+from streamfl.wire import Count, decode_array
 
 __all__ = ["OwnColumns"]
 
 
-
 class _Entity(msgspec.Struct, array_like=True, gc=False):
-    """since: when they came. columns: raw numbers; none: it was asked for and has not come. asked: whether it was."""
+    """What is known of an entity.
+
+    since: when its columns came. columns: raw numbers; none: it was asked for and has not come. asked: whether it was.
+    features: how many it has told of, whatever its columns were. first, end: the last of these begin at ``first``, before ``end``.
+    """
 
     since: Time
     columns: bytes
     asked: bool
+    # Last, so that a release that does not know of them takes the rest.
+    features: Count = 0
+    first: Count = 0
+    end: Count = 0
+
+    def tell(self, one: FeatureRange) -> None:
+        """It tells of these features, some of which may be told already; what is far from the last ones counts in full."""
+        end = one.first + one.count
+        if one.first > self.end or end < self.first:
+            self.features += one.count
+            self.first, self.end = one.first, end
+            return
+        self.features += max(0, self.first - one.first) + max(0, end - self.end)
+        self.first, self.end = min(self.first, one.first), max(self.end, end)
 
 
 class OwnColumns:
@@ -33,14 +51,26 @@ class OwnColumns:
     count: columns of an entity.
     expiry: seconds after its columns came that an entity is forgotten.
     limit: so many at most; the oldest gives way.
+    features: so many an entity may tell in its life; None: no matter how many.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
     """
 
-    def __init__(self, parts: ChangedParts, count: int, expiry: float, limit: int, forgotten: dict[str, int]) -> None:
+    def __init__(
+        self,
+        parts: ChangedParts,
+        count: int,
+        expiry: float,
+        limit: int,
+        forgotten: dict[str, int],
+        features: int | None = None,
+    ) -> None:
         self._parts = parts
         self._count = count
         self._expiry = expiry
         self._limit = limit
+        self._features = features
+        # Told features are remembered when so many more are told: at each round it would be a record an entity.
+        self._step = max(1, (features or 1) // 8)
         self._forgotten = forgotten
         self._entities: dict[str, _Entity] = {}
         self._in_order = True
@@ -53,6 +83,11 @@ class OwnColumns:
         found = self._entities.get(entity)
         return found is not None and bool(found.columns)
 
+    def is_spent(self, entity: str) -> bool:
+        """Whether it has told as many features as it may."""
+        found = self._entities.get(entity)
+        return found is not None and self._features is not None and found.features >= self._features
+
     @property
     def wake_at(self) -> float | None:
         """When the oldest expires."""
@@ -63,17 +98,22 @@ class OwnColumns:
         """Columns of an entity came. Returns whether others have had to do without them, or with others."""
         found = self._entities.pop(entity, None)
         late = found is not None and found.asked and found.columns != columns
-        self._entities[entity] = kept = _Entity(now, columns, found is not None and found.asked and not late)
+        kept = _Entity(now, columns, False) if found is None else found
+        kept.since, kept.columns, kept.asked = now, columns, kept.asked and not late
+        self._entities[entity] = kept
         self._parts.remember(b"entity/" + entity.encode(), kept)
         self._make_room()
         return late
 
-    def ask(self, entity: str, now: float) -> None:
-        """The entity's columns went into a sum, or their mean did."""
+    def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = ()) -> None:
+        """The entity's columns went into a sum, or their mean did. told: of these features."""
         found = self._entities.get(entity)
         if found is None:
-            found = self._entities[entity] = _Entity(now, b"", True)
-        elif found.asked:
+            found = self._entities[entity] = _Entity(now, b"", False)
+        before = found.features // self._step
+        for one in told:
+            found.tell(one)
+        if found.asked and found.features // self._step == before:
             return
         found.asked = True
         self._parts.remember(b"entity/" + entity.encode(), found)

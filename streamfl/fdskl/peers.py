@@ -66,13 +66,19 @@ class Peers:
         self._entropy = entropy
         self.incarnation = OwnIncarnation(entropy())
         self._told = _Told()
+        # Incarnations of all parties, found when they are first asked for; none: a party was never heard of, or two say the same.
+        self._present: list[int] | None = None
         # Since when somebody takes another life for the present one.
         self.mistaken_since: float | None = None
 
     @property
     def complete(self) -> bool:
         """Whether every other party has said how to reach it, and no two say the same: then one of them is not who it says."""
-        return not self.missing and len(set(self.numbers)) == len(self._names)
+        if self._present is None:
+            self._present = [] if self.missing else self.numbers
+            if len(set(self._present)) < len(self._names):
+                self._present = []
+        return bool(self._present)
 
     @property
     def missing(self) -> list[str]:
@@ -139,6 +145,7 @@ class Peers:
         for gone in peer.lives[:-MOST_LIVES]:
             self._secrets.pop((party, gone.number), None)
         peer.lives = peer.lives[-MOST_LIVES:]
+        self._present = None
         note(peer.tellings, message.number, message.telling)
         self._parts.remember(KEY + b"%d" % party, peer)
         return True
@@ -185,6 +192,7 @@ class Peers:
         """Take another life, for it is not known any more what this one has answered."""
         self.incarnation = OwnIncarnation(self._entropy())
         self._secrets.clear()
+        self._present = None
 
     def restore(self, name: bytes, value: bytes) -> None:
         party = int(name)
@@ -194,6 +202,7 @@ class Peers:
         if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
             raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer
+        self._present = None
 
     def restore_told(self, value: bytes) -> None:
         self._told = msgspec.msgpack.decode(value, type=_Told)

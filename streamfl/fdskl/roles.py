@@ -121,6 +121,8 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         first_entities=settings.standardisation.first_entities,
         auto=settings.standardisation.transform == "auto",
         noise=_noise(settings, given),
+        # What it asks of itself tells nobody anything.
+        features_per_entity=None if settings.is_open or federation.active_parties == [name] else settings.features_per_entity,
         entropy=lambda: os.urandom(32),
         carry=carried(settings.predictions) if name == federation.active_party else carried_nothing,
     )
@@ -349,6 +351,7 @@ _MAY_CHANGE = {
     "standardisation.first_entities",
     "privacy.input_norm",
     "privacy.input_noise",
+    "privacy.features_per_entity",
     "samples.keyed_by_entity",
     "samples.format",
     "labels.format",

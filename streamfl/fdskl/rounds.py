@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.contributions import OUTPUT_BITS
-from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
+from streamfl.fdskl.messages import CARRIED_BYTES, KNOWN, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
 from streamfl.fdskl.model import Expansion
 
-__all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of"]
+__all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of", "who_knows"]
 
 # An entity's name is up to four bytes a character, and has a header.
 NAME_HEADER = 5
@@ -32,7 +32,7 @@ class Question:
     """What one round asks.
 
     wanting: who wants to know.
-    renewed: what is asked instead where the round came to nothing; None: the same.
+    renewed: what is asked instead where the round came to nothing, if anything; None: the same.
     """
 
     wanting: Wanting
@@ -40,7 +40,7 @@ class Question:
     ranges: Sequence[FeatureRange]
     entities: Sequence[str]
     bandwidth: float = 1.0
-    renewed: Callable[[], Question] | None = None
+    renewed: Callable[[], Question | None] | None = None
 
 
 class Rounds:
@@ -65,6 +65,11 @@ class Rounds:
         """Whether anything is wanted."""
         return bool(self._waiting or self._outputs or self._asked)
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether any were not asked yet."""
+        return bool(self._waiting or self._outputs)
+
     def want(self, question: Question) -> None:
         self._queue(question).append(question)
 
@@ -85,8 +90,9 @@ class Rounds:
     def ask_again(self, key: tuple[int, int]) -> None:
         """A round came to nothing: its question waits again, before all others."""
         if (question := self._asked.pop(key, None)) is not None:
-            question = question if question.renewed is None else question.renewed()
-            self._queue(question).appendleft(question)
+            again = question if question.renewed is None else question.renewed()
+            if again is not None:
+                self._queue(again).appendleft(again)
 
     def drop(self, wanting: Wanting) -> None:
         """Nobody wants to know this any more: what waits is not asked, and what was asked is not asked again."""
@@ -130,6 +136,12 @@ def phases_of(
     numbers = sum(one.count for one in ranges)
     for part in cut(entities, numbers, width, most):
         yield Question(wanting, PHASES, ranges, part, bandwidth)
+
+
+def who_knows(wanting: Wanting, entities: Sequence[str], most: int) -> Iterator[Question]:
+    """Questions of how many parties have columns of these entities."""
+    for part in cut(entities, 1, 1, most):
+        yield Question(wanting, KNOWN, [], part)
 
 
 def outputs_of(wanting: Wanting, entities: Sequence[str], expansion: Expansion, most: int) -> Iterator[Question]:

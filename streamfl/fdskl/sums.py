@@ -12,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.asked_rounds import asked_by
-from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of
+from streamfl.fdskl.contributions import LARGEST_PART
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
-from streamfl.fdskl.masks import CHECK_WORDS, checked
+from streamfl.fdskl.masks import checked
 from streamfl.fdskl.messages import (
-    DISTANCES,
+    KNOWN,
     OUTPUTS,
     PARTIAL_SUM,
     PartialSum,
     Round,
     identity_of,
 )
-from streamfl.fdskl.own_columns import OwnColumns
+from streamfl.fdskl.own_part import OFF, OwnPart
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
-from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
@@ -38,8 +37,6 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Rounds that are under way at a party, in multiples of those that the active one lets be.
 PENDING = 4
-# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
-OFF = SUM + 1
 TOO_LARGE = (
     f"a round is not answered, for this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
     "learning.step or a larger learning.regularisation"
@@ -74,7 +71,7 @@ class Sums:
 
     settings: of the party.
     partition: its number.
-    peers, columns, standardisation, secret: the owners of what goes into a sum.
+    peers, own_part, standardisation: the owners of what goes into a sum.
     sends: where messages are put that have to go out.
     figures, notices: for the operator.
     """
@@ -84,9 +81,8 @@ class Sums:
         settings: WorkerSettings,
         partition: int,
         peers: Peers,
-        columns: OwnColumns,
+        own_part: OwnPart,
         standardisation: Standardisation,
-        secret: Secret,
         sends: list[Send],
         figures: WorkerFigures,
         notices: Notices,
@@ -94,9 +90,8 @@ class Sums:
         self._settings = settings
         self._partition = partition
         self._peers = peers
-        self._columns = columns
+        self.own_part = own_part
         self._standardisation = standardisation
-        self._secret = secret
         self._sends = sends
         self._figures = figures
         self._notices = notices
@@ -106,9 +101,10 @@ class Sums:
         self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
-        self._contributions: Contributions | None = None
         self._heard = HeardRounds()
         self._last_now = 0.0
+        # Before the last sample.
+        self._scale_was_known = False
 
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
@@ -117,8 +113,10 @@ class Sums:
     def columns_came(self, entity: str) -> None:
         """Rounds may have waited for an entity's own columns, or for so many entities."""
         for key, pending in self.pending.waiting():
-            pending.missing.discard(entity)
-            self._answer_if_possible(key, pending)
+            if entity in pending.missing or not self._scale_was_known:
+                pending.missing.discard(entity)
+                self._answer_if_possible(key, pending)
+        self._scale_was_known = self._standardisation.frozen
 
     def party_began(self, party: int, number: int) -> None:
         """A party says that a life of it has begun that is not the one it had: what names another one comes to nothing."""
@@ -139,6 +137,8 @@ class Sums:
         """An active party asks for a sum. PeerError for what cannot be asked."""
         settings = self._settings
         root = asked_by(message, settings)
+        if root != settings.own:
+            self.own_part.answered.check(message)
         key = message.incarnations[root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
             self._figures.ignored["old_incarnation"] += 1
@@ -159,7 +159,7 @@ class Sums:
         pending.total = SUM + STAGES * settings.actives.index(root)
         pending.announced = message
         pending.identity = identity
-        pending.missing = {entity for entity in message.entities if not self._columns.knows(entity)}
+        pending.missing = self.own_part.missing_of(message.entities)
         early, pending.early = pending.early, []
         for one in early:
             try:
@@ -200,18 +200,20 @@ class Sums:
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that have not come, and give up what has waited too long."""
         settings = self._settings
-        if self._standardisation.frozen:
-            for key, pending in self.pending.waiting():
-                self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
-        elif (at := self._freezes_at) is not None and at <= now:
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+        if (at := self._freezes_at) is not None and at <= now:
             # Answers come with a later commit. One that got out, of moments that a crash forgets, would be learnt from.
             self._standardisation.freeze()
         self.pending.expire(settings.round_seconds, now)
 
     @property
     def _freezes_at(self) -> float | None:
-        """When fewer entities than are wanted have to do, for a round waits."""
-        oldest = min((pending.since for key, pending in self.pending.waiting() if self._may_answer(key, pending)), default=None)
+        """When fewer entities than are wanted have to do, for a round waits for the columns' scale."""
+        if self._standardisation.frozen:
+            return None
+        waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
+        oldest = min((pending.since for pending in waiting if not self._knows_scale(pending)), default=None)
         until = self._standardisation.waits_until
         return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
 
@@ -219,19 +221,12 @@ class Sums:
     def wake_at(self) -> float | None:
         settings, oldest = self._settings, self.pending.oldest
         times = [] if oldest is None else [oldest + settings.round_seconds]
-        if self._standardisation.frozen:
-            waiting = [pending for key, pending in self.pending.waiting() if self._may_answer(key, pending)]
-            times += [pending.since + (settings.reply_seconds if pending.missing else 0.0) for pending in waiting]
-        elif (at := self._freezes_at) is not None:
+        for key, pending in self.pending.waiting():
+            if self._may_answer(key, pending) and self._knows_scale(pending):
+                times.append(pending.since + (settings.reply_seconds if pending.missing else 0.0))
+        if (at := self._freezes_at) is not None:
             times.append(at)
         return min(times, default=None)
-
-    @property
-    def contributions(self) -> Contributions:
-        """This party's part of sums, by its secret."""
-        if self._contributions is None:
-            self._contributions = self._settings.contributions(self._secret.value, self._partition)
-        return self._contributions
 
     def party_of(self, name: str) -> int:
         """A party's number. PeerError for a name that no other party has."""
@@ -248,63 +243,34 @@ class Sums:
             return False
         return announced.purpose != OUTPUTS or self.outputs is None or self.outputs.has(key)
 
+    def _knows_scale(self, pending: PendingSum) -> bool:
+        """Whether the columns' scale is known, or no column goes into the round's sum."""
+        return self._standardisation.frozen or (pending.announced is not None and pending.announced.purpose == KNOWN)
+
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Put the own part in, if its columns are here; whatever: or their mean."""
         if not self._may_answer(key, pending):
             return
-        if not self._standardisation.frozen or (pending.missing and not whatever):
+        if not self._knows_scale(pending) or (pending.missing and not whatever):
             return
-        if self._put_own_part(key, pending):
-            self._go_on(key, pending)
-
-    def _put_own_part(self, key: Key, pending: PendingSum) -> bool:
-        """Returns False where it is too large to be sent."""
-        announced, settings = pending.announced, self._settings
-        assert announced is not None
-        rows, known = self._columns.rows(announced.entities)
-        standardised = self._standardisation.apply(rows, known)
-        for entity in announced.entities:
-            self._columns.ask(entity, self._last_now)
-        if announced.purpose == OUTPUTS:
+        assert pending.announced is not None
+        outputs = None
+        if pending.announced.purpose == OUTPUTS:
+            outputs = np.zeros(len(pending.announced.entities))
             found = None if self.outputs is None else self.outputs.drop(key)
-            standardised = np.zeros(len(known)) if found is None else found
-            if not (np.abs(standardised) <= LARGEST_PART).all():
+            if found is not None:
+                outputs = found
+            if not (np.abs(outputs) <= LARGEST_PART).all():
                 # Whoever asks gives the round up when its time is over, and not at once: it would come again at once.
                 self._notices.say("range", TOO_LARGE)
-                return False
-        else:
-            self._figures.counts["imputed"] += int((~known).sum())
-        parts = self.contributions
-        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)
-        pending.answered = True
-        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
-        for stage in self._stages(pending):
-            if stage != pending.total and stage != OFF + settings.own:
-                masks = parts.own_masks(announced, stage - OFF)
-                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
-        return True
-
-    def _stages(self, pending: PendingSum) -> list[int]:
-        """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
-        announced = pending.announced
-        assert announced is not None
-        if self._settings.mask != "paper" or announced.purpose == DISTANCES or len(self._settings.parties) == 1:
-            return [pending.total]
-        return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
-
-    def _size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
-        """How many numbers a sum of this stage has, and of which type."""
-        announced = pending.announced
-        assert announced is not None
-        count, dtype = numbers_of(announced, self._settings.bits)
-        if stage == pending.total:
-            return count, dtype
-        return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype
+                return
+        self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
+        self._go_on(key, pending)
 
     def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
-        if message.stage not in self._stages(pending):
+        if message.stage not in self.own_part.stages(pending):
             raise PeerError("topology", f"a sum of stage {message.stage}, which the round does not have")
-        size, dtype = self._size(pending, message.stage)
+        size, dtype = self.own_part.size(pending, message.stage)
         if self.pending.add(pending, self.party_of(message.sender), message, size, dtype):
             self._figures.counts["sums_received"] += 1
         else:
@@ -314,7 +280,7 @@ class Sums:
         """Send on what is whole; at the party that asked, open the sum when all of it is."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
-        stages = [stage for stage in self._stages(pending) if stage != OFF + self._settings.own]
+        stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._settings.own]
         if self._settings.own == self.pending.root_of(pending):
             if all(self.pending.is_whole(pending, stage) for stage in stages):
                 self._open(key, pending, stages)
@@ -362,7 +328,7 @@ class Sums:
             return
         for stage in stages:
             if stage != pending.total and (masks := pending.stage(stage).values) is not None:
-                own = self.contributions.owners(pending.announced) == stage - OFF
+                own = self.own_part.contributions.owners(pending.announced) == stage - OFF
                 total = total.reshape(len(pending.announced.entities), -1).copy()
                 total[:, own] -= masks[: int(own.sum())]
         self._figures.counts["sums_opened"] += 1

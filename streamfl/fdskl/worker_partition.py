@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
+from streamfl.fdskl.answered import Answered
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
 from streamfl.fdskl.own_columns import OwnColumns
+from streamfl.fdskl.own_part import OwnPart
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
@@ -50,7 +52,9 @@ class WorkerPartition:
         self.parts = ChangedParts()
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
-        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten)
+        most = settings.features_per_entity
+        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten, most)
+        self.answered = Answered(self.parts, not settings.is_open, figures, notices)
         self.standardisation = Standardisation(
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
@@ -63,9 +67,8 @@ class WorkerPartition:
             settings,
             partition,
             self.peers,
-            self.columns,
+            OwnPart(settings, partition, self.columns, self.standardisation, self.secret, self.answered, figures),
             self.standardisation,
-            self.secret,
             self._sends,
             figures,
             notices,
@@ -195,6 +198,8 @@ class WorkerPartition:
             self.standardisation.restore(value)
         elif key == b"secret":
             self.secret.restore(value)
+        elif key == b"answered":
+            self.answered.restore(value)
         elif key == b"told":
             self.peers.restore_told(value)
         elif key == b"life":

@@ -16,6 +16,7 @@ __all__ = ["WorkerSettings"]
 class WorkerSettings:
     """What is the same in all partitions of a party. See :class:`~streamfl.fdskl.worker.FdsklWorker`.
 
+    features_per_entity: that a party tells; None: no matter how many, for where members have no keys a stranger may have asked.
     carry: at the party that predicts, of a sample's record the headers that its prediction gets.
     """
 
@@ -45,6 +46,7 @@ class WorkerSettings:
     first_entities: int
     auto: bool
     noise: InputNoise | None
+    features_per_entity: int | None
     entropy: Callable[[], bytes]
     carry: Carry = carried_nothing
 

@@ -16,6 +16,8 @@ class Backlog:
     def __init__(self, role: Role, max_records: int) -> None:
         self._any_role = role
         self._role = role if isinstance(role, CatchesUp) else None
+        # Once: to compare a role with a protocol takes longer than to ask it.
+        self._waits = role if isinstance(role, Waits) else None
         self._max_records = max_records
 
     @property
@@ -32,7 +34,7 @@ class Backlog:
     @property
     def told(self) -> str | None:
         """What the role waits for or works off, in a sentence; None: nothing."""
-        return self._any_role.backlog if isinstance(self._any_role, Waits) else None
+        return None if self._waits is None else self._waits.backlog
 
     def tell(self, session: Session) -> None:
         """Tell the role how many records lie behind those that were polled, by partition, all inputs together."""

@@ -76,7 +76,8 @@ def _inputs(plan: Plan, number: int) -> list[list[float]]:
 def members(plan: Plan) -> dict[str, Member]:
     """Each party, of which partitions can move at one at least."""
     members = {}
-    for party in PARTIES:
+    # In the order of an upgrade.
+    for party in (*OTHERS, ACTIVE):
         text = SECTIONS.format(name=FEDERATION, seed=plan.seed, party=party, solver=plan.mode)
         members[party] = Member(text + (LABEL if party == ACTIVE else ""), 2 if party == ACTIVE and plan.nodes > 1 else 1)
     return members

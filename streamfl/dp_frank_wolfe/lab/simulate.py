@@ -14,6 +14,7 @@ from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
@@ -23,6 +24,7 @@ __all__ = ["fit_rows", "simulate"]
 
 LABORATORY = "not private, laboratory only"
 DRAWS = 5
+USELESS = "Its noise is too much for so few rows: take more of them or a larger privacy.epsilon, or the best party alone"
 
 
 class _Members(DPFrankWolfeSettings):
@@ -65,6 +67,10 @@ def simulate(
             trace=asked.trace,
             watch=work,
         )
+    if outcome.r2 is not None:
+        # R^2 is 1 less this, and the labels' mean has 1.
+        error = 1 - math.fsum(outcome.r2_draws) / len(outcome.r2_draws)
+        say_where_useless([(f"{outcome.summary()['r2_of']}, 1 - R^2", error, 1.0)], USELESS)
     return Report(
         f"Sparse model of {asked.data}",
         fit_rows(outcome),

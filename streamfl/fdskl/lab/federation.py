@@ -203,7 +203,7 @@ class KernelFederation:
             return outputs
         ranges = [(one.first, one.count) for one in expansion.ranges]
         rows = self.standardised(inputs, absent)
-        drawn = [role.partition(0).sums.contributions.frequencies(expansion.bandwidth) for role in self.roles.values()]
+        drawn = [role.partition(0).sums.own_part.contributions.frequencies(expansion.bandwidth) for role in self.roles.values()]
         for part in _parts(count, max(1, EVALUATED // len(expansion.alphas))):
             phases: Any = sum(one.partial_phases(own[part], ranges) for one, own in zip(drawn, rows, strict=True))
             outputs[part] = expansion.evaluate(np.sqrt(2.0) * np.cos(phases))

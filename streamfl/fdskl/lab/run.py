@@ -20,6 +20,7 @@ from streamfl.fdskl.topology import hops
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.role import DataError
 from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.baseline import running_mean_loss, running_means
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 
 __all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
@@ -34,9 +35,10 @@ FOR_EVER = 1e12
 class KernelOutcome:
     """How a federation ended.
 
-    final: on the test entities. constant_loss: there, of the best constant in hindsight.
-    absent: as final, when the party of this name knows none of them. progressive: of the last
-    prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
+    final: on the test entities. constant_loss: there, of the best constant in hindsight. absent: as final, when the party of this
+    name knows none of them. progressive: of the last prediction of each entity that came before it was learnt from, None in epochs.
+    running_mean_loss: of what the labels before each say alone, where these have their loss. history: on the test entities, over
+    virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
     parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
     bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for. regret: summed loss of the
@@ -49,6 +51,7 @@ class KernelOutcome:
     seconds: float
     final: VerticalFigures
     constant_loss: float
+    running_mean_loss: float | None
     absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
     regret: float | None
@@ -73,6 +76,7 @@ class KernelOutcome:
             "test_entities": self.test_entities,
             **_measures(self.final),
             "constant_loss": self.constant_loss,
+            "running_mean_loss": self.running_mean_loss,
             "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
             "regret": self.regret,
@@ -166,6 +170,7 @@ def run_kernel(
             seconds=federation.seconds,
             final=final,
             constant_loss=_of_constant(test_labels, loss) / max(1, table.test),
+            running_mean_loss=_of_running_mean(labels, loss) if epochs is None else None,
             absent={name: look(name) for name in names} if len(names) > 1 else {},
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
             regret=_regret(federation, inputs, labels, loss) if epochs is None and not interrupted else None,
@@ -319,6 +324,14 @@ def _regret(
     final = federation.evaluate([own[entities] for own in inputs])
     best = float(chosen.value(final, known).sum())
     return float(chosen.value(outputs, known).sum()) - min(best, _of_constant(labels[entities], loss))
+
+
+def _of_running_mean(labels: NDArray[np.float64], loss: str) -> float:
+    """Mean loss of what the labels before each say alone."""
+    if loss != "smooth-hinge":
+        return running_mean_loss(labels, 1 if loss == "square" else 2)
+    outputs = 2 * running_means(labels, 2)[:, 1] - 1
+    return float(loss_named(loss).value(outputs, 2 * labels - 1).mean())
 
 
 def _of_constant(labels: NDArray[np.float64], loss: str) -> float:

@@ -12,6 +12,7 @@ from streamfl.fdskl.config import FEWEST_ENTITIES, WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.progress import progress
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
@@ -24,6 +25,12 @@ from streamfl.simulation.vertical import (
 )
 
 __all__ = ["kernel_rows", "simulate"]
+
+
+USELESS = (
+    "Rows are few for so noisy labels: raise learning.regularisation and learning.bandwidth_multiplier, and learn of more rows or "
+    "in more passes"
+)
 
 
 class _Members(FdsklSettings):
@@ -126,12 +133,11 @@ def _tell(outcome: KernelOutcome) -> None:
             f"learning.first_instances and learning.block_instances = {learning.block_instances:,}, and at least "
             f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
         )
-    elif outcome.final.loss > outcome.constant_loss:
-        say(
-            f"the loss of the test entities, {outcome.final.loss:.4g}, is above that of a constant, {outcome.constant_loss:.4g}: "
-            "this model is worse than none. Rows are few for so noisy labels: raise learning.regularisation and "
-            "learning.bandwidth_multiplier"
-        )
+    else:
+        measured = [("the test entities", outcome.final.loss, outcome.constant_loss)]
+        if outcome.progressive is not None and outcome.running_mean_loss is not None:
+            measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
+        say_where_useless(measured, USELESS)
     if forgotten["displaced"]:
         say(
             f"{forgotten['displaced']:,} entities gave way to others before they were learnt from: raise alignment.limit = "

@@ -50,7 +50,7 @@ def trace_of(
         arrays[f"inputs/{name}"] = own
         if not last:
             continue
-        drawn = role.partition(0).sums.contributions.frequencies(expansion.bandwidth)
+        drawn = role.partition(0).sums.own_part.contributions.frequencies(expansion.bandwidth)
         arrays[f"frequencies/{name}"] = drawn.frequencies(0, last)
         arrays["owners"] = drawn.owners(0, last)
         phases += drawn.offsets(0, last)

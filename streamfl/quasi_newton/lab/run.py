@@ -22,6 +22,7 @@ from streamfl.quasi_newton.lab.trace import Recorder, Rows, prepared
 from streamfl.quasi_newton.scorecard import fit_calibration
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.baseline import mean_loss
 from streamfl.simulation.vertical import VerticalTable
 
 __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run_curvature"]
@@ -53,8 +54,8 @@ class CurvatureOutcome:
     """How a training ended.
 
     entities: that were learnt from. held_out: that the guest never learns from. waiting: that filled no batch. final: on the test
-    entities. alone: the same of the guest's columns alone, None where its arithmetic left the bounds. history: by epoch, virtual
-    seconds, training loss and test figures.
+    entities. alone: the same of the guest's columns alone, None where its arithmetic left the bounds. constant_loss: log loss there
+    of the labels' own shares. history: by epoch, virtual seconds, training loss and test figures.
     pairs: offered and kept. parties: by name, columns that are learnt from, columns left out, rows muted, ciphertexts, bytes sent.
     traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the process. trace: arrays by name.
     """
@@ -66,6 +67,7 @@ class CurvatureOutcome:
     test_entities: int
     batches: int
     final: CurvatureFigures
+    constant_loss: float
     alone: CurvatureFigures | None
     history: list[dict[str, float | None]]
     iterations: int
@@ -84,6 +86,7 @@ class CurvatureOutcome:
         encrypted = encryption.precision == "paillier"
         return {
             **asdict(self.final),
+            "constant_loss": self.constant_loss,
             "epochs": len(self.history),
             "iterations": self.iterations,
             "ciphertexts": sum(own["ciphertexts"] for own in self.parties.values()),
@@ -178,6 +181,7 @@ def run_curvature(
             test_entities=table.test,
             batches=len(batches_of),
             final=found[-1],
+            constant_loss=mean_loss(table.labels[count:], 2),
             alone=_alone(settings, rows[guest], recorder.weights[guest][0], signs, batches_of, count),
             history=[
                 {"seconds": at, "training_loss": loss, **asdict(one)}

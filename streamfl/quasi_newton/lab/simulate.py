@@ -13,6 +13,7 @@ from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.commands import Precision
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import check_delay
@@ -21,6 +22,9 @@ from streamfl.simulation.vertical import checked_options, deal_table, labels_as_
 __all__ = ["curvature_rows", "simulate"]
 
 MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
+
+
+USELESS = "Where its AUC is near 0.5 too, these columns say nothing of the label: learn of more rows, or of other columns"
 
 
 class _Members(QuasiNewtonSettings):
@@ -103,6 +107,7 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
 
 def _tell(outcome: CurvatureOutcome) -> None:
     """What a user would wonder about."""
+    say_where_useless([("the test entities", outcome.final.loss, outcome.constant_loss)], USELESS)
     left_out = {name: own["columns_left_out"] for name, own in outcome.parties.items() if own["columns_left_out"]}
     if left_out:
         told = ", ".join(f"{name} {count}" for name, count in left_out.items())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.worker import Worker
+from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
@@ -38,8 +39,10 @@ class VerticalOutcome:
 
     final: on the test entities, with embeddings as they are. noisy: with the noise of [privacy], None without. absent: as final,
     when the party of this name shows none of them. progressive: of the last prediction of each entity that came before it was
-    learnt from, None in epochs. history: on the test entities, over virtual time. parties: by name, its figures. forgotten: how
-    many entities the coordinator forgot, by reason. trace: arrays by name, if they were asked for.
+    learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight. running_mean_loss: of what
+    the labels before each say alone, where progressive predictions have their loss. history: on the test entities, over virtual
+    time. parties: by name, its figures. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, if
+    they were asked for.
     """
 
     settings: VaflSettings
@@ -50,6 +53,8 @@ class VerticalOutcome:
     noisy: VerticalFigures | None
     absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
+    constant_loss: float
+    running_mean_loss: float | None
     history: list[VerticalFigures]
     parties: dict[str, dict[str, float]]
     traffic: dict[str, int]
@@ -74,6 +79,8 @@ class VerticalOutcome:
             "noisy": None if self.noisy is None else _measures(self.noisy),
             "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
+            "constant_loss": self.constant_loss,
+            "running_mean_loss": self.running_mean_loss,
             "virtual_seconds": self.seconds,
             "uploads": self.traffic["uploads"],
             "uplink_bytes": self.traffic["upload_bytes"],
@@ -186,6 +193,7 @@ def run_vertical(
         mus = [one["mu"] for one in parties.values() if "mu" in one]
         released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
         head = federation.coordinator_worker
+        classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
         return VerticalOutcome(
             settings=settings,
             entities=count,
@@ -195,6 +203,8 @@ def run_vertical(
             noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
             absent=federation.evaluate_absent(test_inputs, test_labels),
             progressive=_progressive(federation, labels) if epochs is None else None,
+            constant_loss=mean_loss(test_labels, classes),
+            running_mean_loss=running_mean_loss(labels, classes) if epochs is None else None,
             history=history,
             parties=parties,
             traffic=federation.traffic(),

@@ -14,6 +14,7 @@ from streamfl.console import say
 from streamfl.progress import progress
 from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
@@ -24,6 +25,8 @@ from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
 
 __all__ = ["simulate", "vertical_rows"]
+
+USELESS = "Learn of more rows or in more passes, try another learning.learning_rate, and with [privacy] less noise"
 
 
 def simulate(
@@ -63,6 +66,7 @@ def simulate(
         )
     if keys := _keys_to_raise(outcome):
         say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
+    _tell_where_useless(outcome)
     low, high = scales.label_range
     summary = in_label_units(outcome.summary(), high - low)
     figures = {
@@ -110,6 +114,15 @@ def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[
     if outcome.label_mu is not None:
         rows.append(("mu of an entity's label", f"{outcome.label_mu:.3f}"))
     return rows
+
+
+def _tell_where_useless(outcome: VerticalOutcome) -> None:
+    measured = [("the test entities", outcome.final.loss, outcome.constant_loss)]
+    if outcome.noisy is not None:
+        measured.append(("the test entities, embeddings with noise", outcome.noisy.loss, outcome.constant_loss))
+    if outcome.progressive is not None and outcome.running_mean_loss is not None:
+        measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
+    say_where_useless(measured, USELESS)
 
 
 def _by_reason(forgotten: Mapping[str, int]) -> str:

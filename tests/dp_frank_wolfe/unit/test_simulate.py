@@ -302,3 +302,9 @@ def test_serving_without_noise_is_told(line: Line) -> None:
     """Protects a reader from an epsilon that does not cover what is served."""
     told = line(more='[serving]\nmode = "exact"', insecure=False, **PRIVATE)[1]
     assert "predictions are not covered" in told
+
+
+def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
+    """Protects users from a model of noise alone: R^2 is printed either way, and below 0 a note says what that means."""
+    assert "worse than none" not in line(learning='sketch = "identity"\ncolumns = 27')[2]
+    assert "worse than none" in line(epsilon=0.01, learning="sketch_rows = 8")[2]

@@ -105,7 +105,7 @@ class Leaf:
 
     def hidden(self, version: int) -> NDArray[np.uint32]:
         """What its numbers hide, without any mask."""
-        drawn = self.role.partition(0).sums.contributions.frequencies(1.0)
+        drawn = self.role.partition(0).sums.own_part.contributions.frequencies(1.0)
         return np.asarray(to_circle(drawn.partial_phases(COLUMNS + version * STEP, [(0, FEATURES)]), 32)).ravel()
 
 

@@ -390,6 +390,8 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
         (asked(bandwidth=float("nan")), "malformed"),
         (asked(bandwidth=0.0), "malformed"),
         (asked(purpose=1, ranges=[], entities=["a"]), "malformed"),
+        (asked(purpose=3), "malformed"),
+        (asked(purpose=4, ranges=[]), "malformed"),
         (asked(fingerprint=others.fingerprint + 1), "configuration"),
     ]
 
@@ -432,7 +434,8 @@ def quiet_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
     for place in range(draw(st.integers(1, 5))):
         batch = []
         if not place:
-            batch += [others.incarnation(party, now) for party in range(others.parties) if party != others.own]
+            # An active party asks nobody that it has not heard of.
+            batch += [others.incarnation(party, now) for party in range(others.parties) if others.own not in (0, party)]
             features = [(draw(NUMBERS), draw(NUMBERS)) for _ in ENTITIES]
             batch += [
                 arrived("samples", 0, Sample(entity, "s", own, None), b"", now, entity)

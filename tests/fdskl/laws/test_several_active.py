@@ -93,7 +93,7 @@ class Learnt:
         number = 0.4 if entity == "last" else number_of(entity)
         phases = np.zeros(count)
         for member in self.loop.members:
-            drawn = member.role.partition(0).sums.contributions.frequencies(1.0)
+            drawn = member.role.partition(0).sums.own_part.contributions.frequencies(1.0)
             row = np.array([[number + member.number, number * number]])
             phases += drawn.partial_phases(row, [(0, count)])[0]
         return np.sqrt(2.0) * np.cos(phases)

@@ -61,14 +61,14 @@ def test_a_restart_leaves_the_window_as_it_was(restarts: dict[int, int], learnin
     assert list(restarted.labelled) == entities
     assert restarted.labelled.labels == stayed.labelled.labels
     assert restarted.labelled.labels_of(entities).tolist() == stayed.labelled.labels_of(entities).tolist()
-    assert restarted.labelled.known_of(entities).tolist() == stayed.labelled.known_of(entities).tolist()
+    assert restarted.labelled.outputs_and_known(entities)[1].tolist() == stayed.labelled.outputs_and_known(entities)[1].tolist()
     assert restarted.model.version == stayed.model.version > 8
     one, other = stayed.model.snapshot(), restarted.model.snapshot()
     assert (one.first, one.version) == (other.first, other.version)
     np.testing.assert_allclose(other.alphas, one.alphas, rtol=1e-4, atol=1e-4 * np.abs(one.alphas).max())
-    outputs = stayed.labelled.outputs_of(entities)
+    outputs = stayed.labelled.outputs_and_known(entities)[0]
     assert np.std(outputs[~np.isnan(outputs)]) > 0.1
-    np.testing.assert_allclose(restarted.labelled.outputs_of(entities), outputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(restarted.labelled.outputs_and_known(entities)[0], outputs, rtol=1e-4, atol=1e-4)
 
 
 def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_lower_limits_are_kept_to_after_a_restart(learning: dict[str, Any]) -> N
     assert active.model.version > before.version + 2
     if "solver" not in learning:
         assert active.model.visits > before.visits
-        outputs = active.labelled.outputs_of(list(active.labelled))
+        outputs = active.labelled.outputs_and_known(list(active.labelled))[0]
         assert np.isfinite(outputs).any()
     last = [one for one in loop.predictions if one.entity == f"e{ENTITIES + 19}"]
     assert [one.parties for one in last] == [3]

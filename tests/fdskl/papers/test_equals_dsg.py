@@ -109,7 +109,7 @@ def test_one_party_is_dsg(loss: str, block: tuple[int, int], kept: int) -> None:
     learning: dict[str, Any] = {"loss": loss, "block_instances": block[0], "block_features": block[1], "features_limit": kept}
     step = 0.7 if loss == "logistic" else 0.1
     federation = learnt(1, solver="sgd", step=step, regularisation=1e-2, **learning)
-    drawn = federation.active.partition(0).sums.contributions.frequencies(2.0)
+    drawn = federation.active.partition(0).sums.own_part.contributions.frequencies(2.0)
     count = ROWS // block[0] * block[1]
     expected = dsg(drawn.frequencies(0, count), drawn.offsets(0, count), loss, block, kept, step, 1e-2)
     assert len(expected) == min(kept, count)

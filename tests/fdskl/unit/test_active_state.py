@@ -94,10 +94,10 @@ def test_the_latest_labelled_entities_are_kept_with_their_outputs() -> None:
     assert list(own) == ["e2", "e3", "e4", "e5"]
     own.add("e3", 1.0)
     assert list(own) == ["e2", "e4", "e5", "e3"]
-    assert own.outputs_of(["e3", "e4"]).tolist() == [1.5, 2.0]
-    assert own.known_of(["e3"]).tolist() == [2]
+    assert own.outputs_and_known(["e3", "e4"])[0].tolist() == [1.5, 2.0]
+    assert own.outputs_and_known(["e3"])[1].tolist() == [2]
     own.forget_output("e4")
-    assert math.isnan(own.outputs_of(["e4"])[0])
+    assert math.isnan(own.outputs_and_known(["e4"])[0][0])
     assert (own.labels, own.fresh) == (7, 7)
     own.use(5)
     assert own.not_learnt(9) == ["e5", "e3"]
@@ -116,9 +116,9 @@ def test_labelled_entities_are_restored() -> None:
     one.flush()
     restored(other, parts, {b"labelled": "restore", b"outputs": "restore_outputs", b"labels": "restore_counts"})
     assert list(other) == list(one)
-    np.testing.assert_array_equal(other.outputs_of(list(one)), one.outputs_of(list(one)))
-    np.testing.assert_array_equal(other.known_of(list(one)), one.known_of(list(one)))
-    assert other.outputs_of(["e1026"])[0] == 1026.0
+    np.testing.assert_array_equal(other.outputs_and_known(list(one))[0], one.outputs_and_known(list(one))[0])
+    np.testing.assert_array_equal(other.outputs_and_known(list(one))[1], one.outputs_and_known(list(one))[1])
+    assert other.outputs_and_known(["e1026"])[0][0] == 1026.0
     assert (other.fresh, other.labels) == (one.fresh, one.labels)
     assert len(one._chunks) <= 2
     for wrong in (bytes(9), np.full(CHUNK, np.inf).tobytes() + bytes(CHUNK)):
@@ -186,23 +186,23 @@ def test_the_cache_is_a_ring_of_features_for_as_many_entities_as_fit() -> None:
     cache = FeatureCache(2, 4, 2 * 16)
     blocks = [FeatureRange(first, 2) for first in range(0, 12, 2)]
     cache.put(["a", "b", "c"], [FeatureRange(0, 4)], np.arange(12, dtype=np.float32).reshape(3, 4))
-    assert cache.has(["a", "b", "c"], blocks[:2]).tolist() == [True, True, False]
-    assert cache.get(["b"], blocks[1]).tolist() == [[6, 7]]
+    assert cache.has(cache.rows_of(["a", "b", "c"]), blocks[:2]).tolist() == [True, True, False]
+    assert cache.get(cache.rows_of(["b"]), [blocks[1]])[0].tolist() == [[6, 7]]
     cache.put(["a"], [blocks[2]], np.array([[40, 41]], np.float32))
-    assert cache.get(["a"], blocks[1]).tolist() == [[2, 3]]
-    assert cache.get(["a"], blocks[2]).tolist() == [[40, 41]]
-    assert cache.has(["a", "b"], blocks[1:3]).tolist() == [True, False]
-    assert cache.has(["a", "b"], blocks[:1]).tolist() == [False, True]
-    assert cache.has(["a", "x"], []).tolist() == [True, True]
+    assert cache.get(cache.rows_of(["a"]), [blocks[1]])[0].tolist() == [[2, 3]]
+    assert cache.get(cache.rows_of(["a"]), [blocks[2]])[0].tolist() == [[40, 41]]
+    assert cache.has(cache.rows_of(["a", "b"]), blocks[1:3]).tolist() == [True, False]
+    assert cache.has(cache.rows_of(["a", "b"]), blocks[:1]).tolist() == [False, True]
+    assert cache.has(cache.rows_of(["a", "x"]), []).tolist() == [True, True]
     # The new block stays, of two that have one place, in whichever order they come.
     cache.put(["b"], [blocks[3], blocks[1]], np.array([[60, 61, 2, 3]], np.float32))
-    assert cache.get(["b"], blocks[3]).tolist() == [[60, 61]]
-    assert cache.has(["b"], [blocks[0], blocks[3]]).tolist() == [True]
+    assert cache.get(cache.rows_of(["b"]), [blocks[3]])[0].tolist() == [[60, 61]]
+    assert cache.has(cache.rows_of(["b"]), [blocks[0], blocks[3]]).tolist() == [True]
     cache.forget("a")
     cache.put(["c"], [blocks[0]], np.ones((1, 2), np.float32))
-    assert cache.has(["a", "c"], blocks[:1]).tolist() == [False, True]
+    assert cache.has(cache.rows_of(["a", "c"]), blocks[:1]).tolist() == [False, True]
     # Nothing of whoever had its row before.
-    assert cache.has(["c"], blocks[1:2]).tolist() == [False]
+    assert cache.has(cache.rows_of(["c"]), blocks[1:2]).tolist() == [False]
     cache.keep_only(["c"])
     assert len(cache) == 1
 
@@ -266,3 +266,34 @@ def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
     assert b"ffff" not in value
     with pytest.raises(PeerError, match="none is given"):
         Secret(parts, b"n" * 32, is_given=False).restore(value)
+
+
+def test_entities_without_a_label_have_what_room_the_others_leave() -> None:
+    """Protects the window's features from those of a stream of which few are ever labelled, and memory from what nobody awaits."""
+    cache = FeatureCache(2, 2, 3 * 8)
+    block = [FeatureRange(0, 2)]
+
+    def put(*entities: str, labelled: bool) -> None:
+        cache.put(entities, block, np.full((len(entities), 2), float(len(cache)), np.float32), labelled)
+
+    def here(*entities: str) -> list[bool]:
+        return (cache.rows_of(entities) >= 0).tolist()
+
+    put("a", "b", labelled=False)
+    put("c", labelled=True)
+    cache.label("b")
+    put("d", labelled=False)
+    assert here(*"abcd") == [False, True, True, True]
+    put("e", labelled=True)
+    assert here(*"bcde") == [True, True, False, True]
+    # All have a label now, and give way to nobody.
+    put("f", labelled=False)
+    put("g", labelled=True)
+    assert here(*"bcefg") == [True, True, True, False, False]
+    cache.keep_only(["b"])
+    put("h", labelled=False)
+    cache.keep_only(["b"])
+    assert here(*"bh") == [True, True]
+    for entity in "bh":
+        cache.forget_unlabelled(entity)
+    assert here(*"bh") == [True, False]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from fdskl.laws.closed_loop import ClosedLoop
+from fdskl.makers import settings_of
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
+from streamfl.fdskl.lifetime import FEWEST, Lifetime, measure_lifetimes, of_no_use
 from streamfl.fdskl.losses import LOGISTIC, SQUARE, MarginLoss
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])
@@ -108,3 +110,33 @@ def test_sums_stay_where_they_can_be_taken_back() -> None:
     for _ in range(3):
         life.score(4e300, -1e150)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(life), type=Lifetime) == life
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SQUARE])
+def test_predictions_that_a_constant_beats_are_of_no_use(loss: MarginLoss) -> None:
+    """Protects operators from a model that is worse than none, and from a warning about few labels, or about one that is better."""
+    labels = np.where(np.arange(FEWEST) % 4 < 3, 1.0, -1.0)
+    mean, odds = labels.mean(), np.log(3.0)
+    best = float(loss.value(odds if loss is LOGISTIC else mean, labels).sum())
+    for worse in (0.99, 1.01):
+        life = Lifetime(FEWEST, worse * best, float(labels.sum()), float(np.square(labels).sum()))
+        told = of_no_use(life, loss)
+        assert (told is None) == (worse < 1)
+        if told is not None:
+            assert f"{best / FEWEST:.4g}" in told
+    assert of_no_use(Lifetime(FEWEST - 1, 1e9, 0.0, FEWEST - 1.0), loss) is None
+
+
+def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
+    """Protects the log of a running federation: with each iteration it says what `simulate` would have said."""
+    loop = ClosedLoop([settings_of(f"p{number}", 2) for number in range(2)])
+    for number in range(3):
+        loop.write_sample(f"e{number}", float(number))
+    loop.settle()
+    life = loop.active.active_partition(0).labelled.life
+    life.labels, life.loss = FEWEST, 1e6
+    for number in range(3):
+        loop.write_label(f"e{number}", float(number % 2))
+    loop.settle()
+    assert loop.active.active_partition(0).model.version == 1
+    assert ["worse than none" in one.text for one in loop.active.notices() if one.reason == "worse_than_mean"] == [True]

@@ -307,7 +307,7 @@ def test_newton_is_the_least_squares_solution_block_by_block(changed: dict[str, 
         expected = np.concatenate([oracle.alphas[block] for block in sorted(oracle.alphas)])
         # Features are kept in float32.
         assert found == pytest.approx(expected, rel=1e-4, abs=2e-5)
-        outputs = active.labelled.outputs_of([entity(row) for row in shown])
+        outputs = active.labelled.outputs_and_known([entity(row) for row in shown])[0]
         assert outputs == pytest.approx(oracle.outputs(shown), rel=1e-4, abs=1e-4)
         assert max(active.asked.values(), default=1) == 1
     assert active.model.dropped == min(oracle.alphas) * settings.block_features
@@ -353,7 +353,7 @@ def test_a_revised_entity_is_learnt_from_as_it_was_and_asked_for_anew() -> None:
     questions = list(iteration.questions())
     iteration.revised(entity(2))
     active.answer(iteration, questions)
-    outputs = active.labelled.outputs_of([entity(row) for row in range(4)])
+    outputs = active.labelled.outputs_and_known([entity(row) for row in range(4)])[0]
     assert np.isnan(outputs).tolist() == [False, False, True, False]
     active.known[2] = PARTIES - 1
     active.run()

@@ -272,6 +272,30 @@ def test_a_model_that_is_worse_than_a_constant_is_told(line: Line, label: str) -
     assert told in line("--epochs", 3, label=label, more=more)[2]
 
 
+@pytest.mark.parametrize("loss", ["logistic", "smooth-hinge", "square"])
+def test_predictions_that_the_running_mean_beats_are_told(line: Line, loss: str) -> None:
+    """Protects users of small tables, of which one iteration or two are made: each prediction is held against the mean of the
+    labels before it, which needs nobody's columns.
+    """
+    label, more = ("amount", 'loss = "square"\n') if loss == "square" else ("y", f'loss = "{loss}"\n')
+    line.frame[label] = np.random.default_rng(1).permutation(line.frame[label].to_numpy())
+    found = line.json("--online", label=label, more=more)
+    truth = line.frame[label].to_numpy(float)[: ROWS - TEST]
+    if loss == "square":
+        truth = (truth - truth.min()) / np.ptp(truth)
+    before = np.array([(0.5 + truth[:place].sum()) / (place + 1) for place in range(len(truth))])
+    margins = (2 * truth - 1) * (2 * before - 1)
+    lost = {
+        "square": np.square(before - truth),
+        "logistic": -np.log(np.where(truth > 0.5, before, 1 - before)),
+        "smooth-hinge": np.where(margins <= 0, 0.5 - margins, np.square(1 - margins) / 2),
+    }[loss]
+    assert found["running_mean_loss"] == pytest.approx(lost.mean())
+    assert found["progressive"]["loss"] > found["running_mean_loss"]
+    notes = " ".join(line("--online", label=label, more=more)[2].split()).split("the loss of ")
+    assert any("worse than none" in one and one.startswith("the predictions before each label") for one in notes)
+
+
 def test_one_party_alone_learns_what_parties_learn_together(line: Line) -> None:
     """Protects the comparison with one table: a federation of one says nothing to anybody, and with shared frequencies it is the
     model that two come to, feature by feature.

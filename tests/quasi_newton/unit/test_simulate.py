@@ -264,3 +264,14 @@ def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
     assert 90 < found["held_out_entities"] < 170
     assert found["held_out_entities"] + found["waiting_entities"] + 300 == ROWS - TEST
     assert trace["batches"].shape == (3, 100)
+
+
+def test_a_scorecard_that_is_worse_than_the_mean_is_told(line: Line) -> None:
+    """Protects users from taking a scorecard for useful whose probabilities the labels' own shares beat."""
+    found = line.json()
+    truth = line.frame["y"].to_numpy(float)[-TEST:]
+    share = truth.mean()
+    assert found["constant_loss"] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share))
+    assert "worse than none" not in line()[2]
+    line.frame["y"] = np.random.default_rng(1).permutation(line.frame["y"].to_numpy())
+    assert "worse than none" in line()[2]

@@ -355,6 +355,20 @@ def test_noisy_figures_are_with_the_noise(line: Line) -> None:
     assert found["noisy"]["accuracy"] == pytest.approx(0.5, abs=0.3)
 
 
+def test_a_model_that_is_worse_than_the_mean_is_told(line: Line) -> None:
+    """Protects users from taking a federation for useful whose predictions a constant beats."""
+    told = "worse than none"
+    found = line.json("--epochs", 5)
+    share = line.frame["y"].to_numpy()[LEARNT:].mean()
+    assert found["constant_loss"] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share))
+    assert told not in line("--epochs", 5)[2]
+    line.frame["y"] = np.random.default_rng(1).permutation(line.frame["y"].to_numpy())
+    assert told in line("--epochs", 5)[2]
+    error = " ".join(line("--online")[2].split())
+    assert "the predictions before each label" in error
+    assert error.count(told) == 2
+
+
 @pytest.mark.parametrize("loss", ["logistic", "square"])
 def test_progressive_figures_are_of_what_was_said_before_the_label(line: Line, loss: str) -> None:
     """Protects the figure of predictions before learning: the sum of the embeddings as they were sent, against each label."""

@@ -1,0 +1,85 @@
+"""What a party has answered in a partition's life, and what of a round is more than a federation that learns can need.
+
+Nothing here keeps the columns from whoever may ask for phases: it makes it slower, and shows it to the party's operator.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.fdskl.figures import WorkerFigures
+from streamfl.fdskl.messages import DISTANCES, PHASES, Round
+from streamfl.notices import Notices
+from streamfl.restored import Amount
+from streamfl.role import PeerError
+from streamfl.wire import Count
+
+__all__ = ["Answered"]
+
+# The bandwidth is found anew where the active party begins anew. Of the same columns it comes out alike.
+FARTHEST = 4.0
+# Rounds of distances that a federation may need: one, and again what was abandoned, or lost with the active party's state.
+MANY_DISTANCES = 16
+
+
+class _Record(msgspec.Struct, array_like=True):
+    """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that were answered."""
+
+    bandwidth: Amount = 0.0
+    distances: Count = 0
+
+
+class Answered:
+    """Of one partition; remembered as ``answered``.
+
+    parts: where it is remembered.
+    refuses: what is too much; False: it is told alone, for where members have no keys a stranger may have asked first.
+    figures, notices: for the operator.
+    """
+
+    def __init__(self, parts: ChangedParts, refuses: bool, figures: WorkerFigures, notices: Notices) -> None:
+        self._parts = parts
+        self._refuses = refuses
+        self._figures = figures
+        self._notices = notices
+        self._record = _Record()
+
+    @property
+    def bandwidth(self) -> float | None:
+        """The one that the party's features were first asked for with; None: they never were."""
+        return self._record.bandwidth or None
+
+    def check(self, asked: Round) -> None:
+        """PeerError for a bandwidth that nobody finds who has asked for features before."""
+        first = self._record.bandwidth
+        if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
+            return
+        text = (
+            f"a round with the bandwidth {asked.bandwidth:g}, and features were first asked for with {first:g}: at a scale so far "
+            "off their phases show projections of this party's columns without whole turns. If the model is to begin anew with it, "
+            "begin anew at this party too (streamfl reset)"
+        )
+        self._figures.counts["implausible_bandwidths"] += 1
+        self._notices.say("implausible_bandwidth", text)
+        if self._refuses:
+            raise PeerError("implausible", text)
+
+    def note(self, asked: Round) -> None:
+        """It is answered."""
+        record = self._record
+        if asked.purpose == DISTANCES:
+            record.distances += 1
+            self._parts.remember(b"answered", record)
+            if record.distances > MANY_DISTANCES:
+                self._notices.say(
+                    "many_distances",
+                    f"{record.distances} rounds of distances were answered in a partition, and a federation needs one: ask the "
+                    "active party why it goes on asking",
+                )
+        elif asked.purpose == PHASES and not record.bandwidth:
+            record.bandwidth = asked.bandwidth
+            self._parts.remember(b"answered", record)
+
+    def restore(self, value: bytes) -> None:
+        self._record = msgspec.msgpack.decode(value, type=_Record)

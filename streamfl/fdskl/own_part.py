@@ -1,0 +1,116 @@
+"""What a party puts into the sums of a partition: of its columns, by its secret, as far as it tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.answered import Answered
+from streamfl.fdskl.contributions import Contributions, numbers_of
+from streamfl.fdskl.figures import WorkerFigures
+from streamfl.fdskl.masks import CHECK_WORDS
+from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
+from streamfl.fdskl.own_columns import OwnColumns
+from streamfl.fdskl.pending_sums import SUM, PendingSum
+from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.standardisation import Standardisation
+from streamfl.fdskl.worker_settings import WorkerSettings
+
+__all__ = ["OFF", "OwnPart"]
+
+# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+OFF = SUM + 1
+
+
+class OwnPart:
+    """Nothing of it is remembered but what its owners remember.
+
+    settings: of the party.
+    partition: its number.
+    columns, standardisation, secret, answered: the owners of what goes in.
+    figures: for the operator.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        partition: int,
+        columns: OwnColumns,
+        standardisation: Standardisation,
+        secret: Secret,
+        answered: Answered,
+        figures: WorkerFigures,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._columns = columns
+        self._standardisation = standardisation
+        self._secret = secret
+        self.answered = answered
+        self._figures = figures
+        self._contributions: Contributions | None = None
+
+    @property
+    def contributions(self) -> Contributions:
+        """This party's part of sums, by its secret."""
+        if self._contributions is None:
+            self._contributions = self._settings.contributions(self._secret.value, self._partition)
+        self._contributions.first_bandwidth = self.answered.bandwidth
+        return self._contributions
+
+    def missing_of(self, entities: Iterable[str]) -> set[str]:
+        """Of these, whom an answer waits for.
+
+        Whoever has told all that it may is answered for as one that is not known: in the same form, and no sooner.
+        """
+        known, spent = self._columns.knows, self._columns.is_spent
+        return {entity for entity in entities if not known(entity) or spent(entity)}
+
+    def put_into(
+        self, pending: PendingSum, secrets: Mapping[int, bytes], outputs: NDArray[np.float64] | None, now: float
+    ) -> None:
+        """Put the own part in. secrets: by party, for masks. outputs: f_l' of the round's entities, where it asks for it."""
+        announced, settings = pending.announced, self._settings
+        assert announced is not None
+        rows, known = self._columns.rows(announced.entities)
+        told = announced.ranges if announced.purpose == PHASES else ()
+        for place, entity in enumerate(announced.entities):
+            if not self._columns.is_spent(entity):
+                self._columns.ask(entity, now, told if known[place] else ())
+            elif announced.purpose != KNOWN:
+                known[place] = False
+                self._figures.counts["spent_entities"] += 1
+        if outputs is not None:
+            rows = outputs
+        elif announced.purpose != KNOWN:
+            rows = self._standardisation.apply(rows, known)
+            self._figures.counts["imputed"] += int((~known).sum())
+        self.answered.note(announced)
+        parts = self.contributions
+        numbers = parts.numbers(announced, pending.identity, secrets, rows)
+        pending.answered = True
+        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
+        for stage in self.stages(pending):
+            if stage != pending.total and stage != OFF + settings.own:
+                masks = parts.own_masks(announced, stage - OFF)
+                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
+
+    def stages(self, pending: PendingSum) -> list[int]:
+        """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
+        announced = pending.announced
+        assert announced is not None
+        if self._settings.mask != "paper" or announced.purpose in (DISTANCES, KNOWN) or len(self._settings.parties) == 1:
+            return [pending.total]
+        return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
+
+    def size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
+        """How many numbers a sum of this stage has, and of which type."""
+        announced = pending.announced
+        assert announced is not None
+        count, dtype = numbers_of(announced, self._settings.bits)
+        if stage == pending.total:
+            return count, dtype
+        return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype

@@ -1,0 +1,212 @@
+"""How an active party predicts entities: all parties are asked for them, and what comes of it is published.
+
+Before anything is learnt f is 0, whatever the columns. Then they are asked which entities they know, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.active_settings import ActiveSettings
+from streamfl.fdskl.catch_up import CatchUp
+from streamfl.fdskl.contributions import features_of, opened_outputs
+from streamfl.fdskl.feature_cache import FeatureCache
+from streamfl.fdskl.figures import ActiveFigures
+from streamfl.fdskl.forecasts import Forecasts
+from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
+from streamfl.fdskl.model import Expansion, KernelModel
+from streamfl.fdskl.rounds import Question, Rounds, fit_together, outputs_of, phases_of, who_knows
+from streamfl.fdskl.worker_partition import WorkerPartition
+from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.role import Send
+
+__all__ = ["Predicting"]
+
+
+class _Wanted:
+    """Entities that were asked for together, to be predicted by one version of the model. since: when."""
+
+    def __init__(self, predicting: Predicting, expansion: Expansion, since: float) -> None:
+        self._predicting = predicting
+        self._expansion = expansion
+        self.since = since
+
+    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        if question.purpose == OUTPUTS:
+            outputs = opened_outputs(total)
+        elif question.purpose == KNOWN:
+            self._predicting.told_of(self)
+            outputs = np.zeros(len(question.entities))
+        else:
+            features = features_of(total, len(question.entities))
+            outputs = self._expansion.evaluate(features)
+            self._predicting.keep(question, features)
+        self._predicting.predict(question.entities, outputs, known, self._expansion.version)
+
+
+class Predicting:
+    """Of one partition. What waits for a prediction is remembered by the forecasts.
+
+    settings, active: of the party.
+    partition: what it does as any party.
+    figures: of all partitions.
+    model, forecasts, cache, catch_up, rounds: of the partition.
+    sends: where predictions are put.
+    learn_from: told of entities that were predicted and have their label.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        active: ActiveSettings,
+        partition: WorkerPartition,
+        figures: ActiveFigures,
+        model: KernelModel,
+        forecasts: Forecasts,
+        cache: FeatureCache,
+        catch_up: CatchUp,
+        rounds: Rounds,
+        sends: list[Send],
+        learn_from: Callable[[str, float], None],
+    ) -> None:
+        self._settings = settings
+        self._active = active
+        self._partition = partition
+        self._figures = figures
+        self._model = model
+        self._forecasts = forecasts
+        self._cache = cache
+        self._catch_up = catch_up
+        self._rounds = rounds
+        self._sends = sends
+        self._learn_from = learn_from
+        # Entities that were asked for, and of which a party has new columns since.
+        self._again: set[str] = set()
+        # Of entities that were asked for, those whose answer is of columns that are not the latest.
+        self._outdated: set[str] = set()
+        # Entities of which was asked who knows them, and nobody has answered.
+        self._unlearnt: dict[_Wanted, Sequence[str]] = {}
+        self._keeps = active.learning.solver == "newton"
+        self._last_now = 0.0
+        forecasts.on_forget = self._forget
+
+    def begin(self, now: float) -> None:
+        """Messages of this time follow."""
+        self._last_now = now
+
+    def want(self, entity: str, now: float, offset: int | None = None) -> None:
+        """The entity is to be predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
+        if self._forecasts.is_asked_for(entity):
+            self._again.add(entity)
+            return
+        if offset is not None and self._catch_up.holds_back:
+            self._catch_up.hold_back(entity, offset, now)
+        else:
+            self._forecasts.want(entity, now, offset or 0)
+            self.gather(full_only=True)
+
+    def revised(self, entity: str) -> None:
+        """Some party has other columns of the entity than its features are of."""
+        self._cache.forget(entity)
+        if self._forecasts.is_asked_for(entity):
+            self._outdated.add(entity)
+
+    def told_of(self, wanted: _Wanted) -> None:
+        """Who knows them was answered."""
+        del self._unlearnt[wanted]
+
+    def keep(self, question: Question, features: NDArray[np.float64]) -> None:
+        """Features that entities are predicted by serve to learn from them, too: (entities, features of the question)."""
+        if self._keeps:
+            rows = [place for place, one in enumerate(question.entities) if one not in self._outdated]
+            entities, small = [question.entities[row] for row in rows], features.astype(np.float32)
+            self._cache.put(entities, question.ranges, small if len(rows) == len(small) else small[rows], labelled=False)
+        self._outdated.difference_update(question.entities)
+
+    def gather(self, full_only: bool) -> None:
+        """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
+        width = self._active.learning.bits // 8
+        most = fit_together(len(self._model.snapshot().alphas), width)
+        while self._forecasts.gathered >= (most if full_only else 1):
+            entities = self._forecasts.gather(most)
+            if not self._model.snapshot().ranges and not self._partition.peers.complete:
+                # Nobody can be asked, and f is 0 whoever knows them.
+                self._predict_alone(entities)
+                continue
+            for question in self._asked(entities, most):
+                self._rounds.want(question)
+
+    def predict(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
+        """Publish predictions of these entities, and learn from those whose label has come."""
+        for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
+            found = self._forecasts.predicted(entity, output, version, parties, self._last_now)
+            if found is None:
+                continue
+            self._catch_up.predicted(entity, self._last_now)
+            self._figures.counts["predictions"] += 1
+            prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
+            content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
+            self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
+            if entity in self._again:
+                self._again.discard(entity)
+                if found.label is None:
+                    self._forecasts.want(entity, self._last_now)
+                    continue
+            if found.label is not None:
+                self._learn_from(entity, found.label)
+
+    def pass_time(self) -> None:
+        """A tick."""
+        if self._unlearnt and not self._partition.peers.complete:
+            # Nobody can be asked any more, so they wait for nothing; neither would they after a restart.
+            unlearnt, self._unlearnt = self._unlearnt, {}
+            for wanted, entities in unlearnt.items():
+                self._rounds.drop(wanted)
+                self._predict_alone(entities)
+        self._again = {entity for entity in self._again if self._forecasts.get(entity) is not None}
+        self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
+
+    def _forget(self, entity: str) -> None:
+        """The entity's forecast is gone."""
+        self._catch_up.predicted(entity, self._last_now)
+        self._partition.followed.forget(entity)
+        self._cache.forget_unlabelled(entity)
+
+    def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
+        """Questions for f of these entities by the present version of the model."""
+        expansion, width = self._model.snapshot(), self._active.learning.bits // 8
+        wanted = _Wanted(self, expansion, self._last_now)
+        if not expansion.ranges:
+            for question in who_knows(wanted, entities, most):
+                own = _Wanted(self, expansion, self._last_now)
+                self._unlearnt[own] = question.entities
+                question = replace(question, wanting=own)
+                yield replace(question, renewed=partial(self._known_anew, question, own))
+        elif len(self._settings.actives) == 1:
+            yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
+        else:
+            for question in outputs_of(wanted, entities, expansion, most):
+                yield replace(question, renewed=partial(self._asked_anew, question.entities))
+
+    def _asked_anew(self, entities: Sequence[str]) -> Question:
+        """The version that was asked for may be over by now."""
+        return next(self._asked(entities, len(entities)))
+
+    def _known_anew(self, question: Question, wanted: _Wanted) -> Question | None:
+        """Whoever is away for the time of a round is not waited for any longer: nothing that it knows goes into f."""
+        if wanted.since + self._settings.round_seconds > self._last_now:
+            return replace(question, renewed=partial(self._known_anew, question, wanted))
+        del self._unlearnt[wanted]
+        self._predict_alone(question.entities)
+        return None
+
+    def _predict_alone(self, entities: Sequence[str]) -> None:
+        """By the model that has learnt nothing, and with nobody's word but the party's own."""
+        known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
+        self.predict(entities, np.zeros(len(entities)), known, self._model.version)
