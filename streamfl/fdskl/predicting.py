@@ -131,16 +131,9 @@ class Predicting:
 
     def gather(self, full_only: bool) -> None:
         """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
-        width = self._active.learning.bits // 8
-        most = fit_together(len(self._model.snapshot().alphas), width)
+        most = self._most
         while self._forecasts.gathered >= (most if full_only else 1):
-            entities = self._forecasts.gather(most)
-            if not self._model.snapshot().ranges and not self._partition.peers.complete:
-                # Nobody can be asked, and f is 0 whoever knows them.
-                self._predict_alone(entities)
-                continue
-            for question in self._asked(entities, most):
-                self._rounds.want(question)
+            self._ask(self._forecasts.gather(most))
 
     def predict(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
         """Publish predictions of these entities, and learn from those whose label has come."""
@@ -164,11 +157,11 @@ class Predicting:
     def pass_time(self) -> None:
         """A tick."""
         if self._unlearnt and not self._partition.peers.complete:
-            # Nobody can be asked any more, so they wait for nothing; neither would they after a restart.
+            # Nobody can be asked any more, so they wait for nothing before there is a model; neither would they after a restart.
             unlearnt, self._unlearnt = self._unlearnt, {}
             for wanted, entities in unlearnt.items():
                 self._rounds.drop(wanted)
-                self._predict_alone(entities)
+                self._ask(entities)
         self._again = {entity for entity in self._again if self._forecasts.get(entity) is not None}
         self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
 
@@ -177,6 +170,20 @@ class Predicting:
         self._catch_up.predicted(entity, self._last_now)
         self._partition.followed.forget(entity)
         self._cache.forget_unlabelled(entity)
+
+    @property
+    def _most(self) -> int:
+        """Of how many entities f fits into a round."""
+        return fit_together(len(self._model.snapshot().alphas), self._active.learning.bits // 8)
+
+    def _ask(self, entities: Sequence[str]) -> None:
+        """Ask for f of these entities by the present version of the model."""
+        if not self._model.snapshot().ranges and not self._partition.peers.complete:
+            # Nobody can be asked, and f is 0 whoever knows them.
+            self._predict_alone(entities)
+            return
+        for question in self._asked(entities, self._most):
+            self._rounds.want(question)
 
     def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
         """Questions for f of these entities by the present version of the model."""
@@ -199,14 +206,21 @@ class Predicting:
         return next(self._asked(entities, len(entities)))
 
     def _known_anew(self, question: Question, wanted: _Wanted) -> Question | None:
-        """Whoever is away for the time of a round is not waited for any longer: nothing that it knows goes into f."""
-        if wanted.since + self._settings.round_seconds > self._last_now:
+        """Whoever is away for the time of a round is not waited for any longer: nothing that it knows goes into f.
+
+        Where something was learnt meanwhile f is not 0 any more, and is asked for.
+        """
+        is_learnt = bool(self._model.snapshot().ranges)
+        if not is_learnt and wanted.since + self._settings.round_seconds > self._last_now:
             return replace(question, renewed=partial(self._known_anew, question, wanted))
         del self._unlearnt[wanted]
-        self._predict_alone(question.entities)
+        if is_learnt:
+            self._ask(question.entities)
+        else:
+            self._predict_alone(question.entities)
         return None
 
     def _predict_alone(self, entities: Sequence[str]) -> None:
-        """By the model that has learnt nothing, and with nobody's word but the party's own."""
+        """By a model that has learnt nothing, and with nobody's word but the party's own."""
         known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
         self.predict(entities, np.zeros(len(entities)), known, self._model.version)

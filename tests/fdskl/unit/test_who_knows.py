@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import numpy as np
+import pytest
 from fdskl.laws.closed_loop import BEGIN, ClosedLoop
 from fdskl.makers import settings_of
 
 from streamfl.fdskl.messages import INCARNATION, Incarnation
+from streamfl.fdskl.peers import _Peer as Peer
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send
 from streamfl.wire import VERSION
@@ -99,3 +104,66 @@ def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
     assert not loop.active.partition(0).peers.complete
     loop.active.receive([], loop.now)
     assert dict(loop.active.waiting) == {}
+
+
+def learnt_while_asked() -> ClosedLoop:
+    """An entity was asked about before anything was learnt. One party has not heard of that, and there is a model now."""
+    loop = began(federation(first_entities=3))
+    for number, entity in enumerate("bcd"):
+        loop.write_sample(entity, 0.3 * number)
+    loop.settle()
+    loop.write_sample("a", 0.7)
+    loop.step(0, 1000)
+    loop.now += 0.2
+    loop.step(0, 1000)
+    late = loop.members[2]
+    late.unread = deque((channel, one) for channel, one in late.unread if channel != "rounds")
+    for number, entity in enumerate("bcd"):
+        loop.write_label(entity, float(number % 2))
+    until = loop.now + ROUND - 0.5
+    while loop.now < until:
+        for number in range(3):
+            loop.step(number, 1000)
+        loop.now += 0.05
+    assert loop.active.active_partition(0).model.version >= 1
+    assert dict(loop.active.waiting)["predictions"] == 1
+    return loop
+
+
+def check_it_is_of_the_model(loop: ClosedLoop) -> None:
+    """The entity's prediction is what the model of its version gives for all parties' columns, each with its own secret."""
+    (found,) = [one for one in loop.predictions if one.entity == "a"]
+    expansion = loop.active.active_partition(0).model.snapshot()
+    assert (found.model, found.parties) == (expansion.version, 3)
+    phases = np.zeros(len(expansion.alphas))
+    for member in loop.members:
+        own = member.role.partition(0)
+        rows, known = own.columns.rows(["a"])
+        drawn = own.sums.own_part.contributions.frequencies(expansion.bandwidth)
+        ranges = [(one.first, one.count) for one in expansion.ranges]
+        phases += drawn.partial_phases(own.standardisation.apply(rows, known), ranges)[0]
+    assert found.score == pytest.approx(np.sqrt(2) * np.cos(phases) @ expansion.alphas, abs=1e-6)
+    assert abs(found.score) > 1e-3
+
+
+def test_what_was_asked_before_the_first_model_is_predicted_by_it() -> None:
+    """Protects predictions from being 0 in a model's name, and learning from taking that for the model's: nobody answered who knows
+    an entity, and by the time that nobody waits for it any longer there is a model.
+    """
+    loop = learnt_while_asked()
+    loop.settle()
+    check_it_is_of_the_model(loop)
+
+
+def test_what_was_asked_before_the_first_model_waits_for_parties_that_are_not_reached() -> None:
+    """Protects the same where nobody can be asked any more for a while: with a model, their columns are waited for."""
+    loop = learnt_while_asked()
+    peers = loop.active.partition(0).peers
+    known, peers._peers[2] = peers._peers[2], Peer(lives=peers._peers[1].lives)
+    peers._present = None
+    assert not peers.complete
+    loop.active.receive([], loop.now)
+    assert dict(loop.active.waiting)["predictions"] == 1
+    peers._peers[2], peers._present = known, None
+    loop.settle()
+    check_it_is_of_the_model(loop)
