@@ -10,10 +10,9 @@ import msgspec
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.messages import DISTANCES, PHASES, Round
+from streamfl.fdskl.peers import Peers
 from streamfl.notices import Notices
-from streamfl.restored import Amount
 from streamfl.role import PeerError
-from streamfl.wire import Count
 
 __all__ = ["Answered"]
 
@@ -23,36 +22,38 @@ FARTHEST = 4.0
 MANY_DISTANCES = 16
 
 
-class _Record(msgspec.Struct, array_like=True):
-    """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that were answered."""
-
-    bandwidth: Amount = 0.0
-    distances: Count = 0
-
-
 class Answered:
-    """Of one partition; remembered as ``answered``.
+    """Of one partition; the peers remember it. Remembered as ``rescaled``: features of a second bandwidth were drawn anew.
+
+    A release before 0.2 would draw those as it drew the first ones, and no model is of such: it refuses a record that it does not
+    know. Everything else here it passes over.
 
     parts: where it is remembered.
+    peers: of the partition.
+    draws_anew: whether features of another bandwidth are: private ones.
     refuses: what is too much; False: it is told alone, for where members have no keys a stranger may have asked first.
     figures, notices: for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, refuses: bool, figures: WorkerFigures, notices: Notices) -> None:
+    def __init__(
+        self, parts: ChangedParts, peers: Peers, draws_anew: bool, refuses: bool, figures: WorkerFigures, notices: Notices
+    ) -> None:
         self._parts = parts
+        self._peers = peers
+        self._draws_anew = draws_anew
         self._refuses = refuses
         self._figures = figures
         self._notices = notices
-        self._record = _Record()
+        self._rescaled = False
 
     @property
     def bandwidth(self) -> float | None:
         """The one that the party's features were first asked for with; None: they never were."""
-        return self._record.bandwidth or None
+        return self._peers.answers.bandwidth or None
 
     def check(self, asked: Round) -> None:
         """PeerError for a bandwidth that nobody finds who has asked for features before."""
-        first = self._record.bandwidth
+        first = self._peers.answers.bandwidth
         if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
             return
         text = (
@@ -67,19 +68,22 @@ class Answered:
 
     def note(self, asked: Round) -> None:
         """It is answered."""
-        record = self._record
+        answers = self._peers.answers
         if asked.purpose == DISTANCES:
-            record.distances += 1
-            self._parts.remember(b"answered", record)
-            if record.distances > MANY_DISTANCES:
+            answers.distances += 1
+            self._peers.answered()
+            if answers.distances > MANY_DISTANCES:
                 self._notices.say(
                     "many_distances",
-                    f"{record.distances} rounds of distances were answered in a partition, and a federation needs one: ask the "
+                    f"{answers.distances} rounds of distances were answered in a partition, and a federation needs one: ask the "
                     "active party why it goes on asking",
                 )
-        elif asked.purpose == PHASES and not record.bandwidth:
-            record.bandwidth = asked.bandwidth
-            self._parts.remember(b"answered", record)
+        elif asked.purpose == PHASES and not answers.bandwidth:
+            answers.bandwidth = asked.bandwidth
+            self._peers.answered()
+        elif asked.purpose == PHASES and asked.bandwidth != answers.bandwidth and self._draws_anew and not self._rescaled:
+            self._rescaled = True
+            self._parts.remember(b"rescaled", self._rescaled)
 
     def restore(self, value: bytes) -> None:
-        self._record = msgspec.msgpack.decode(value, type=_Record)
+        self._rescaled = msgspec.msgpack.decode(value, type=bool)

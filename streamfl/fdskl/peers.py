@@ -10,11 +10,12 @@ from streamfl.changelog import ChangedParts
 from streamfl.fdskl.masks import Incarnation as OwnIncarnation
 from streamfl.fdskl.masks import life_number
 from streamfl.fdskl.messages import Incarnation
+from streamfl.restored import Amount
 from streamfl.role import PeerError
 from streamfl.sequences import Run, check_numbers, note, was_heard
 from streamfl.wire import Count
 
-__all__ = ["PUBLIC_BYTES", "Peers"]
+__all__ = ["PUBLIC_BYTES", "Answers", "Peers"]
 
 PUBLIC_BYTES = 32
 KEY = b"peer/"
@@ -38,15 +39,25 @@ class _Peer(msgspec.Struct, array_like=True):
     tellings: list[Run] = []
 
 
+class Answers(msgspec.Struct, array_like=True):
+    """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that were answered."""
+
+    bandwidth: Amount = 0.0
+    distances: Count = 0
+
+
 class _Told(msgspec.Struct, array_like=True):
     """number: of the own life that the others were told of. telling: how often anybody was told of it."""
 
     number: Count = 0
     telling: Count = 0
+    # Last, so that a release that does not know of it takes the rest. Before it says anything it writes this record without it: so
+    # what was answered is forgotten where features of any bandwidth may have been drawn alike meanwhile.
+    answers: Answers = msgspec.field(default_factory=Answers)
 
 
 class Peers:
-    """The parties of a federation as one of them knows them in a partition; remembered as ``peer/NUMBER``.
+    """The parties of a federation as one of them knows them in a partition; remembered as ``peer/NUMBER`` and ``told``.
 
     The party's own incarnation begins with the object and is never remembered: after a restart nobody, not even the party itself,
     can make the masks of before.
@@ -179,9 +190,18 @@ class Peers:
     def tell(self) -> int:
         """Somebody is told of this life. Returns the number of this telling."""
         before = self._told.telling if self._told.number == self.incarnation.number else 0
-        self._told = _Told(self.incarnation.number, before + 1)
+        self._told = _Told(self.incarnation.number, before + 1, self._told.answers)
         self._parts.remember(b"told", self._told)
         return self.incarnation.telling(self._told.telling)
+
+    @property
+    def answers(self) -> Answers:
+        """What the party has answered, in all its lives."""
+        return self._told.answers
+
+    def answered(self) -> None:
+        """There are more :attr:`answers`."""
+        self._parts.remember(b"told", self._told)
 
     def is_mistaken(self, now: float) -> None:
         """Somebody takes another life for the present one: at the next tick all are told again."""

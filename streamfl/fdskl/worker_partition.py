@@ -54,7 +54,7 @@ class WorkerPartition:
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
         most = settings.features_per_entity
         self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten, most)
-        self.answered = Answered(self.parts, not settings.is_open, figures, notices)
+        self.answered = Answered(self.parts, self.peers, not settings.shared, not settings.is_open, figures, notices)
         self.standardisation = Standardisation(
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
@@ -198,7 +198,7 @@ class WorkerPartition:
             self.standardisation.restore(value)
         elif key == b"secret":
             self.secret.restore(value)
-        elif key == b"answered":
+        elif key == b"rescaled":
             self.answered.restore(value)
         elif key == b"told":
             self.peers.restore_told(value)

@@ -120,7 +120,7 @@ def check_lives(verdict: Verdict, left: Left) -> None:
             one = INCARNATION.decode(record.value)
             lives[one.sender, record.partition, one.number][receiver].append(one.telling)
     present = {
-        (party, partition): msgspec.msgpack.decode(value)
+        (party, partition): msgspec.msgpack.decode(value)[:2]
         for party in PARTIES
         for (partition, key), value in left.latest(f"{FEDERATION}.{party}.state").items()
         if key == b"told"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from fdskl.makers import life_of, lives, make_worker, settings_of
@@ -101,6 +102,54 @@ def test_two_bandwidths_have_no_frequency_in_common() -> None:
         assert abs(np.corrcoef(frequencies.ravel(), other[0].ravel())[0, 1]) < 0.4
         assert (offsets != other[1]).all()
     np.testing.assert_array_equal(asked.frequencies(1.5)[0], restored.frequencies(1.5)[0])
+
+
+class ToldBefore(msgspec.Struct, array_like=True):
+    """The record ``told`` as 0.1 reads and writes it."""
+
+    number: int
+    telling: int
+
+
+def test_the_release_before_takes_what_is_remembered() -> None:
+    """Protects the way back to 0.1, which refuses records that it does not know: what was answered is at the end of one that it
+    reads. Where it wrote that anew, it drew features of any bandwidth alike, and so does this release when it comes again.
+    """
+    asked = Asked()
+    asked.show("a", "b")
+    for purpose in (PHASES, DISTANCES):
+        assert known(asked.ask(["a", "b"], purpose=purpose)) == [1, 1]
+    state = asked.state()
+    assert {key.partition(b"/")[0] for key in state} <= {b"columns", b"secret", b"told", b"life", b"entity", b"peer"}
+    told = msgspec.msgpack.decode(state[b"told"], type=ToldBefore)
+    assert told.number == asked.role.partition(0).peers.incarnation.number
+    kept, before = Asked(state=state, life=1), Asked(state={**state, b"told": msgspec.msgpack.encode(told)}, life=1)
+    answers = [one.role.partition(0).peers.answers for one in (kept, before)]
+    assert [(one.bandwidth, one.distances) for one in answers] == [(1.0, 1), (0.0, 0)]
+    (first, offsets), (anew, other) = before.frequencies(1.5), kept.frequencies(1.5)
+    np.testing.assert_array_equal(offsets, asked.frequencies(1.0)[1])
+    np.testing.assert_allclose(first, asked.frequencies(1.0)[0])
+    assert (anew != first).all()
+    assert (other != offsets).all()
+
+
+def test_features_that_the_release_before_draws_otherwise_have_no_way_back() -> None:
+    """Protects predictions from 0.1, whose features of a second bandwidth are others than the model was learnt with: it finds a
+    record that it refuses. Where all draw from the shared seed they are the same.
+    """
+    for frequencies in ("private", "shared"):
+        asked = Asked(aggregation={"frequencies": frequencies})
+        asked.show("a")
+        state: dict[bytes, bytes] = {}
+        for bandwidth in (1.0, 1.0, 1.5):
+            state |= asked.state()
+            assert b"rescaled" not in state
+            assert known(asked.ask(["a"], bandwidth=bandwidth)) == [1]
+        state |= asked.state()
+        assert (b"rescaled" in state) == (frequencies == "private")
+        for again in (asked, Asked(state=state, life=1, aggregation={"frequencies": frequencies})):
+            assert known(again.ask(["a"], bandwidth=2.0)) == [1]
+            assert b"rescaled" not in again.state()
 
 
 @pytest.mark.parametrize("factor", [1.01 * FARTHEST, 0.99 / FARTHEST, 1e9])
