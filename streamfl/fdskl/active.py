@@ -93,7 +93,8 @@ class ActivePartition:
         if late and entity in self.labelled:
             # Its label was of what it was before.
             self.labelled.forget(entity)
-            if isinstance(self._iteration, SgdIteration) and entity in self._iteration:
+            is_of_it = isinstance(self._iteration, SgdIteration) and entity in self._iteration
+            if self._iteration is not None and (is_of_it or not len(self.labelled)):
                 # It begins anew without the entity, as it would after a restart.
                 self.rounds.drop(self._iteration)
                 self._iteration = None

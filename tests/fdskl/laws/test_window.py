@@ -13,6 +13,8 @@ from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.rounds import Question, Rounds
+from streamfl.records.samples import Sample
+from streamfl.role import Received, Record
 
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}
 ENTITIES = 60
@@ -101,6 +103,29 @@ def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(m
     assert sum(restarted[at : at + 3]) > sum(stayed[at : at + 3])
     assert restarted[at + 3 :] == stayed[at + 3 :]
     assert len(stayed) > at + 4
+
+
+def test_an_iteration_that_has_lost_all_its_entities_is_as_after_a_restart() -> None:
+    """Protects what waits from depending on a restart: the only labelled entity has new columns while an iteration asks for its
+    old ones. That went on for nobody, and after a restart it was over.
+    """
+    loop = ClosedLoop(members())
+    for entity in ("a", "b"):
+        loop.write_sample(entity, 0.5)
+    loop.settle()
+    for _ in range(LEARNING["block_instances"]):
+        loop.write_label("a", 1.0)
+    loop.step(0, 1000)
+    assert dict(loop.active.waiting) == {"iterations": 1}
+    record = Record("samples", 0, 0, b"a", b"", (), loop.now)
+    loop.members[0].unread.append(("samples", Received("samples", Sample("a", "s", (-7.0, 0.5), None), record)))
+    loop.step(0, 1000)
+    assert list(loop.active.active_partition(0).labelled) == []
+    stayed = dict(loop.active.waiting)
+    loop.restart(0)
+    assert dict(loop.active.waiting) == stayed == {"predictions": 1}
+    loop.settle()
+    assert [one.revision for one in loop.predictions if one.entity == "a"] == [0, 0]
 
 
 @pytest.mark.parametrize("learning", [{"visits": 2}, {"sweeps": 2}, {"solver": "sgd"}])
