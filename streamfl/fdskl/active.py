@@ -150,20 +150,28 @@ class ActivePartition:
         self.forecasts.expire(now)
         self.due.pass_time(now)
         self.catch_up.pass_time(now)
-        self.predicting.pass_time()
+        self.predicting.pass_time(now)
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
         self.forecasts.set_back(now)
         self.due.set_back(now)
         self.catch_up.set_back(now)
+        self.predicting.set_back(now)
 
     @property
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
         gathered = None if since is None else since + self._active.linger
-        times = [self.forecasts.wake_at, gathered, behind, self.due.freezes_at, self.catch_up.wake_at]
+        times = [
+            self.forecasts.wake_at,
+            gathered,
+            behind,
+            self.due.freezes_at,
+            self.catch_up.wake_at,
+            self.predicting.wake_at,
+        ]
         return min((at for at in times if at is not None), default=None)
 
     @property

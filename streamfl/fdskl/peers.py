@@ -77,19 +77,17 @@ class Peers:
         self._entropy = entropy
         self.incarnation = OwnIncarnation(entropy())
         self._told = _Told()
-        # Incarnations of all parties, found when they are first asked for; none: a party was never heard of, or two say the same.
-        self._present: list[int] | None = None
+        # Found when it is first asked for.
+        self._is_complete: bool | None = None
         # Since when somebody takes another life for the present one.
         self.mistaken_since: float | None = None
 
     @property
     def complete(self) -> bool:
         """Whether every other party has said how to reach it, and no two say the same: then one of them is not who it says."""
-        if self._present is None:
-            self._present = [] if self.missing else self.numbers
-            if len(set(self._present)) < len(self._names):
-                self._present = []
-        return bool(self._present)
+        if self._is_complete is None:
+            self._is_complete = not self.missing and len(set(self.numbers)) == len(self._names)
+        return self._is_complete
 
     @property
     def missing(self) -> list[str]:
@@ -156,7 +154,7 @@ class Peers:
         for gone in peer.lives[:-MOST_LIVES]:
             self._secrets.pop((party, gone.number), None)
         peer.lives = peer.lives[-MOST_LIVES:]
-        self._present = None
+        self._is_complete = None
         note(peer.tellings, message.number, message.telling)
         self._parts.remember(KEY + b"%d" % party, peer)
         return True
@@ -212,7 +210,7 @@ class Peers:
         """Take another life, for it is not known any more what this one has answered."""
         self.incarnation = OwnIncarnation(self._entropy())
         self._secrets.clear()
-        self._present = None
+        self._is_complete = None
 
     def restore(self, name: bytes, value: bytes) -> None:
         party = int(name)
@@ -222,7 +220,7 @@ class Peers:
         if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
             raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer
-        self._present = None
+        self._is_complete = None
 
     def restore_told(self, value: bytes) -> None:
         self._told = msgspec.msgpack.decode(value, type=_Told)

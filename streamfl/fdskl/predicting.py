@@ -21,7 +21,7 @@ from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
 from streamfl.fdskl.model import Expansion, KernelModel
-from streamfl.fdskl.rounds import Question, Rounds, fit_together, outputs_of, phases_of, who_knows
+from streamfl.fdskl.rounds import Question, Rounds, cut, fit_together, outputs_of, phases_of
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import Send
@@ -90,7 +90,7 @@ class Predicting:
         self._again: set[str] = set()
         # Of entities that were asked for, those whose answer is of columns that are not the latest.
         self._outdated: set[str] = set()
-        # Entities of which was asked who knows them, and nobody has answered.
+        # Entities of which it is to be known who knows them, those first that have waited longest.
         self._unlearnt: dict[_Wanted, Sequence[str]] = {}
         self._keeps = active.learning.solver == "newton"
         self._last_now = 0.0
@@ -120,6 +120,11 @@ class Predicting:
     def told_of(self, wanted: _Wanted) -> None:
         """Who knows them was answered."""
         del self._unlearnt[wanted]
+
+    @property
+    def wake_at(self) -> float | None:
+        """When nobody's word is waited for any longer of the first of them."""
+        return next(iter(self._unlearnt)).since + self._settings.round_seconds if self._unlearnt else None
 
     def keep(self, question: Question, features: NDArray[np.float64]) -> None:
         """Features that entities are predicted by serve to learn from them, too: (entities, features of the question)."""
@@ -154,14 +159,22 @@ class Predicting:
             if found.label is not None:
                 self._learn_from(entity, found.label)
 
-    def pass_time(self) -> None:
-        """A tick."""
-        if self._unlearnt and not self._partition.peers.complete:
-            # Nobody can be asked any more, so they wait for nothing before there is a model; neither would they after a restart.
-            unlearnt, self._unlearnt = self._unlearnt, {}
-            for wanted, entities in unlearnt.items():
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
+        for wanted in self._unlearnt:
+            wanted.since = min(wanted.since, now)
+
+    def pass_time(self, now: float) -> None:
+        """A tick: whoever is away for the time of a round is not waited for any longer, for nothing that it knows goes into f.
+
+        Nor is anybody where nobody can be asked any more; neither would be after a restart. With a model all are waited for.
+        """
+        for wanted, entities in list(self._unlearnt.items()):
+            is_over = wanted.since + self._settings.round_seconds <= now
+            if is_over or not self._partition.peers.complete:
+                del self._unlearnt[wanted]
                 self._rounds.drop(wanted)
-                self._ask(entities)
+                self._ask(entities, alone=is_over)
         self._again = {entity for entity in self._again if self._forecasts.get(entity) is not None}
         self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
 
@@ -176,11 +189,12 @@ class Predicting:
         """Of how many entities f fits into a round."""
         return fit_together(len(self._model.snapshot().alphas), self._active.learning.bits // 8)
 
-    def _ask(self, entities: Sequence[str]) -> None:
-        """Ask for f of these entities by the present version of the model."""
-        if not self._model.snapshot().ranges and not self._partition.peers.complete:
-            # Nobody can be asked, and f is 0 whoever knows them.
-            self._predict_alone(entities)
+    def _ask(self, entities: Sequence[str], alone: bool = False) -> None:
+        """Ask for f of these entities by the present version of the model. alone: nobody is, where nothing is learnt."""
+        if not self._model.snapshot().ranges and (alone or not self._partition.peers.complete):
+            # f is 0 whoever knows them, and this party alone has its word.
+            known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
+            self.predict(entities, np.zeros(len(entities)), known, self._model.version)
             return
         for question in self._asked(entities, self._most):
             self._rounds.want(question)
@@ -188,39 +202,30 @@ class Predicting:
     def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
         """Questions for f of these entities by the present version of the model."""
         expansion, width = self._model.snapshot(), self._active.learning.bits // 8
-        wanted = _Wanted(self, expansion, self._last_now)
         if not expansion.ranges:
-            for question in who_knows(wanted, entities, most):
-                own = _Wanted(self, expansion, self._last_now)
-                self._unlearnt[own] = question.entities
-                question = replace(question, wanting=own)
-                yield replace(question, renewed=partial(self._known_anew, question, own))
-        elif len(self._settings.actives) == 1:
+            for part in cut(entities, 1, 1, most):
+                wanted = _Wanted(self, expansion, self._last_now)
+                self._unlearnt[wanted] = part
+                yield self._who_knows(wanted)
+            return
+        wanted = _Wanted(self, expansion, self._last_now)
+        if len(self._settings.actives) == 1:
             yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
-        else:
-            for question in outputs_of(wanted, entities, expansion, most):
-                yield replace(question, renewed=partial(self._asked_anew, question.entities))
+            return
+        for question in outputs_of(wanted, entities, expansion, most):
+            yield replace(question, renewed=partial(self._asked_anew, question.entities))
 
     def _asked_anew(self, entities: Sequence[str]) -> Question:
         """The version that was asked for may be over by now."""
         return next(self._asked(entities, len(entities)))
 
-    def _known_anew(self, question: Question, wanted: _Wanted) -> Question | None:
-        """Whoever is away for the time of a round is not waited for any longer: nothing that it knows goes into f.
+    def _who_knows(self, wanted: _Wanted) -> Question:
+        """How many parties have columns of these entities."""
+        return Question(wanted, KNOWN, [], self._unlearnt[wanted], renewed=partial(self._known_anew, wanted))
 
-        Where something was learnt meanwhile f is not 0 any more, and is asked for.
-        """
-        is_learnt = bool(self._model.snapshot().ranges)
-        if not is_learnt and wanted.since + self._settings.round_seconds > self._last_now:
-            return replace(question, renewed=partial(self._known_anew, question, wanted))
-        del self._unlearnt[wanted]
-        if is_learnt:
-            self._ask(question.entities)
-        else:
-            self._predict_alone(question.entities)
+    def _known_anew(self, wanted: _Wanted) -> Question | None:
+        """The same; but where something was learnt meanwhile f is not 0 any more, and is asked for."""
+        if not self._model.snapshot().ranges:
+            return self._who_knows(wanted)
+        self._ask(self._unlearnt.pop(wanted))
         return None
-
-    def _predict_alone(self, entities: Sequence[str]) -> None:
-        """By a model that has learnt nothing, and with nobody's word but the party's own."""
-        known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
-        self.predict(entities, np.zeros(len(entities)), known, self._model.version)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.contributions import OUTPUT_BITS
-from streamfl.fdskl.messages import CARRIED_BYTES, KNOWN, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
+from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
 from streamfl.fdskl.model import Expansion
 
-__all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of", "who_knows"]
+__all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of"]
 
 # An entity's name is up to four bytes a character, and has a header.
 NAME_HEADER = 5
@@ -136,12 +136,6 @@ def phases_of(
     numbers = sum(one.count for one in ranges)
     for part in cut(entities, numbers, width, most):
         yield Question(wanting, PHASES, ranges, part, bandwidth)
-
-
-def who_knows(wanting: Wanting, entities: Sequence[str], most: int) -> Iterator[Question]:
-    """Questions of how many parties have columns of these entities."""
-    for part in cut(entities, 1, 1, most):
-        yield Question(wanting, KNOWN, [], part)
 
 
 def outputs_of(wanting: Wanting, entities: Sequence[str], expansion: Expansion, most: int) -> Iterator[Question]:

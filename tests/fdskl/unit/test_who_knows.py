@@ -87,6 +87,30 @@ def test_a_party_that_is_away_is_not_waited_for_longer_than_a_round() -> None:
     assert [(one.entity, one.parties) for one in away.predictions] == [("a", 1)]
 
 
+def test_no_entity_of_a_stream_waits_longer_for_a_party_that_is_away() -> None:
+    """Protects a stream from its own length: only so many rounds are on their way, and each behind them waited for another round's
+    time. So it is after the clock was ahead by an hour.
+    """
+    for ahead in (0.0, 3600.0):
+        loop, written, waited = began(federation()), dict[str, float](), dict[str, float]()
+        begin = loop.now
+        loop.now += ahead
+        while loop.now < begin + ahead + 1.0 or (loop.now < begin + 2 * ROUND and len(waited) < len(written)):
+            if ahead and loop.now > begin + ahead + 0.9:
+                loop.now, ahead = begin, 0.0
+                written = dict.fromkeys(written, begin)
+            if loop.now < begin + ahead + 1.0:
+                entity = f"e{len(written)}"
+                written[entity] = loop.now
+                tell(loop, 0, entity)
+            for number in (0, 1):
+                loop.step(number, 1000)
+            waited |= {one.entity: loop.now - written[one.entity] for one in loop.predictions if one.entity not in waited}
+            loop.now += 0.05
+        assert len(waited) == len(written) > 15
+        assert 0.9 * ROUND < max(waited.values()) < 1.2 * ROUND
+
+
 def test_entities_wait_for_nobody_who_cannot_be_asked_any_more() -> None:
     """Protects what waits from depending on when it was asked: where two parties say the same of themselves nobody is asked, and a
     role that asked before goes on as one that was restored since.
@@ -160,10 +184,10 @@ def test_what_was_asked_before_the_first_model_waits_for_parties_that_are_not_re
     loop = learnt_while_asked()
     peers = loop.active.partition(0).peers
     known, peers._peers[2] = peers._peers[2], Peer(lives=peers._peers[1].lives)
-    peers._present = None
+    peers._is_complete = None
     assert not peers.complete
     loop.active.receive([], loop.now)
     assert dict(loop.active.waiting)["predictions"] == 1
-    peers._peers[2], peers._present = known, None
+    peers._peers[2], peers._is_complete = known, None
     loop.settle()
     check_it_is_of_the_model(loop)
