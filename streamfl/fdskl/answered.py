@@ -20,6 +20,10 @@ __all__ = ["Answered"]
 FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and again what was abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
+SPENT = (
+    "an entity has told privacy.features_per_entity features, so its mean stands in from now on. Where features are replaced "
+    "(learning.sweeps, or the solver sgd) and entities live for long, raise it; else ask the active party why it wants so many"
+)
 
 
 class Answered:
@@ -84,6 +88,11 @@ class Answered:
         elif asked.purpose == PHASES and asked.bandwidth != answers.bandwidth and self._draws_anew and not self._rescaled:
             self._rescaled = True
             self._parts.remember(b"rescaled", self._rescaled)
+
+    def spent(self) -> None:
+        """An entity is asked for that has told all that it may."""
+        self._figures.counts["spent_entities"] += 1
+        self._notices.say("spent_entity", SPENT)
 
     def restore(self, value: bytes) -> None:
         self._rescaled = msgspec.msgpack.decode(value, type=bool)

@@ -12,7 +12,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.moments import overdue, set_back
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import Time, check_name, check_within
+from streamfl.restored import Amount, Time, check_name, check_within
 from streamfl.wire import Count, decode_array
 
 __all__ = ["OwnColumns"]
@@ -23,6 +23,7 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
 
     since: when its columns came. columns: raw numbers; none: it was asked for and has not come. asked: whether it was.
     features: how many it has told of, whatever its columns were. first, end: the last of these begin at ``first``, before ``end``.
+    bandwidth: with which these were drawn, None: the one that all were first asked for with.
     """
 
     since: Time
@@ -32,13 +33,16 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
     features: Count = 0
     first: Count = 0
     end: Count = 0
+    bandwidth: Amount | None = None
 
-    def tell(self, one: FeatureRange) -> None:
-        """It tells of these features, some of which may be told already; what is far from the last ones counts in full."""
+    def tell(self, one: FeatureRange, bandwidth: float | None) -> None:
+        """It tells of these features, some of which may be told already; what is far from the last ones, or was drawn with another
+        bandwidth, counts in full.
+        """
         end = one.first + one.count
-        if one.first > self.end or end < self.first:
+        if bandwidth != self.bandwidth or one.first > self.end or end < self.first:
             self.features += one.count
-            self.first, self.end = one.first, end
+            self.first, self.end, self.bandwidth = one.first, end, bandwidth
             return
         self.features += max(0, self.first - one.first) + max(0, end - self.end)
         self.first, self.end = min(self.first, one.first), max(self.end, end)
@@ -69,8 +73,6 @@ class OwnColumns:
         self._expiry = expiry
         self._limit = limit
         self._features = features
-        # Told features are remembered when so many more are told: at each round it would be a record an entity.
-        self._step = max(1, (features or 1) // 8)
         self._forgotten = forgotten
         self._entities: dict[str, _Entity] = {}
         self._in_order = True
@@ -105,17 +107,20 @@ class OwnColumns:
         self._make_room()
         return late
 
-    def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = ()) -> None:
-        """The entity's columns went into a sum, or their mean did. told: of these features."""
+    def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = (), bandwidth: float | None = None) -> None:
+        """The entity's columns went into a sum, or their mean did. told: of these features. bandwidth: that they were drawn with,
+        None: the first.
+        """
         found = self._entities.get(entity)
         if found is None:
             found = self._entities[entity] = _Entity(now, b"", False)
-        before = found.features // self._step
-        for one in told:
-            found.tell(one)
-        if found.asked and found.features // self._step == before:
-            return
+        before = found.asked, found.features
         found.asked = True
+        if self._features is not None:
+            for one in told:
+                found.tell(one, bandwidth)
+        if (found.asked, found.features) == before:
+            return
         self._parts.remember(b"entity/" + entity.encode(), found)
         self._make_room()
 

@@ -76,19 +76,20 @@ class OwnPart:
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
+        self.answered.note(announced)
         told = announced.ranges if announced.purpose == PHASES else ()
+        other = None if announced.bandwidth == self.answered.bandwidth else announced.bandwidth
         for place, entity in enumerate(announced.entities):
             if not self._columns.is_spent(entity):
-                self._columns.ask(entity, now, told if known[place] else ())
+                self._columns.ask(entity, now, told if known[place] else (), other)
             elif announced.purpose != KNOWN:
                 known[place] = False
-                self._figures.counts["spent_entities"] += 1
+                self.answered.spent()
         if outputs is not None:
             rows = outputs
         elif announced.purpose != KNOWN:
             rows = self._standardisation.apply(rows, known)
             self._figures.counts["imputed"] += int((~known).sum())
-        self.answered.note(announced)
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, secrets, rows)
         pending.answered = True

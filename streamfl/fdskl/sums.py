@@ -114,7 +114,9 @@ class Sums:
         """Rounds may have waited for an entity's own columns, or for so many entities."""
         for key, pending in self.pending.waiting():
             if entity in pending.missing or not self._scale_was_known:
-                pending.missing.discard(entity)
+                # Whoever has told all that it may stays one that is not known.
+                if not self.own_part.missing_of((entity,)):
+                    pending.missing.discard(entity)
                 self._answer_if_possible(key, pending)
         self._scale_was_known = self._standardisation.frozen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -37,6 +38,7 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.sums import SUM
 from streamfl.fdskl.topology import aggregation
+from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send
@@ -96,8 +98,9 @@ class Others:
         return arrived("incarnations", self.partition, message, INCARNATION.encode(message), now)
 
     def round(self, number: int, incarnations: list[int], entities: list[str], count: int, now: float) -> tuple[Round, Received]:
-        ranges = [FeatureRange(4, count)]
-        message = Round(VERSION, self.fingerprint, "p0", incarnations, number, PHASES, 1.0, ranges, entities)
+        # Each fourth with another bandwidth.
+        ranges, bandwidth = [FeatureRange(4, count)], 1.5 if number % 4 == 3 else 1.0
+        message = Round(VERSION, self.fingerprint, "p0", incarnations, number, PHASES, bandwidth, ranges, entities)
         return message, arrived("rounds", self.partition, message, ROUND.encode(message), now)
 
     @property
@@ -396,10 +399,18 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
     ]
 
 
-def subject_of(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
+def subject_of(party: str, parties: int, features: int | None = None, **sections: dict[str, Any]) -> Subject:
+    """features: that an entity tells, as where members have keys."""
     settings = settings_of(party, parties, **sections)
+
+    def make() -> FdsklWorker:
+        worker = make_worker(settings)
+        if features is not None:
+            worker.settings = replace(worker.settings, is_open=False, features_per_entity=features)
+        return worker
+
     return Subject(
-        make=lambda: make_worker(settings),
+        make=make,
         traffic=active_traffic(settings) if party == "p0" else passive_traffic(settings),
         anybody=lambda extreme: anybody(settings, extreme),
         decode=decoders(settings),
@@ -412,6 +423,7 @@ def subject_of(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
 
 SUBJECTS = {
     "leaf": subject_of("p2", PARTIES),
+    "leaf-bounded": subject_of("p2", PARTIES, features=16),
     "leaf-paper": subject_of("p3", PARTIES, aggregation={"mask": "paper"}),
     "inner-none": subject_of("p1", PARTIES, aggregation={"mask": "none", "circle_bits": 64}),
     "active-newton": subject_of("p0", PARTIES, learning={"sweeps": 2}),

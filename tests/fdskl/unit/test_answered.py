@@ -188,9 +188,27 @@ def test_an_entity_tells_so_many_features_and_is_unknown_then() -> None:
         assert [list(one.known) for one in found] == [[0, 1], [0, 1]]
         assert len({len(one.values) for one in found}) == 1
         assert again.figure("spent_entities") == 1
-        # Other columns are those of the same entity.
-        again.show("a")
+        assert [one.reason for one in again.role.notices() if one.reason == "spent_entity"]
+        # Other columns are those of the same entity, and make its answer no sooner.
         assert again.ask(["a"], 8) == []
+        assert again.sums(again.take("samples", Sample("a", "s", (3.0, -2.0), None), key="a")) == []
+        assert known(again.wait()) == [0]
+
+
+def test_features_of_another_bandwidth_are_other_features() -> None:
+    """Protects the bound from whoever asks for the same numbers at bandwidths that differ a little: each draws anew."""
+    asked = Asked()
+    asked.show("a")
+    for bandwidth in (1.0, 1.0, 1.1, 1.1, 1.2):
+        assert known(asked.ask(["a"], bandwidth=bandwidth)) == [1]
+    assert asked.ask(["a"], bandwidth=1.0) == []
+    # From where no bound is kept to nothing is counted: it would be a record of the changelog for each of a model's blocks.
+    free = Asked(has_keys=False)
+    free.show("a")
+    assert known(free.ask(["a"])) == [1]
+    assert b"entity/a" in free.state()
+    assert known(free.ask(["a"], 4)) == [1]
+    assert b"entity/a" not in free.state()
 
 
 def test_features_are_counted_once_wherever_they_lie() -> None:
@@ -198,16 +216,17 @@ def test_features_are_counted_once_wherever_they_lie() -> None:
     columns = OwnColumns(ChangedParts(), 1, 10.0, 9, {}, 100)
     columns.put("a", b"12345678", 0.0)
 
-    def told(*ranges: tuple[int, int]) -> int:
+    def told(*ranges: tuple[int, int], bandwidth: float | None = None) -> int:
         for first, count in ranges:
-            columns.ask("a", 0.0, [FeatureRange(first, count)])
+            columns.ask("a", 0.0, [FeatureRange(first, count)], bandwidth)
         return columns._entities["a"].features
 
     assert told((10, 10), (20, 10), (0, 10), (5, 20)) == 30
     assert told((1000, 20)) == 50
     assert told((0, 10)) == 60
+    assert told((0, 10), (5, 10), bandwidth=2.0) == 75
     assert not columns.is_spent("a")
-    assert told((2000, 40)) == 100
+    assert told((2000, 25)) == 100
     assert columns.is_spent("a")
 
 
