@@ -153,6 +153,13 @@ DASHBOARD = Dashboard(
                 remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as "
                 "labels need.",
             ),
+            Panel(
+                "Entities that lack something",
+                "Labelled entities that the first iteration still waits for, at the active party. 0 once there is a model.",
+                "short",
+                (Query(f"sum by (group, instance) ({series('missing_entities')})", "{{group}} {{instance}}"),),
+                remedy="If it stays above 0 while labels come: keys of labels and samples differ, or samples do not come.",
+            ),
         ),
         (
             Panel(
@@ -167,14 +174,16 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Columns that were not there",
-                "Entities that a party was asked for and does not know: their mean stood in. And entities of which new columns "
-                "came after they had been asked for.",
+                "Entities that a party was asked for and does not know: their mean stood in; among these such as have told "
+                "privacy.features_per_entity features. And entities of which new columns came after they had been asked for.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean stood in, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", "told enough, {{group}} {{instance}}"),
                     Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
                 ),
-                remedy="If the mean stands in often: that party's samples come late or not at all, or its keys differ.",
+                remedy="If the mean stands in often: that party's samples come late or not at all, or its keys differ. If entities "
+                "have told enough: ask the active party why it wants so many features.",
             ),
             Panel(
                 "Entities forgotten",

@@ -10,6 +10,7 @@ from fdskl.makers import settings_of
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
+from streamfl.fdskl.lab.dashboard import DASHBOARDS
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.lifetime import FEWEST, Lifetime, measure_lifetimes, of_no_use
 from streamfl.fdskl.losses import LOGISTIC, SQUARE, MarginLoss
@@ -140,3 +141,9 @@ def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
     loop.settle()
     assert loop.active.active_partition(0).model.version == 1
     assert ["worse than none" in one.text for one in loop.active.notices() if one.reason == "worse_than_mean"] == [True]
+
+
+@pytest.mark.parametrize("metric", ["missing_entities", "imputed_total", "spent_entities_total"])
+def test_a_board_shows_what_entities_lack(metric: str) -> None:
+    """Protects an operator whose first model never comes, or whose entities are unknown at a party: a board says so."""
+    assert any(f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions)
