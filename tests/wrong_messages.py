@@ -15,8 +15,8 @@ from streamfl.testing.fuzz.member import NOW, Member
 def check_found(owner: Any, name: str, wrong: Any, only: str, patch: pytest.MonkeyPatch) -> None:
     """With ``wrong`` in the place of an owner's attribute, a run over the targets whose names contain ``only`` finds defects."""
     patch.setattr(owner, name, wrong)
-    # What is drawn follows from every bound in the code, so one seed alone may pass by.
-    assert any(run(4_000, seed=seed, only=only).defects for seed in (1, 2, 3))
+    # What is drawn follows from every bound in the code and from what was recorded, so a few seeds may pass by.
+    assert any(run(4_000, seed=seed, only=only).defects for seed in range(1, 13))
 
 
 def refused_of_the_recorded(member: Member, corpus: Corpus, federation: str) -> list[Rejection]:
