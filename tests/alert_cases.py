@@ -9,6 +9,8 @@ __all__ = ["CASES", "Told"]
 
 DAY = 24 * 60
 CHALLENGER = 'challenger_%s_total{model="running-mean"}'
+# Of a counter that is seen each five minutes: one a day.
+ONE_A_DAY = "0+0.0035x400"
 GUEST = 'role="quasi-newton-guest"'
 COORDINATOR = 'role="quasi-newton-coordinator"'
 
@@ -53,6 +55,17 @@ def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minu
     name, more = counted
     others = {other: grows(by) for other, by in of.items()}
     return Told({name: grows(more), **others}, minute), Told({name: grows(less), **others})
+
+
+def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
+    """A party of quasi-Newton that lacks one entity for good. other: what is otherwise."""
+    return {"missing_entities": stays(1, 400), "known_entities": stays(4, 400), "samples_total": ONE_A_DAY, **other}
+
+
+def first_window(other: Mapping[str, str]) -> Mapping[str, str]:
+    """A party of DP Frank-Wolfe whose one entity never gets its label. other: what is otherwise."""
+    lacking = {"lacking_entities{reason=\"label\"}": stays(1, 400), "lacking_entities{reason=\"columns\"}": stays(0, 400)}
+    return {"window": stays(0, 400), **lacking, "samples_total": ONE_A_DAY, "announced_entities_total": stays(7, 400), **other}
 
 
 def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
@@ -272,6 +285,15 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({'abandoned_rounds_total{reason="timeout"}': grows(0.6)}),
     ),
     # Of quasi-Newton federations.
+    "StreamflFirstTrainingWaits": (
+        Told(first_training({}), DAY + 60, (), 5),
+        # Some are known no more: they gave way.
+        Told(first_training({"known_entities": "9x100 4x300"}), DAY + 60, (), 5),
+        # It has begun, one more is known each day, or nothing comes.
+        Told(first_training({"missing_entities": stays(0, 400)}), step=5, end=350),
+        Told(first_training({"known_entities": "4x200 5x200"}), step=5, end=350),
+        Told(first_training({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
+    ),
     "StreamflTrainingStands": (
         Told({f"phase{{{COORDINATOR}}}": stays(1), f"iteration{{{COORDINATOR}}}": stays(4)}, 60),
         Told({f"phase{{{COORDINATOR}}}": stays(2), f"iteration{{{COORDINATOR}}}": stays(4)}, 60),
@@ -300,6 +322,13 @@ CASES: dict[str, tuple[Told, ...]] = {
     # Of DP Frank-Wolfe.
     "StreamflReleaseRefused": once("refused_releases_total"),
     "StreamflAnswersMissing": once("missing_answers_total"),
+    "StreamflFirstWindowWaits": (
+        Told(first_window({}), DAY + 60, (), 5),
+        Told(first_window({"announced_entities_total": ONE_A_DAY}), step=5, end=350),
+        Told(first_window({"window": stays(1, 400)}), step=5, end=350),
+        Told(first_window({'lacking_entities{reason="label"}': stays(0, 400)}), step=5, end=350),
+        Told(first_window({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
+    ),
     "StreamflEntitiesMissing": (
         Told({"missing_entities": "1+0.002x220", "complete_entities": stays(5), "windows_total": stays(0)}, 61),
         Told({"missing_entities": stays(3), "complete_entities": stays(5), "windows_total": stays(0)}),

@@ -39,6 +39,16 @@ ALERTS = (
         "are the others'.",
     ),
     Alert(
+        "StreamflFirstWindowWaits",
+        f"max by ({MEMBER}) (streamfl_window) == 0 and max by ({MEMBER}) (streamfl_lacking_entities offset 1d) > 0"
+        f" and {increased('samples_total', 24 * 60)} > 0 and {increased('announced_entities_total', 24 * 60)} == 0",
+        60,
+        "warning",
+        "{{ $labels.group }} gets records, and for a day none has made an entity that a first window could have.",
+        "There is no model yet: nothing fills the first window.",
+        "streamfl_lacking_entities says whether columns or labels lack. Look whether both come, and under the same keys.",
+    ),
+    Alert(
         "StreamflFitsStand",
         stopped("windows_total", "samples_total"),
         0,

@@ -139,16 +139,16 @@ DASHBOARD = Dashboard(
                 "lack.",
             ),
             Panel(
-                "Parties away",
-                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour "
-                "before. A fit goes on without them, and their budget for it is spent.",
+                "Entities that lack something",
+                "Entities at each party of which the columns or the label have not come. They wait without a time limit.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
+                    Query(
+                        f"sum by (group, instance, reason) ({series('lacking_entities', PARTY)})",
+                        "{{reason}}, {{group}} {{instance}}",
+                    ),
                 ),
-                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
-                "same.",
+                remedy="If both grow: keys of labels and samples differ. If one grows: look whether its topic is written.",
             ),
         ),
         (
@@ -171,6 +171,18 @@ DASHBOARD = Dashboard(
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_WORKER),),
                 remedy="If it never ends: a member starts again and again. Look at restarts.",
+            ),
+            Panel(
+                "Parties away",
+                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour "
+                "before. A fit goes on without them, and their budget for it is spent.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
+                ),
+                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
+                "same.",
             ),
         ),
         worker_panels(),

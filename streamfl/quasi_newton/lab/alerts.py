@@ -9,6 +9,18 @@ COORDINATOR = '{role="quasi-newton-coordinator"}'
 
 ALERTS = (
     Alert(
+        "StreamflFirstTrainingWaits",
+        f"max by ({MEMBER}) (streamfl_missing_entities) > 0"
+        f" and max by ({MEMBER}) (streamfl_known_entities) <= max by ({MEMBER}) (streamfl_known_entities offset 1d)"
+        f" and {increased('samples_total', 24 * 60)} > 0",
+        60,
+        "warning",
+        "{{ $labels.group }} gets records, and for a day none has made one more entity that the first training could take.",
+        "There is no model yet: the first training waits for alignment.entities entities.",
+        "Its /readyz says how many it knows. Of a guest, look whether labels come under the keys of the samples, and whether "
+        "streamfl_expired_entities_total or streamfl_displaced_entities_total grow.",
+    ),
+    Alert(
         "StreamflTrainingStands",
         # 1: parties compare entities, 2: in a round.
         f"max by ({MEMBER}) (streamfl_phase{COORDINATOR} == 1 or streamfl_phase{COORDINATOR} == 2) > 0"

@@ -39,6 +39,23 @@ DASHBOARD = Dashboard(
         TILES,
         (
             Panel(
+                "Entities that lack something",
+                "Entities whose gradient a party's first step waits for; at the coordinator entities that are not learnt from: "
+                "without a label, or with one and not shown by enough parties.",
+                "short",
+                (
+                    Query(f"sum by (group, instance) ({series('missing_entities', PARTY)})", "gradient, {{group}} {{instance}}"),
+                    Query(
+                        f"sum by (group, instance, reason) ({series('lacking_entities', COORDINATOR)})",
+                        "{{reason}}, {{group}} {{instance}}",
+                    ),
+                ),
+                remedy="If many lack a label or embeddings and nothing is learnt: keys of labels and samples differ, or a party is "
+                "away. Without labels a party waits for gradients as well.",
+            ),
+        ),
+        (
+            Panel(
                 "Loss before the label",
                 "Mean loss of the predictions that were there when the label came, over the latest interval; with the square loss "
                 "on labels scaled to 0..1. It should fall.",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of, settings_of
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
+from streamfl.dp_frank_wolfe.lab.dashboard import DASHBOARDS
 from streamfl.dp_frank_wolfe.messages import Entities
 from streamfl.role import Notice
 
@@ -112,3 +114,9 @@ def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path:
     assert [message.kind for message in back.feed([back.manifest(2, OTHERS)])] == ["frozen"]
     assert [message.kind for message in back.feed([])] == ["partial"] * len(NAMES)
     assert [one for one in back.role.notices() if one.reason == "fits_ahead"] == []
+
+
+@pytest.mark.parametrize("metric", ["lacking_entities", "missing_entities", "complete_entities"])
+def test_a_board_shows_what_waits(metric: str) -> None:
+    """Protects an operator whose first window never fills: what it lacks is on a board, not in a table of metrics alone."""
+    assert any(f"streamfl_{metric}{{" in expression for board in DASHBOARDS for expression in board.expressions)

@@ -87,6 +87,8 @@ def test_vertical_overview_shows_what_it_promises() -> None:
         "streamfl_requests_total",
         "streamfl_entities",
         "streamfl_waiting_samples",
+        "streamfl_missing_entities",
+        "streamfl_lacking_entities",
         "streamfl_forgotten_entities_total",
         "streamfl_privacy_mu",
         "streamfl_privacy_epsilon",
