@@ -287,6 +287,8 @@ CASES: dict[str, tuple[Told, ...]] = {
     # Of quasi-Newton federations.
     "StreamflFirstTrainingWaits": (
         Told(first_training({}), DAY + 60, (), 5),
+        # Labels come alone: the guest's columns never do.
+        Told(first_training({"samples_total": stays(0, 400), "labels_total": ONE_A_DAY}), DAY + 60, (), 5),
         # Some are known no more: they gave way.
         Told(first_training({"known_entities": "9x100 4x300"}), DAY + 60, (), 5),
         # It has begun, one more is known each day, or nothing comes.
@@ -324,6 +326,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflAnswersMissing": once("missing_answers_total"),
     "StreamflFirstWindowWaits": (
         Told(first_window({}), DAY + 60, (), 5),
+        Told(first_window({"samples_total": stays(0, 400), "labels_total": ONE_A_DAY}), DAY + 60, (), 5),
         Told(first_window({"announced_entities_total": ONE_A_DAY}), step=5, end=350),
         Told(first_window({"window": stays(1, 400)}), step=5, end=350),
         Told(first_window({'lacking_entities{reason="label"}': stays(0, 400)}), step=5, end=350),

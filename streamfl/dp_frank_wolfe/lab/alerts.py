@@ -41,7 +41,8 @@ ALERTS = (
     Alert(
         "StreamflFirstWindowWaits",
         f"max by ({MEMBER}) (streamfl_window) == 0 and max by ({MEMBER}) (streamfl_lacking_entities offset 1d) > 0"
-        f" and {increased('samples_total', 24 * 60)} > 0 and {increased('announced_entities_total', 24 * 60)} == 0",
+        f" and ({increased('samples_total', 24 * 60)} > 0 or {increased('labels_total', 24 * 60)} > 0)"
+        f" and {increased('announced_entities_total', 24 * 60)} == 0",
         60,
         "warning",
         "{{ $labels.group }} gets records, and for a day none has made an entity that a first window could have.",
