@@ -6,11 +6,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from types import ModuleType
 from typing import Any
 
 import pytest
 from broker import Broker
 from streamfl_connectors.kafka import clients
+from streamfl_connectors.librdkafka import cluster
 
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Guarantee, Outgoing, Polled, Session, Step, Subscription, connect
@@ -140,11 +142,16 @@ def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, S
     assert (seen.revoked, seen.assigned) == ([0], [0])
 
 
-def test_a_member_that_lives_but_does_not_join_is_not_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects everybody else: the library would have the group wait for such a member for five minutes."""
-    monkeypatch.setattr(clients, "LONGEST_REBALANCE_SECONDS", 5)
+@pytest.mark.parametrize(
+    ("scheme", "module", "options"), [("kafka", clients, {}), ("kafka+librdkafka", cluster, {"session.timeout.ms": 6000})]
+)
+def test_a_member_that_lives_but_does_not_join_is_not_waited_for(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, scheme: str, module: ModuleType, options: dict[str, int]
+) -> None:
+    """Protects everybody else: either library would have the group wait for such a member for five minutes."""
+    monkeypatch.setattr(module, "LONGEST_REBALANCE_SECONDS", 5)
     topic = f"rejoin-{uuid.uuid4().hex[:8]}"
-    with closing(connect(broker.url)) as bus:
+    with closing(connect(f"{scheme}://{broker.address}", options)) as bus:
         bus.create([TopicSpec(topic, 1, compacted=False)])
         subscription = Subscription(group=f"{topic}.group", inputs=(topic,))
         with closing(bus.session(subscription)) as silent, closing(bus.session(subscription)) as other:
