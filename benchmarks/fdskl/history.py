@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.schedule import ends_of_iterations
 
@@ -41,16 +40,8 @@ class KernelHistory:
         self.columns = [[f"x{place}" for place in own] for own in places]
         self.inputs, self.labels = [inputs[:, own] for own in places], labels
         square = not set(np.unique(labels)) <= {0.0, 1.0}
-        self.settings = FdsklSettings.model_validate(
-            {
-                "federation": {"name": "history", "parties": list(PARTIES), "seed": 3},
-                "role": {"kind": "fdskl-worker"},
-                "party": {"name": PARTIES[0]},
-                "samples": {"topic": "samples", "features": self.columns[0]},
-                "labels": {"topic": "labels", "label": "y", **({"label_range": (0.0, 1.0)} if square else {})},
-                "learning": {"loss": "square" if square else "logistic", **learning},
-            }
-        )
+        learning["loss"] = "square" if square else "logistic"
+        self.settings = settings_of_all(PARTIES, federation={"seed": 3}, learning=learning)
 
     def federation(self) -> KernelFederation:
         return KernelFederation(self.settings, self.inputs, self.columns, self.labels)

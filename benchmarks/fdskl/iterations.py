@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import size
-from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 
 __all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
 
@@ -65,24 +64,18 @@ def iteration_times(parties: int) -> Mapping[str, IterationTime]:
 def _federation(topology: str, parties: int) -> KernelFederation:
     names = [f"p{number}" for number in range(parties)]
     columns = [[f"{name}-{number}" for number in range(COLUMNS)] for name in names]
-    settings = FdsklSettings.model_validate(
-        {
-            "federation": {"name": "bench", "parties": names},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": names[0]},
-            "samples": {"topic": "samples", "features": columns[0]},
-            "labels": {"topic": "labels", "label": "y"},
-            "learning": {
-                "solver": "sgd",
-                "bandwidth": 3.0,
-                "block_instances": INSTANCES,
-                "block_features": FEATURES,
-                "features_limit": KEPT,
-                "window": 4096,
-            },
-            "aggregation": {"topology": topology},
-            "alignment": {"linger_ms": 0.0},
-        }
+    settings = settings_of_all(
+        names,
+        learning={
+            "solver": "sgd",
+            "bandwidth": 3.0,
+            "block_instances": INSTANCES,
+            "block_features": FEATURES,
+            "features_limit": KEPT,
+            "window": 4096,
+        },
+        aggregation={"topology": topology},
+        alignment={"linger_ms": 0.0},
     )
     generator = np.random.default_rng(0)
     count = (WARM_UP + ITERATIONS) * INSTANCES

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 
 __all__ = ["federation", "first_model", "main"]
 
@@ -21,15 +20,7 @@ RATES, HISTORIES = (0.1, 1.0, 10.0, 100.0, 1000.0), (100, 1000, 4000)
 def federation(entities: int) -> KernelFederation:
     """Three parties with columns of so many entities."""
     whole = np.random.default_rng(8).normal(size=(entities, 5))
-    settings = FdsklSettings.model_validate(
-        {
-            "federation": {"name": "slow", "parties": list(PARTIES), "seed": 3},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": "a"},
-            "samples": {"topic": "samples", "features": list(COLUMNS[0])},
-            "labels": {"topic": "labels", "label": "y"},
-        }
-    )
+    settings = settings_of_all(PARTIES, federation={"seed": 3})
     labels = (whole[:, 0] * whole[:, 2] > 0).astype(float)
     return KernelFederation(settings, [whole[:, :2], whole[:, 2:3], whole[:, 3:]], COLUMNS, labels)
 

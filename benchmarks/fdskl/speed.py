@@ -22,12 +22,11 @@ from benchmarks import end_to_end
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.fdskl.circle import to_circle
-from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.contributions import Contributions, Kernel
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.keystream import Keystream
 from streamfl.fdskl.lab.direct import Party, learn
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
 from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.role import TopicSpec
@@ -137,16 +136,7 @@ def _in_one_process() -> Iterator[Figure]:
     whole = np.random.default_rng(0).normal(size=(SHOWN, sum(SPLIT)))
     labels = (np.sin(2 * whole[:, 0]) + whole[:, 9] * whole[:, 17] > 0).astype(float)
     inputs = np.split(whole, np.cumsum(SPLIT)[:-1], axis=1)
-    settings = FdsklSettings.model_validate(
-        {
-            "federation": {"name": "bench", "parties": names},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": names[0]},
-            "samples": {"topic": "samples", "features": columns[0]},
-            "labels": {"topic": "labels", "label": "y"},
-            "standardisation": {"columns": False},
-        }
-    )
+    settings = settings_of_all(names, standardisation={"columns": False})
     learning = settings.learning
     due = takewhile(lambda end: end < SHOWN, ends_of_iterations(learning.first_block, learning.block_instances))
     ends = [0, *due, SHOWN]

@@ -25,13 +25,29 @@ from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, Traffic
 
-__all__ = ["BETWEEN", "KernelFederation"]
+__all__ = ["BETWEEN", "KernelFederation", "settings_of_all"]
 
 LABELS = "labels"
 # What parties say to one another.
 BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 # Numbers that are computed at once where a model is evaluated.
 EVALUATED = 2**22
+
+
+def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> FdsklSettings:
+    """What the members of a federation share, as :class:`KernelFederation` takes it: that fills in what is a single member's.
+
+    sections: what differs from the defaults, by the section's name.
+    """
+    federation = {"name": "f", "parties": list(parties), **sections.pop("federation", {})}
+    active = federation.get("active", parties[0])
+    member = {
+        "role": {"kind": WORKER},
+        "party": {"name": active if isinstance(active, str) else active[0]},
+        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
+        "labels": {"topic": LABELS, "label": "y", "label_range": (0.0, 1.0)},
+    }
+    return FdsklSettings.model_validate({"federation": federation, **member, **sections})
 
 
 class KernelFederation:

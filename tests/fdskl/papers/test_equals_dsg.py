@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import PARTIAL_SUM
 from streamfl.fdskl.sums import SUM
 from streamfl.fdskl.topology import hops, messages
@@ -41,17 +40,13 @@ def learnt(
     x, y = data()
     parts = np.array_split(np.arange(COLUMNS), parties)
     small = {"bandwidth": 2.0, "block_instances": 4, "block_features": 3, "features_limit": 12, "window": 24}
-    content = {
-        "federation": {"name": "t", "seed": 5, "parties": [f"p{number}" for number in range(parties)]},
-        "role": {"kind": WORKER},
-        "party": {"name": "p0"},
-        "samples": {"topic": "s", "features": ["a"]},
-        "labels": {"topic": "l", "label": "y"},
-        "learning": small | learning,
-        "aggregation": {"topology": topology, "mask": mask, "circle_bits": bits, "frequencies": "shared"},
-        "standardisation": {"columns": False, "transform": "none"},
-    }
-    settings = FdsklSettings.model_validate(content)
+    settings = settings_of_all(
+        [f"p{number}" for number in range(parties)],
+        federation={"seed": 5},
+        learning=small | learning,
+        aggregation={"topology": topology, "mask": mask, "circle_bits": bits, "frequencies": "shared"},
+        standardisation={"columns": False, "transform": "none"},
+    )
     names = [[f"c{column}" for column in part] for part in parts]
     federation = KernelFederation(settings, [x[:, part] for part in parts], names, y, overheard=overheard)
     for begin in range(0, ROWS, 8):

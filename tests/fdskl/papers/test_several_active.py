@@ -10,8 +10,7 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import OUTPUTS, PARTIAL_SUM, ROUND
 from streamfl.runtime.bus import Outgoing
 
@@ -40,18 +39,15 @@ def made(
         "solver": "sgd", "bandwidth": 2.0, "block_instances": BLOCK, "block_features": SIZE, "features_limit": 24, "step": STEP,
         "regularisation": DECAY, "window": 64,
     }  # fmt: skip
-    content: dict[str, Any] = {
-        "federation": {"name": "t", "seed": 5, "parties": [f"p{number}" for number in range(PARTIES)], "active": list(active)},
-        "role": {"kind": WORKER},
-        "party": {"name": active[0]},
-        "samples": {"topic": "s", "features": ["a"]},
-        "labels": {"topic": "l", "label": "y"},
-        "learning": small | sections.get("learning", {}),
-        "aggregation": {"topology": topology, "circle_bits": 64} | sections.get("aggregation", {}),
-        "standardisation": {"columns": False, "transform": "none"},
-    }
+    settings = settings_of_all(
+        [f"p{number}" for number in range(PARTIES)],
+        federation={"seed": 5, "active": list(active)},
+        learning=small | sections.get("learning", {}),
+        aggregation={"topology": topology, "circle_bits": 64} | sections.get("aggregation", {}),
+        standardisation={"columns": False, "transform": "none"},
+    )
     names = [[f"c{column}" for column in part] for part in parts]
-    return KernelFederation(FdsklSettings.model_validate(content), [x[:, part] for part in parts], names, y, overheard=overheard)
+    return KernelFederation(settings, [x[:, part] for part in parts], names, y, overheard=overheard)
 
 
 def learn(federation: KernelFederation, between: Callable[[int], None] = lambda batch: None) -> None:
@@ -211,11 +207,11 @@ def test_parts_of_f_travel_under_masks_of_their_own() -> None:
     asked: set[tuple[int, int]] = set()
 
     def overheard(one: Outgoing) -> None:
-        if one.topic == "t.p3.rounds":
+        if one.topic == "f.p3.rounds":
             announced = ROUND.decode(one.value)
             if announced.sender == "p0" and announced.purpose == OUTPUTS:
                 asked.add((announced.incarnations[0], announced.number))
-        elif one.topic == "t.p0.sums":
+        elif one.topic == "f.p0.sums":
             message = PARTIAL_SUM.decode(one.value)
             if message.sender in said and (message.incarnation, message.number) in asked:
                 said[message.sender].append(np.frombuffer(message.values, "<u8"))

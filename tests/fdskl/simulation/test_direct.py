@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.fdskl.config import FdsklSettings, KernelLearningSection
+from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.lab.direct import Party, learn, median_distance
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.seeding import rng_for
 
 NAMES = ("a", "b", "c")
@@ -25,17 +25,12 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
     whole = random.normal(size=(ROWS, 6))
     labels = ((whole[:, 0] * whole[:, 2] + whole[:, 4]) > 0).astype(float)
     inputs = [whole[:, :2], whole[:, 2:3], whole[:, 3:]]
-    settings = FdsklSettings.model_validate(
-        {
-            "federation": {"name": "direct", "parties": list(NAMES), "seed": SEED},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": "a"},
-            "samples": {"topic": "samples", "features": list(COLUMNS[0])},
-            "labels": {"topic": "labels", "label": "y"},
-            "learning": learning,
-            "aggregation": {"circle_bits": 64},
-            "standardisation": {"columns": False, "transform": "none"},
-        }
+    settings = settings_of_all(
+        NAMES,
+        federation={"seed": SEED},
+        learning=learning,
+        aggregation={"circle_bits": 64},
+        standardisation={"columns": False, "transform": "none"},
     )
     found = KernelFederation(settings, inputs, COLUMNS, labels)
     size, shown = learning["block_instances"], list(range(ROWS)) * epochs

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.schedule import ends_of_iterations
@@ -22,17 +21,8 @@ def federation(rows: int, **sections: dict[str, Any]) -> KernelFederation:
     """Three parties with their defaults, but for few features."""
     random = np.random.default_rng(8)
     whole = random.normal(size=(rows, 5))
-    settings = FdsklSettings.model_validate(
-        {
-            "federation": {"name": "slow", "parties": list(PARTIES), "seed": 3},
-            "role": {"kind": "fdskl-worker"},
-            "party": {"name": "a"},
-            "samples": {"topic": "samples", "features": list(COLUMNS[0])},
-            "labels": {"topic": "labels", "label": "y"},
-            "learning": {"features_limit": 64, "block_features": 16, **sections.pop("learning", {})},
-            **sections,
-        }
-    )
+    learning = {"features_limit": 64, "block_features": 16, **sections.pop("learning", {})}
+    settings = settings_of_all(PARTIES, federation={"seed": 3}, learning=learning, **sections)
     labels = (whole[:, 0] * whole[:, 2] > 0).astype(float)
     return KernelFederation(settings, [whole[:, :2], whole[:, 2:3], whole[:, 3:]], COLUMNS, labels)
 
