@@ -39,14 +39,14 @@ def mean_loss(labels: Floats, classes: int = 1) -> float:
     return _loss(np.broadcast_to(mean, (len(labels), classes)), labels, classes)
 
 
-def say_where_useless(measured: Iterable[tuple[str, float | None, float]], remedy: str) -> None:
+def say_where_useless(measured: Iterable[tuple[str, float | None, float | None]], remedy: str) -> None:
     """Warn of each loss that is above the mean's.
 
     measured: of what, the model's loss there, and the mean's; None and NaN: nothing was measured.
     remedy: what a user of this system can do.
     """
     for what, loss, of_mean in measured:
-        if loss is not None and loss > of_mean:
+        if loss is not None and of_mean is not None and loss > of_mean:
             told = f"the loss of {what}, {loss:.4g}, is above that of the labels' mean, {of_mean:.4g}"
             say(f"{told}: this model is worse than none. {remedy}")
 

@@ -134,8 +134,8 @@ def _tell(outcome: KernelOutcome) -> None:
             f"{FEWEST_ENTITIES} where learning.bandwidth is left out"
         )
     else:
-        measured = [("the test entities", outcome.final.loss, outcome.constant_loss)]
-        if outcome.progressive is not None and outcome.running_mean_loss is not None:
+        measured: list[tuple[str, float, float | None]] = [("the test entities", outcome.final.loss, outcome.constant_loss)]
+        if outcome.progressive is not None:
             measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
         say_where_useless(measured, USELESS)
     if forgotten["displaced"]:

@@ -117,10 +117,10 @@ def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[
 
 
 def _tell_where_useless(outcome: VerticalOutcome) -> None:
-    measured = [("the test entities", outcome.final.loss, outcome.constant_loss)]
+    measured: list[tuple[str, float, float | None]] = [("the test entities", outcome.final.loss, outcome.constant_loss)]
     if outcome.noisy is not None:
         measured.append(("the test entities, embeddings with noise", outcome.noisy.loss, outcome.constant_loss))
-    if outcome.progressive is not None and outcome.running_mean_loss is not None:
+    if outcome.progressive is not None:
         measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
     say_where_useless(measured, USELESS)
 
