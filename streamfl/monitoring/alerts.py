@@ -12,7 +12,7 @@ from typing import Literal
 
 from streamfl.monitoring.promql import lag_by_partition
 
-__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook", "stopped"]
+__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
 
 MEMBER = "system, federation, role, group"
 """The labels that say whose worker it is, without the worker."""
@@ -62,6 +62,11 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
     # not be reached for a while is not taken for a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
+
+
+def gets_records(minutes: int) -> str:
+    """A member of a vertical federation got samples or labels within the last minutes."""
+    return f"({increased('samples_total', minutes)} > 0 or {increased('labels_total', minutes)} > 0)"
 
 
 def stopped(counter: str, *while_growing: str) -> str:

@@ -1,6 +1,6 @@
 """What somebody has to look after in federations of DP Frank-Wolfe."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
+from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased, stopped
 
 __all__ = ["ALERTS"]
 
@@ -41,7 +41,7 @@ ALERTS = (
     Alert(
         "StreamflFirstWindowWaits",
         f"max by ({MEMBER}) (streamfl_window) == 0 and max by ({MEMBER}) (streamfl_lacking_entities offset 1d) > 0"
-        f" and ({increased('samples_total', 24 * 60)} > 0 or {increased('labels_total', 24 * 60)} > 0)"
+        f" and {gets_records(24 * 60)}"
         f" and {increased('announced_entities_total', 24 * 60)} == 0",
         60,
         "warning",

@@ -1,6 +1,6 @@
 """What somebody has to look after in quasi-Newton federations."""
 
-from streamfl.monitoring.alerts import MEMBER, Alert, increased
+from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased
 
 __all__ = ["ALERTS"]
 
@@ -12,7 +12,7 @@ ALERTS = (
         "StreamflFirstTrainingWaits",
         f"max by ({MEMBER}) (streamfl_missing_entities) > 0"
         f" and max by ({MEMBER}) (streamfl_known_entities) <= max by ({MEMBER}) (streamfl_known_entities offset 1d)"
-        f" and ({increased('samples_total', 24 * 60)} > 0 or {increased('labels_total', 24 * 60)} > 0)",
+        f" and {gets_records(24 * 60)}",
         60,
         "warning",
         "{{ $labels.group }} gets records, and for a day none has made one more entity that the first training could take.",
