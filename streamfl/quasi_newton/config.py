@@ -60,7 +60,8 @@ class CurvatureLearningSection(Section):
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
     """`sgd`: the same without curvature."""
     batch: int = Field(default=1000, ge=1, le=100_000)
-    """Entities of a batch. Batches are fixed once; entities that fill none wait. Where the first training has fewer entities, for
+    """Entities of a batch. Batches are fixed once; entities that fill none wait. One batch comes nearest to the optimum: with up to
+    some 5,000 entities it may hold them all. Where the first training has fewer entities, for
     some are held out or not common, they are one batch together, and all later ones have as many: half of this or more, min_batch
     or more, and 20 for each of a party's columns or more."""
     memory: int = Field(default=20, ge=1, le=100)
@@ -72,11 +73,13 @@ class CurvatureLearningSection(Section):
     learning_rate: float = Field(default=Learning().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
     """The share of a step that is taken."""
     largest_step: float = Field(default=Learning().largest_step, gt=0, le=1e6, allow_inf_nan=False)
-    """No step is longer."""
+    """No step is longer. With one batch or two it grows, up to ten times this, while each step is shortened by it and losses
+    fall."""
     freeze_below: float = Field(default=Learning().freeze_below, ge=0, allow_inf_nan=False)
     """No pairs are taken while the losses of two epochs in a row differ by less."""
     tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
-    """It is over when the losses of two epochs in a row differ by less."""
+    """It is over when the losses of two epochs in a row differ by less. With one batch or two: when those of three in a row differ
+    by less than a tenth of it."""
     epochs: int = Field(default=20, ge=1, le=100_000)
     """At most. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
     min_batch: int = Field(default=256, ge=1, le=100_000)

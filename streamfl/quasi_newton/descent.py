@@ -22,6 +22,9 @@ __all__ = ["Descent", "DescentState", "Learning"]
 
 # Epochs of fewer batches are of one step or two.
 FEW_BATCHES = 3
+# There the bound on a step doubles after an epoch whose steps it all shortened, while losses fall, and is this many times as far at
+# most: weights of columns that nearly repeat one another lie far from the start.
+FARTHEST = 10.0
 # What rounding adds to an inner product at most.
 ROUNDED = 2.0**-40
 # What rounding of outputs adds to a loss at most.
@@ -30,7 +33,12 @@ Floats = NDArray[np.float64]
 
 
 class DescentState(msgspec.Struct, array_like=True):
-    """All that a :class:`Descent` has come to. pairs: the Gram matrix of the pairs, its side and its numbers."""
+    """All that a :class:`Descent` has come to.
+
+    pairs: the Gram matrix of the pairs, its side and its numbers.
+    stretch: of the bound on a step. shortened: whether it shortened each step of the epoch so far.
+    settled: whether the latest two epochs' losses agree.
+    """
 
     side: Annotated[int, msgspec.Meta(ge=0, le=2048)]
     pairs: bytes
@@ -40,6 +48,9 @@ class DescentState(msgspec.Struct, array_like=True):
     fallbacks: Annotated[int, msgspec.Meta(ge=0)]
     frozen: bool
     converged: bool
+    stretch: Annotated[float, msgspec.Meta(ge=1, le=FARTHEST)] = 1.0
+    shortened: bool = True
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,13 +63,15 @@ class Learning:
     curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: another part of the rows would tell more.
     regularisation: lambda of lambda |w|^2 / 2, without the intercept. The loss that is told is without it.
     learning_rate: eta, constant.
-    largest_step: the Euclidean length that no step exceeds; it keeps a batch with outliers from throwing the weights far away.
+    largest_step: the Euclidean length that no step exceeds; it keeps a batch with outliers from throwing the weights far away. With
+        fewer than ``FEW_BATCHES`` it may become ``FARTHEST`` times as long.
     initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as Barzilai and Borwein
         (1988) call them. With the short one, directions of little curvature wait until a pair has seen them.
     freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
         then the same linear map each time, and the iterates settle. With fewer than ``FEW_BATCHES`` they settle without that, and
         freezing would leave what no pair has seen yet to steps that are far too short.
-    tolerance: it is over when the losses of two epochs in a row differ by less; a tenth of it with so few batches.
+    tolerance: it is over when the losses of two epochs in a row differ by less; with so few batches, when those of three in a row
+        do by a tenth of it.
     epochs: at most.
     iterations: so many may be taken, even where epochs are more than that.
     """
@@ -97,6 +110,9 @@ class Descent:
         self.fallbacks = 0
         self.frozen = learning.optimiser == "sgd"
         self.converged = False
+        self._stretch = 1.0
+        self._shortened = True
+        self._settled = False
 
     @property
     def state(self) -> DescentState:
@@ -110,6 +126,9 @@ class Descent:
             self.fallbacks,
             self.frozen,
             self.converged,
+            self._stretch,
+            self._shortened,
+            self._settled,
         )
 
     def restore(self, state: DescentState) -> None:
@@ -117,6 +136,7 @@ class Descent:
         self._pairs = np.frombuffer(state.pairs, "<f8").reshape(state.side, state.side).astype(np.float64)
         self._last_loss, self.epochs, self.skipped = state.last_loss, state.epochs, state.skipped
         self.fallbacks, self.frozen, self.converged = state.fallbacks, state.frozen, state.converged
+        self._stretch, self._shortened, self._settled = state.stretch, state.shortened, state.settled
 
     @property
     def last_loss(self) -> float | None:
@@ -186,8 +206,9 @@ class Descent:
             coefficients[-1] = 1.0
             length = float(products[-1])
         rate = self._learning.learning_rate
-        longest = rate * math.sqrt(max(length, 0.0))
-        return coefficients * (rate * min(1.0, self._learning.largest_step / longest if longest > 0 else 1.0))
+        longest, bound = rate * math.sqrt(max(length, 0.0)), self._stretch * self._learning.largest_step
+        self._shortened = self._shortened and longest > bound
+        return coefficients * (rate * min(1.0, bound / longest if longest > 0 else 1.0))
 
     def end_epoch(self, loss: float, batches: int) -> bool:
         """Whether it is over.
@@ -196,9 +217,17 @@ class Descent:
         """
         self.epochs += 1
         few = batches < FEW_BATCHES
-        change = math.inf if self._last_loss is None else abs(loss - self._last_loss)
+        gain = math.inf if self._last_loss is None else self._last_loss - loss
+        change = abs(gain)
         self._last_loss = loss
-        self.converged = change < self._learning.tolerance * (0.1 if few else 1.0)
+        settled = change < self._learning.tolerance * (0.1 if few else 1.0)
+        self.converged = settled and (self._settled or not few)
+        self._settled = settled
+        if few and gain < 0:
+            self._stretch = max(1.0, self._stretch / 2)
+        elif few and self._shortened:
+            self._stretch = min(FARTHEST, self._stretch * 2)
+        self._shortened = True
         if self._learning.optimiser == "quasi-newton":
             self.frozen = change < self._learning.freeze_below and not few
         return self.converged or self.epochs >= max(self._learning.epochs, -(-self._learning.iterations // batches))
