@@ -55,8 +55,10 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
         ({"columns_share": 0.5, "visits": 1}, 1),
         ({"positive_weight": 6.0}, 1),
         ({"solver": "sgd", "step": 2.0, "regularisation": 1e-3, "step_rule": "inverse"}, 1),
+        ({"solver": "sgd", "block_instances": 1, "block_features": 1, "features_limit": 500, "step": 0.1, "bandwidth": 2.0}, 1),
+        ({"loss": "square", "bandwidth_multiplier": 0.5}, 1),
     ],
-    ids=["newton", "dropping", "matern", "sparse", "weighted", "sgd"],
+    ids=["newton", "dropping", "matern", "sparse", "weighted", "sgd", "published", "square"],
 )
 def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs: int) -> None:
     """Protects every accuracy figure: they are of this computation, so it has to be the parties' own, policy and all."""
@@ -66,7 +68,8 @@ def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs:
     secrets = [rng_for(SEED, "fdskl", "simulation", name).bytes(32) for name in NAMES]
     parties = [Party(*given) for given in zip(COLUMNS, inputs, secrets, strict=True)]
     shown = list(range(ROWS)) * epochs
-    learnt = learn(parties, 2 * whole.labels - 1, KernelLearningSection(**learning), shown, seed=SEED, bits=64)
+    labels = whole.labels if learning.get("loss") == "square" else 2 * whole.labels - 1
+    learnt = learn(parties, labels, KernelLearningSection(**learning), shown, seed=SEED, bits=64)
     active = whole.active.active_partition(0)
     expansion = active.model.snapshot()
     try:
