@@ -68,7 +68,7 @@ def run(
             verdict = judge(federation)
         faults = [asdict(fault) for fault in killer.faults]
         wrong = [
-            *([failure] if failure else []),
+            *([failure, "it was at work when this gave up: what it had not predicted yet counts as lost"] if failure else []),
             *verdict.wrong,
             *(f"a transaction began under an epoch whose EndTxn might still come: {one}" for one in proxy.doubtful[:3]),
             *_bad_exits(federation, codes),

@@ -17,6 +17,8 @@ from soak.verdict import left_by
 
 # What a federation may take to come back to the present, on a busy machine.
 PATIENCE_SECONDS = 240.0
+# And until its first predictions, before anything is done to it: a first training is hundreds of messages one behind the other.
+START_SECONDS = 900.0
 SETTLING_SECONDS = 3.0
 # A commit that was under way has to fail first.
 READINESS_SECONDS = 90.0
@@ -85,15 +87,15 @@ class Killer:
 
     def begin(self) -> None:
         """Begin the load once all that it needs is there, and wait until it is predicted. NotRecovered if that never is."""
-        federation, deadline = self._federation, time.monotonic() + PATIENCE_SECONDS
+        federation, deadline = self._federation, time.monotonic() + START_SECONDS
         federation.load.write_first()
         while not federation.system.begun(left_by(federation)):
             if time.monotonic() > deadline:
                 said = federation.log.read_text(errors="replace")[-5000:]
-                raise NotRecovered(f"what the load needs did not come within {PATIENCE_SECONDS:g} s\n{said}")
+                raise NotRecovered(f"what the load needs did not come within {START_SECONDS:g} s\n{said}")
             time.sleep(0.5)
         federation.load.start()
-        self.catch_up("the start")
+        self.catch_up("the start", START_SECONDS)
 
     def kinds_by_seed(self) -> Iterator[str]:
         while True:
@@ -122,15 +124,15 @@ class Killer:
             time.sleep(0.5)
         return green
 
-    def catch_up(self, after: str) -> None:
+    def catch_up(self, after: str, patience: float = PATIENCE_SECONDS) -> None:
         """Wait until all samples of now and a little later are predicted: what a fault stops does not stop at once."""
-        federation, deadline = self._federation, time.monotonic() + PATIENCE_SECONDS
+        federation, deadline = self._federation, time.monotonic() + patience
         time.sleep(SETTLING_SECONDS)
         wanted = federation.load.written
         while len(federation.seen.samples) < wanted:
             if time.monotonic() > deadline:
                 raise NotRecovered(
-                    f"{len(federation.seen.samples)} of {wanted} samples predicted {PATIENCE_SECONDS:g} s after: {after}\n"
+                    f"{len(federation.seen.samples)} of {wanted} samples predicted {patience:g} s after: {after}\n"
                     f"{federation.log.read_text(errors='replace')[-5000:]}"
                 )
             time.sleep(0.2)
