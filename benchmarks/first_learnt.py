@@ -4,12 +4,21 @@
 with the default settings; an entity's columns and its label come at the same moment, 1,100 of them, and then none. Quasi-Newton
 computes without encryption, which leaves the model as it is. DP Frank-Wolfe has windows of 1,000 rows, for `window.rows` has no
 default, and says models in place of predictions.
+
+``--broker`` measures it on a real one instead, in seconds of the clock, from the first label's time to the time of what has learnt.
+Entities then come for as long as it takes.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,19 +27,21 @@ import numpy as np
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.quasi_newton.config import QuasiNewtonSettings
-from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import RoleSettings
 from streamfl.vafl.config import VaflSettings
 
-__all__ = ["SYSTEMS", "Stream", "main", "seconds_to_learn"]
+__all__ = ["SYSTEMS", "Stream", "main", "seconds_on_a_broker", "seconds_to_learn"]
 
 RATES = (0.1, 1.0, 1000.0)
 PARTIES, COLUMNS = ("a", "b"), 2
 DELAY, LONGEST = 0.001, 50_000.0
 # Entities that come: more than any system waits for.
 MOST = 1_100
+# On a broker: until all members have their partitions.
+SETTLE_SECONDS = 15.0
 
 
 def _of(kind: type[RoleSettings], own: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any]) -> dict[str, RoleSettings]:
@@ -80,6 +91,31 @@ def _has_learnt(value: Mapping[str, Any]) -> bool:
     return value.get("version", 1) > 0 and value.get("prediction") != 0.5
 
 
+class Entities:
+    """Rows that come one by one, on a bus whose topics are made for these members."""
+
+    def __init__(self, bus: Bus, members: Mapping[str, RoleSettings]) -> None:
+        self._bus = bus
+        random = np.random.default_rng(8)
+        self._columns = random.normal(size=(MOST, len(PARTIES) * COLUMNS))
+        self._labels = (self._columns[:, 0] + self._columns[:, COLUMNS] > 0).astype(float)
+        for settings in members.values():
+            topics = find_kind(settings.role.kind).topics(settings)
+            known = bus.describe([spec.name for spec in topics])
+            bus.create([replace(spec, partitions=1) for spec in topics if spec.name not in known])
+
+    def write(self, entity: int) -> None:
+        """Its columns and its label."""
+        name = f"entity {entity}".encode()
+        records = []
+        for place, party in enumerate(PARTIES):
+            own = self._columns[entity, place * COLUMNS : (place + 1) * COLUMNS].tolist()
+            content = msgspec.json.encode({"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}})
+            records.append(Outgoing(f"samples-{party}", name, content))
+        label = msgspec.json.encode({"id": name.decode(), "y": float(self._labels[entity])})
+        self._bus.write([*records, Outgoing("labels", name, label)])
+
+
 class Stream:
     """A federation's workers, and entities that come at so many a second.
 
@@ -89,24 +125,10 @@ class Stream:
     def __init__(self, members: Mapping[str, RoleSettings], topic: str) -> None:
         self.now = self.begin = 1_000.0
         self.bus, self._topic, self._read = MemoryBus(clock=lambda: self.now), topic, 0
-        random = np.random.default_rng(8)
-        self._columns = random.normal(size=(MOST, len(PARTIES) * COLUMNS))
-        self._labels = (self._columns[:, 0] + self._columns[:, COLUMNS] > 0).astype(float)
-        for settings in members.values():
-            topics = find_kind(settings.role.kind).topics(settings)
-            known = self.bus.describe([spec.name for spec in topics])
-            self.bus.create([replace(spec, partitions=1) for spec in topics if spec.name not in known])
+        self.entities = Entities(self.bus, members)
         times = {"clock": lambda: self.now, "monotonic": lambda: self.now, "sleep": lambda seconds: None}
         self.workers = [build_worker(settings, self.bus, **times) for settings in members.values()]
         self.step()
-
-    def write(self, entity: int) -> None:
-        name = f"entity {entity}".encode()
-        for place, party in enumerate(PARTIES):
-            own = self._columns[entity, place * COLUMNS : (place + 1) * COLUMNS].tolist()
-            content = msgspec.json.encode({"id": name.decode(), **{f"{party}{number}": one for number, one in enumerate(own)}})
-            self.bus.write([Outgoing(f"samples-{party}", name, content)])
-        self.bus.write([Outgoing("labels", name, msgspec.json.encode({"id": name.decode(), "y": float(self._labels[entity])}))])
 
     def step(self) -> bool:
         """Whether a member did anything."""
@@ -138,7 +160,7 @@ def seconds_to_learn(system: str, rate: float) -> tuple[float, int]:
     stream, written = Stream(make(), topic), 0
     while stream.now < stream.begin + LONGEST:
         while written < MOST and stream.begin + written / rate <= stream.now:
-            stream.write(written)
+            stream.entities.write(written)
             written += 1
         if stream.step():
             if stream.has_learnt():
@@ -150,11 +172,54 @@ def seconds_to_learn(system: str, rate: float) -> tuple[float, int]:
     return float("inf"), written
 
 
+def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
+    """The same on a real broker, each worker in a thread of its own."""
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    make, topic = SYSTEMS[system]
+    with Broker() as broker, closing(connect(broker.url)) as bus:
+        members, stop = make(), threading.Event()
+        entities = Entities(bus, members)
+        buses = [connect(broker.url) for _ in members]
+        workers = [build_worker(settings, own) for settings, own in zip(members.values(), buses, strict=True)]
+        threads = [threading.Thread(target=worker.run, args=(stop,), daemon=True) for worker in workers]
+        for thread in threads:
+            thread.start()
+        # Their groups form first: that is no part of a stream that runs.
+        time.sleep(SETTLE_SECONDS)
+        begin, written, looked = time.time(), 0, 0.0
+        try:
+            while time.time() < begin + LONGEST and all(thread.is_alive() for thread in threads):
+                while written < MOST and begin + written / rate <= time.time():
+                    entities.write(written)
+                    written += 1
+                if time.time() > looked + 1:
+                    looked = time.time()
+                    said = [one for one in bus.read(topic) if one.value and _has_learnt(msgspec.json.decode(one.value))]
+                    if said:
+                        seconds = said[0].timestamp - begin
+                        return seconds, min(written, int(seconds * rate) + 1)
+                time.sleep(min(0.05, 1 / rate))
+            return float("inf"), written
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
 def main() -> None:
-    print("| entities a second | " + " | ".join(SYSTEMS) + " |")
-    print("| --- |" + " --- |" * len(SYSTEMS))
-    for rate in RATES:
-        found = [seconds_to_learn(system, rate) for system in SYSTEMS]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_learnt", description=__doc__)
+    parser.add_argument("--broker", action="store_true", help="on a real one, which takes as long as it says")
+    parser.add_argument("--system", action="append", choices=tuple(SYSTEMS), help="may be given several times; left out: all")
+    parser.add_argument("--rate", action="append", type=float, help=f"entities a second; left out: {RATES}")
+    given = parser.parse_args()
+    systems, measured = given.system or list(SYSTEMS), seconds_on_a_broker if given.broker else seconds_to_learn
+    print("| entities a second | " + " | ".join(systems) + " |")
+    print("| --- |" + " --- |" * len(systems))
+    for rate in given.rate or RATES:
+        found = [measured(system, rate) for system in systems]
         cells = [f"{seconds:,.1f} s, {labels:,} labels" for seconds, labels in found]
         print(f"| {rate:g} | " + " | ".join(cells) + " |", flush=True)
 
