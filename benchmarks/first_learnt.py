@@ -6,7 +6,6 @@ computes without encryption, which leaves the model as it is. DP Frank-Wolfe has
 default, and says models in place of predictions.
 
 ``--broker`` measures it on a real one instead, in seconds of the clock, from the first label's time to the time of what has learnt.
-Entities then come for as long as it takes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,10 +178,10 @@ def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
     from broker import Broker  # type: ignore[import-not-found]
 
     make, topic = SYSTEMS[system]
-    with Broker() as broker, closing(connect(broker.url)) as bus:
+    with Broker() as broker, ExitStack() as stack:
         members, stop = make(), threading.Event()
+        bus, *buses = [stack.enter_context(closing(connect(broker.url))) for _ in range(len(members) + 1)]
         entities = Entities(bus, members)
-        buses = [connect(broker.url) for _ in members]
         workers = [build_worker(settings, own) for settings, own in zip(members.values(), buses, strict=True)]
         threads = [threading.Thread(target=worker.run, args=(stop,), daemon=True) for worker in workers]
         for thread in threads:
@@ -202,7 +201,7 @@ def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
                         seconds = said[0].timestamp - begin
                         return seconds, min(written, int(seconds * rate) + 1)
                 time.sleep(min(0.05, 1 / rate))
-            return float("inf"), written
+            raise RuntimeError(f"{system}: nothing was learnt, or a worker ended, after {written} entities")
         finally:
             stop.set()
             for thread in threads:
