@@ -288,21 +288,22 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
     """
     found: dict[str, NDArray[np.float64]] = {}
     state = latest(bus, f"{chosen.settings.federation.name}.{party}.state")
-    earlier: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+    earlier: dict[int, NDArray[np.float64]] = {}
     for record in bus.read(f"samples-{party}"):
         value = record.value or b""
         content = (msgspec.json if value.startswith(b"{") else msgspec.msgpack).decode(value)
         inputs = np.array(content["x"], np.float64)
         # A partition that an earlier release began has none of this.
         if (record.partition, b"array/moments/0") in state:
-            before = earlier[record.partition]
+            # One array, for a soak has tens of thousands of them.
+            before = earlier.get(record.partition, np.empty((0, len(inputs))))
             near = inputs
             if len(before) >= 5:
                 squares = np.square(before - np.mean(before, axis=0)).sum(axis=0)
                 deviations = max(1.0, 8.0 * (1.0 + 16.0 / len(before)) / np.sqrt(len(before)))
                 within = np.where(squares > 0, np.sqrt(squares) * deviations, np.inf)
                 near = np.clip(inputs, np.mean(before, axis=0) - within, np.mean(before, axis=0) + within)
-            before.append(near)
+            before = earlier[record.partition] = np.vstack([before, near])
             mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)
             varying = deviation > 0
             scaled = np.clip((inputs - mean) / np.where(varying, deviation, 1.0), -3.0, 3.0)
