@@ -15,6 +15,7 @@ import numpy as np
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.role import TopicSpec
@@ -49,11 +50,7 @@ kernels_per_upload = 1
 
 
 def measure() -> Iterator[Figure]:
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
-    with Broker() as broker:
+    with running_broker() as broker:
         bus = connect(broker.url)
         bus.create([TopicSpec("samples", PARTITIONS, False), TopicSpec("bare", PARTITIONS, False)])
         records = samples()

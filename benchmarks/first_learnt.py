@@ -11,18 +11,17 @@ default, and says models in place of predictions.
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from benchmarks.broker import running_broker
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.quasi_newton.config import QuasiNewtonSettings
@@ -173,12 +172,8 @@ def seconds_to_learn(system: str, rate: float) -> tuple[float, int]:
 
 def seconds_on_a_broker(system: str, rate: float) -> tuple[float, int]:
     """The same on a real broker, each worker in a thread of its own."""
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
     make, topic = SYSTEMS[system]
-    with Broker() as broker, ExitStack() as stack:
+    with running_broker() as broker, ExitStack() as stack:
         members, stop = make(), threading.Event()
         bus, *buses = [stack.enter_context(closing(connect(broker.url))) for _ in range(len(members) + 1)]
         entities = Entities(bus, members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import end_to_end, server
+from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
@@ -30,12 +30,8 @@ SCHEMES = size(("kafka", "kafka+librdkafka"), ("kafka",))
 
 
 def measure() -> Iterator[Figure]:
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
     yield from _updates()
-    with Broker() as broker, tempfile.TemporaryDirectory() as folder:
+    with running_broker() as broker, tempfile.TemporaryDirectory() as folder:
         bus = connect(broker.url)
         yield from _server(bus, Path(folder))
         yield from _end_to_end(bus, broker.address, Path(folder))

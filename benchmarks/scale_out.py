@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.end_to_end import CONFIGURATION, LOOK_SECONDS
 from benchmarks.federation import client_settings
@@ -40,11 +41,7 @@ WAIT_SECONDS = 240.0
 
 
 def measure() -> Iterator[Figure]:
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
-    with Broker() as broker:
+    with running_broker() as broker:
         for connector in CONNECTORS:
             yield from _pauses(connector, f"{connector}://{broker.address}")
         for preset in ("paper", "default"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 from kafka import KafkaConsumer
 
+from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION, FREQUENCIES
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, size
@@ -32,12 +31,8 @@ WAIT_SECONDS = 120.0
 
 
 def measure() -> Iterator[Figure]:
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
     bare, served = float("inf"), float("inf")
-    with Broker() as broker:
+    with running_broker() as broker:
         bus = connect(broker.url)
         for repeat in range(REPEATS):
             federation = f"bench-{repeat}"

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise, takewhile
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -19,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from benchmarks import end_to_end
+from benchmarks.broker import running_broker
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.fdskl.circle import to_circle
@@ -171,11 +170,7 @@ def _iterations() -> Iterator[Figure]:
 
 def _on_a_broker() -> Iterator[Figure]:
     """Two parties as processes, from columns to predictions, beside a loop that does one party's array work and sends it."""
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
-    with Broker() as broker, closing(connect(broker.url)) as bus:
+    with running_broker() as broker, closing(connect(broker.url)) as bus:
         for topic in ("bank", "shop", "labels", "bare", "numbers"):
             bus.create([TopicSpec(topic, 1, False)])
         _write(bus, range(COUNTED), "counted", ("bare",))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from benchmarks.broker import running_broker
 
 __all__ = ["BUSES", "bus_at"]
 
@@ -18,9 +18,5 @@ def bus_at(name: str) -> Iterator[str | None]:
     if name == "sqlite":
         yield None
         return
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
-    with Broker() as broker:
+    with running_broker() as broker:
         yield f"{name}://{broker.address}"

@@ -5,17 +5,16 @@ With catch_up_samples = 0: all that lies unread is shown at once. One row has th
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from benchmarks import end_to_end
+from benchmarks.broker import running_broker
 from benchmarks.federation import Clock, new_worker
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.learning.optimisers import optimiser_named
@@ -205,14 +204,10 @@ def _end_to_end(kind: str) -> Iterator[Figure]:
 
 def _on_a_broker() -> Iterator[Figure]:
     """A party and the coordinator as processes, from a sample to the gradient that answers its embedding."""
-    # The broker lives with the tests that also need it; neither is installed.
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-    from broker import Broker  # type: ignore[import-not-found]
-
     encode = msgspec.json.Encoder().encode
     inputs = np.random.default_rng(0).normal(size=(end_to_end.SAMPLES, FEATURES)).round(6)
     named = [(f"entity-{number}".encode(), row) for number, row in enumerate(inputs.tolist())]
-    with Broker() as broker, closing(connect(broker.url)) as bus:
+    with running_broker() as broker, closing(connect(broker.url)) as bus:
         for topic in ("samples", "labels", "bare"):
             bus.create([TopicSpec(topic, end_to_end.PARTITIONS, False)])
         for start in range(0, len(named), 10_000):
