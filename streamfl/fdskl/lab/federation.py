@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.active import ActivePartition
-from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings
 from streamfl.fdskl.contributions import InputNoise
 from streamfl.fdskl.messages import TURN, Prediction
 from streamfl.fdskl.model import Expansion
@@ -25,7 +25,7 @@ from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, Traffic
 
-__all__ = ["BETWEEN", "KernelFederation", "settings_of_all"]
+__all__ = ["BETWEEN", "KernelFederation", "active_member", "settings_of_all"]
 
 LABELS = "labels"
 # What parties say to one another.
@@ -34,20 +34,23 @@ BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 EVALUATED = 2**22
 
 
+def active_member(name: str, label: str = "y") -> dict[str, Any]:
+    """Sections of a member that knows the labels, for whoever runs all members in one process."""
+    return {
+        "role": {"kind": WORKER},
+        "party": {"name": name},
+        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
+        "labels": {"topic": LABELS, "label": label, "label_range": (0.0, 1.0)},
+    }
+
+
 def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> FdsklSettings:
     """What the members of a federation share, as :class:`KernelFederation` takes it: that fills in what is a single member's.
 
     sections: what differs from the defaults, by the section's name.
     """
-    federation = {"name": "f", "parties": list(parties), **sections.pop("federation", {})}
-    active = federation.get("active", parties[0])
-    member = {
-        "role": {"kind": WORKER},
-        "party": {"name": active if isinstance(active, str) else active[0]},
-        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
-        "labels": {"topic": LABELS, "label": "y", "label_range": (0.0, 1.0)},
-    }
-    return FdsklSettings.model_validate({"federation": federation, **member, **sections})
+    federation = FdsklFederation.model_validate({"name": "f", "parties": list(parties), **sections.pop("federation", {})})
+    return FdsklSettings.model_validate({"federation": federation, **active_member(federation.active_party), **sections})
 
 
 class KernelFederation:

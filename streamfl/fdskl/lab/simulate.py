@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import model_validator
 
 from streamfl.console import say
-from streamfl.fdskl.config import FEWEST_ENTITIES, WORKER, FdsklSettings
+from streamfl.fdskl.config import FEWEST_ENTITIES, FdsklSettings
+from streamfl.fdskl.lab.federation import active_member
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.progress import progress
 from streamfl.settings import SettingsSource, load_settings
@@ -155,9 +156,6 @@ def _read(config: SettingsSource, label: str, active: str | None, seed: int | No
     sections: dict[str, Any] = {
         "federation": own,
         "bus": {"url": "memory://"},
-        "role": {"kind": WORKER},
-        "party": {"name": members.federation.active_party},
-        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
-        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+        **active_member(members.federation.active_party, label),
     }
     return load_settings(config, FdsklSettings, sections)
