@@ -61,9 +61,9 @@ class CurvatureLearningSection(Section):
     """`sgd`: the same without curvature."""
     batch: int = Field(default=1000, ge=1, le=100_000)
     """Entities of a batch. Batches are fixed once; entities that fill none wait. One batch comes nearest to the optimum: with up to
-    some 5,000 entities it may hold them all. Where the first training has fewer entities, for
-    some are held out or not common, they are one batch together, and all later ones have as many: half of this or more, min_batch
-    or more, and 20 for each of a party's columns or more."""
+    some 5,000 entities it may hold them all. Where the first training has fewer entities, for some are held out or not common, they
+    are one batch together, and all later ones have as many: half of this or more, min_batch or more, and 20 for each of a party's
+    columns or more."""
     memory: int = Field(default=20, ge=1, le=100)
     """So many curvature pairs are kept."""
     curvature_every: int = Field(default=4, ge=1, le=10_000)
