@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +18,8 @@ import forked
 import pytest
 from broker import Broker
 from plants import Plant, Voice
+
+from streamfl.runtime.bus import BusUnavailable, Outgoing, Step, Subscription, TopicSpec, connect
 
 SCHEMES = ["kafka+librdkafka", "kafka"]
 # `make kill-brokers` kills a hundred times.
@@ -126,3 +130,37 @@ def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str
             # A line that names no broker comes once for each kind of it, as the connections break. There were thousands.
             assert all(len(said) <= 8 + minutes for said in lines), lines
             print(f"green again after {time.monotonic() - back:.1f} s", flush=True)
+
+
+def test_a_group_is_seen_after_its_coordinator_died() -> None:
+    """Protects standbys, which were red for good after an outage: the library asked the broker that coordinated their group before
+    it, for ever, and took the refusal for a group without members.
+    """
+    name = f"samples-{uuid.uuid4().hex[:8]}"
+    with Broker(nodes=3) as broker, closing(connect(broker.url)) as bus:
+        bus.create([TopicSpec(name, 1, False)])
+        with closing(bus.session(Subscription(name, (name,)))) as session:
+            unsent = True
+
+            def seen() -> bool:
+                nonlocal unsent
+                try:
+                    polled = session.poll(0.2, 10)
+                    if unsent and polled.assigned:
+                        bus.write([Outgoing(name, None, b"v", 0)])
+                        unsent = False
+                    if polled.records:
+                        session.commit(Step({(name, 0): 1}))
+                    return bus.members(name) == 1 and bus.committed(name) == {(name, 0): 1}
+                except BusUnavailable:
+                    return False
+
+            def wait() -> None:
+                deadline = time.monotonic() + LONG_SECONDS
+                while not seen():
+                    assert time.monotonic() < deadline
+
+            wait()
+            admin = bus.admin  # type: ignore[attr-defined]
+            broker.halt(admin._manager.run(admin._find_coordinator_id, name) - 1)
+            wait()

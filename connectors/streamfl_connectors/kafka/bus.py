@@ -20,7 +20,7 @@ from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import try_codecs
-from streamfl_connectors.kafka.clients import discard
+from streamfl_connectors.kafka.clients import ask_for_coordinators, discard
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.kafka.commits import KafkaCommits
 from streamfl_connectors.kafka.failures import quieten, translated
@@ -66,6 +66,7 @@ class KafkaBus:
         self._lock = threading.Lock()
         quieten()
         self.admin = self.cluster.make(KafkaAdminClient, CLIENT_DEFAULTS)
+        ask_for_coordinators(self.admin)
         self.topics = KafkaTopics(self.admin, self.cluster.largest_record, self.cluster.connect_timeout)
         self.logs = KafkaLogs(self.cluster, self.admin, self.topics.require)
 

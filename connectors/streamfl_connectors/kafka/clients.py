@@ -1,4 +1,4 @@
-"""What mends the client library's producers and consumers, and closes them.
+"""What mends the client library's producers, consumers and admin clients, and closes them.
 
 This module reaches into the library's private parts, so the library is pinned to one version exactly.
 """
@@ -22,6 +22,7 @@ __all__ = [
     "LONGEST_REBALANCE_SECONDS",
     "PendingFetches",
     "answered",
+    "ask_for_coordinators",
     "close_consumer",
     "complete",
     "discard",
@@ -66,6 +67,15 @@ def answered(admin: Any, seconds: float, question: Callable[..., Any], *argument
         return await manager.wait_for(manager.call_soon(question, *arguments), seconds * 1000)
 
     return admin._manager.run(bounded)
+
+
+def ask_for_coordinators(admin: Any) -> None:
+    """Have an admin client ask for a group's coordinator with each question.
+
+    The library asks once and keeps the answer for good. After a broker's death another one coordinates the group. The one that did
+    before refuses each question from then on.
+    """
+    admin._manager.cluster.get_coordinator = lambda key, kind=None: None
 
 
 def discard(producer: Any) -> None:

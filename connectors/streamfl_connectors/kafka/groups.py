@@ -23,10 +23,13 @@ class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ign
 def members(admin: Any, group: str) -> int:
     """The members at present. A group that the cluster does not know has none."""
     found = admin.describe_groups([group])[group]
-    if found["members"] or found["group_state"] != "Dead":
-        return len(found["members"])
     # So is a group called that has the protocol of KIP-848.
-    return int(admin._manager.run(_members_of_the_new_protocol, admin, group))
+    if found["group_state"] == "Dead" and not found["members"]:
+        return int(admin._manager.run(_members_of_the_new_protocol, admin, group))
+    if found["error"]:
+        # The library takes a refusal for a group without members. Its text holds the number that says which one it is.
+        raise kafka_errors.KafkaError(found["error"])
+    return len(found["members"])
 
 
 async def _members_of_the_new_protocol(admin: Any, group: str) -> int:
