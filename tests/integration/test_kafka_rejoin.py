@@ -129,6 +129,17 @@ def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Bro
     bus.close()
 
 
+def test_what_is_read_again_after_a_member_was_put_out_was_not_lost(member: tuple[Bus, Session, str]) -> None:
+    """Protects the count of lost records: after an outage a member went back to its commit, and blamed the cluster's log."""
+    bus, session, topic = member
+    bus.write([Outgoing(topic, b"key", b"value", 0) for _ in range(3)])
+    assert len(told(session, 3).records) == 3
+    coordinator_of(session).reset_generation(member_id=coordinator_of(session)._generation.member_id)
+    # Long enough for the whole join, and for what follows it within the library.
+    polled = session.poll(5.0, 10)
+    assert (polled.moved, polled.assigned) == ([], [0])
+
+
 def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, Session, str]) -> None:
     """Protects against two owners: the library would go on with partitions that somebody else may have had meanwhile."""
     bus, session, topic = member

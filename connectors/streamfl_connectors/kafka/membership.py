@@ -261,9 +261,11 @@ class KafkaMembership:
     def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
         """Where the next record is gone, have reading go on behind the gap, or where the log was cut back to."""
         found, self._gone = self._gone, {}
-        going = {place: position for place, position in found.items() if place in self.positions.now}
+        # A partition that was taken away meanwhile is begun anew: if this member has it again, the library stands at the commit.
+        kept = {place: own for place, own in self._library_positions().items() if place[1] not in self._lost}
+        going = {place: position for place, position in found.items() if place in kept}
         moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
-        for place, own in self._library_positions().items():
+        for place, own in kept.items():
             batch = batches.get(KafkaPartition(*place))
             first, position = batch[0].offset if batch else own.offset, self.positions.now[place]
             if first < position and place not in going:
