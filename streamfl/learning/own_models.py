@@ -175,7 +175,7 @@ class OwnChallenger:
         self.labels += 1
 
     @property
-    def lasting(self) -> bool:
+    def stateful(self) -> bool:
         """Whether the model can be remembered."""
         return all(callable(getattr(self._model, name, None)) for name in ("state", "restore"))
 

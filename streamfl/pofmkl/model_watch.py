@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.messages import KernelParameters, ServerSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.role import Measurement, PeerError
 from streamfl.silence import Silence
 
@@ -22,14 +22,14 @@ class ModelWatch:
     """Gives the model's records to its table, and watches what becomes of it.
 
     table: the model.
-    agreement: whether the model is made with this client's settings.
+    settings_check: whether the model is made with this client's settings.
     lockstep: whether this client counts rounds.
     patience: seconds without a new version after which the server is silent, while it owes one.
     """
 
-    def __init__(self, table: ModelTable, agreement: Agreement, lockstep: bool, patience: float) -> None:
+    def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, lockstep: bool, patience: float) -> None:
         self._table = table
-        self.agreement = agreement
+        self.settings_check = settings_check
         self._lockstep = lockstep
         self._silence = Silence(patience)
         self._versions = table.versions
@@ -56,16 +56,16 @@ class ModelWatch:
     def hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
         """Take a record of the model's topic; PeerError if it does not fit."""
         if isinstance(message, ServerSettings):
-            self.agreement.told(message.values)
+            self.settings_check.told(message.values)
             return
         try:
             self._table.apply(message, shard)
         except PeerError as error:
             if error.reason == "configuration":
-                self.agreement.refused(shard, error.text)
+                self.settings_check.refused(shard, error.text)
             raise
         if not isinstance(message, KernelParameters):
-            self.agreement.fits(shard)
+            self.settings_check.fits(shard)
 
     def look(self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool) -> None:
         """Note what the server owes: a new version after updates, and for whoever waits for one.

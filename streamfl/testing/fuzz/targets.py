@@ -229,7 +229,7 @@ class Restored(Target):
 CLOCKS = {b"silence"}
 # Parameters that a refused marker of the model discards: they belong to no version. What a client says of
 # messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.
-PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "agreement", "watch"}
+PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch"}
 
 
 def fingerprint(role: Any) -> bytes:

@@ -16,9 +16,9 @@ from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_journal import ChangedParts
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lasting_experts import KIND, LastingExperts
 from streamfl.pofmkl.live_challengers import OFF_LABELS
 from streamfl.pofmkl.remembered import client_made_with
+from streamfl.pofmkl.stateful_experts import KIND, StatefulExperts
 from streamfl.records.samples import Sample
 from streamfl.role import ConfigurationError, Measurement, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
@@ -100,7 +100,7 @@ def test_what_was_before_a_change_is_not_taken_back() -> None:
     """Protects a client whose samples are numbered anew: a state of the same number, of before that, is another one."""
     changed = ChangedParts()
     failures = ModelFailures("expert", ["Counting"])
-    experts = LastingExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
+    experts = StatefulExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
     experts.keep([3], np.zeros((4, 8, 2), np.float32), [4])
     assert [decode_remembered(value).number for _, value in changed.collect(3)] == [4]
     experts.begin_anew(3)

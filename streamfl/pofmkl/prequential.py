@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import classification_measurements, recent_arrays, recent_errors
-from streamfl.pofmkl.seats import Client, Seats
 from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement, Notice
 
-__all__ = ["Outcomes"]
+__all__ = ["PrequentialScores"]
 
 # This many predictions at a time are looked at for whether most were kept within what labels can be.
 JUDGED_AT_ONCE = 50
@@ -27,23 +27,23 @@ USELESS = (
 )
 
 
-class Outcomes:
+class PrequentialScores:
     """Counts predictions, labels and errors since it was made; nothing of that is remembered.
 
     What is remembered is each client's: its labels, errors and losses over its whole life. Sums of both are told: a mean over
     any time follows from the counters, and one over all time from the gauges, whatever was restarted.
 
     learner: whose sums and losses of each client the figures are computed from.
-    seats: the clients.
+    registry: the clients.
     label_unit: how much of the label's own unit is 1 on the learning scale. Errors are told in the label's own unit. Losses and
         regret are told on the learning scale, where the theorem bounds them.
     """
 
-    def __init__(self, learner: Learner, seats: Seats, label_unit: float = 1.0) -> None:
+    def __init__(self, learner: Learner, registry: ClientRegistry, label_unit: float = 1.0) -> None:
         self._label_unit = label_unit
         self.predicted = self._on_version_zero = 0
         self._learner = learner
-        self._seats = seats
+        self._registry = registry
         self._labels = self._unlabelled = 0
         self._squared_error = self._loss = 0.0
         self._recent: Recent[tuple[float, float]] = Recent()
@@ -104,16 +104,16 @@ class Outcomes:
 
     def regret(self) -> dict[str, float]:
         """Each client's regret (11), without the regularisation term."""
-        return dict(zip(self._seats.names, self._regrets().tolist(), strict=True))
+        return dict(zip(self._registry.names, self._regrets().tolist(), strict=True))
 
     def _regrets(self) -> NDArray[np.float64]:
         return np.asarray(self._sums()[:, 3] - self._kernel_losses().min(axis=1))
 
     def _sums(self) -> NDArray[np.float64]:
-        return self._learner.sums(self._seats.rows)
+        return self._learner.sums(self._registry.rows)
 
     def _kernel_losses(self) -> NDArray[np.float64]:
-        return self._learner.kernel_losses(self._seats.rows)
+        return self._learner.kernel_losses(self._registry.rows)
 
     def measure_counts(self) -> Iterable[Measurement]:
         """What came."""
@@ -142,7 +142,7 @@ class Outcomes:
         yield Measurement("loss_sum", "counter", text, self._loss)
         life = "over the whole life of the clients that this worker has, restarts included"
         yield Measurement("lifetime_predictions", "gauge", f"Predictions, {life}", samples)
-        on_version_zero = sum(client.record.on_version_zero for client in self._seats)
+        on_version_zero = sum(client.record.on_version_zero for client in self._registry)
         text = f"Predictions made with version 0 of the model, {life}"
         yield Measurement("lifetime_version_zero_predictions", "gauge", text, on_version_zero)
         yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)

@@ -16,7 +16,7 @@ from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChalle
 from streamfl.pofmkl.client_journal import ChangedParts, part_key
 from streamfl.pofmkl.windowed import by_column
 
-__all__ = ["LastingExperts", "lasting"]
+__all__ = ["StatefulExperts", "is_stateful"]
 
 KIND = b"m"
 
@@ -31,12 +31,12 @@ class _Held:
     known: int
 
 
-def lasting(model: str | OwnModel, loss: Literal["square", "logistic"]) -> bool:
+def is_stateful(model: str | OwnModel, loss: Literal["square", "logistic"]) -> bool:
     """Whether a model of one's own has state and restore. ConfigurationError if it cannot be made."""
-    return OwnChallenger(own_model(model), loss).lasting
+    return OwnChallenger(own_model(model), loss).stateful
 
 
-class LastingExperts:
+class StatefulExperts:
     """Models that are remembered at every multiple of ``period`` samples, and learn the samples since from the client's ring.
 
     There a model is made anew from what it said of itself, whether or not the worker stops: what it forgot to say is forgotten in

@@ -8,10 +8,10 @@ from typing import Any
 from streamfl.made_with import Difference
 from streamfl.role import Notice
 
-__all__ = ["Agreement"]
+__all__ = ["ServerSettingsCheck"]
 
 
-class Agreement:
+class ServerSettingsCheck:
     """What the server's records say of its settings. None of it is remembered: the topic is read whole at every start.
 
     A marker with the right fingerprint settles it for its shard, whatever the record of settings says. The record only serves to

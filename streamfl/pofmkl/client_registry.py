@@ -1,4 +1,4 @@
-"""The clients that a worker remembers: who has a seat, who was seen when, and whose state has changed."""
+"""The clients that a worker remembers: who is registered, who was seen when, and whose state has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamfl.role import Measurement, PeerError, StateChange
 from streamfl.seeding import UniformSequence
 from streamfl.sequences import epoch_at, is_to_come
 
-__all__ = ["Client", "ClientKey", "Seats"]
+__all__ = ["Client", "ClientKey", "ClientRegistry"]
 
 # When a client was seen is remembered this finely: each step of it is a record of the changelog.
 STEPS_OF_EXPIRY = 64
@@ -27,7 +27,7 @@ ClientKey = tuple[int, str]
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A client that has a seat.
+    """A client that is registered.
 
     record: what is remembered of it, without the upload that is gathered and the learner's numbers.
     row: by which the learner knows it.
@@ -52,11 +52,11 @@ class Client:
     in_version: dict[int, int] = field(default_factory=dict)
 
 
-class Seats:
+class ClientRegistry:
     """At most ``limit`` clients. One without a sample for ``expiry`` seconds makes room for another.
 
     Idleness is measured by the newest time that the samples of any partition have come to, and not by the clock: nobody is idle
-    because the worker was away, and a partition that falls silent keeps no seats.
+    because the worker was away, and a partition that falls silent keeps no clients.
 
     learner: keeps each client's personal numbers in a row.
     budgets: keeps each client's byte budget.
@@ -74,7 +74,7 @@ class Seats:
         self._counts: Counter[int] = Counter()
         # The time that each partition's samples have come to.
         self._reached: dict[int, float] = {}
-        # Times at which nobody made room in this batch: strangers may ask for a seat with every sample.
+        # Times at which nobody made room in this batch: strangers may ask to be let in with every sample.
         self._full: set[float] = set()
         self._touched: dict[ClientKey, Client] = {}
         self._forgotten: dict[tuple[int, bytes], None] = {}
@@ -132,8 +132,8 @@ class Seats:
         """What is remembered of the client has changed."""
         self._touched[client.key] = client
 
-    def see(self, key: ClientKey, written_at: float) -> Client | None:
-        """The client of whom a sample came that was written then; None if it has no seat, and then no time moves on."""
+    def observe(self, key: ClientKey, written_at: float) -> Client | None:
+        """The client of whom a sample came that was written then; None if it is not registered, and then no time moves on."""
         client = self._clients.get(key)
         if client is not None:
             reached = self.reached(key[0], written_at)
@@ -174,15 +174,15 @@ class Seats:
         reached = self._reached[partition]
         return written_at if not reached or written_at >= reached + self.expiry / STEPS_OF_EXPIRY else reached
 
-    def give(self, key: ClientKey, now: float) -> Client:
-        """A seat for a new client."""
+    def register(self, key: ClientKey, now: float) -> Client:
+        """Let a new client in."""
         # A life of the client's state is told from an earlier one that was lost by when it began.
-        client = self._seat(key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
+        client = self._entered(key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
         # Even if its first sample has to wait: the epoch must be the same after a restart.
         self._touched[key] = client
         return client
 
-    def _seat(self, key: ClientKey, record: ClientRecord) -> Client:
+    def _entered(self, key: ClientKey, record: ClientRecord) -> Client:
         bucket, cost = self._budgets.give(record)
         client = Client(record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost)
         self._clients[key] = client
@@ -208,11 +208,11 @@ class Seats:
         return longest
 
     def batch_is_over(self) -> None:
-        """Whoever asks for a seat is looked for room again."""
+        """Room is looked for again for whoever asks to be let in."""
         self._full = set()
 
     def forget(self, client: Client, more: Iterable[bytes]) -> None:
-        """Give the seat back, and remember nothing of the client. more: keys of the changelog that others remember it under."""
+        """Take the client out, and remember nothing of it. more: keys of the changelog that others remember it under."""
         key, name = client.key, client.record.name.encode()
         parts = self._learner.part_keys(client.row)
         for remembered in (b"client/" + name, *(part_key(name, part) for part in parts), *more):
@@ -294,7 +294,7 @@ class Seats:
 
     def known(self, key: ClientKey) -> Client:
         """The client that is being restored: what is remembered of it comes in any order."""
-        return self._clients.get(key) or self._seat(key, ClientRecord(key[1], epoch=0))
+        return self._clients.get(key) or self._entered(key, ClientRecord(key[1], epoch=0))
 
     def restore(self, key: ClientKey, record: ClientRecord) -> Client:
         """Take back a client; the upload that it gathers stays in ``record``. PeerError if it is another's."""
@@ -314,5 +314,5 @@ class Seats:
         self._learner.restore_part(self.known(key).row, part, value)
 
     def elsewhere(self, name: str) -> Sequence[int]:
-        """The partitions in which a client of this name has a seat."""
+        """The partitions in which a client of this name is registered."""
         return [partition for partition in self._reached if (partition, name) in self._clients]

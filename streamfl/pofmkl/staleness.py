@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from streamfl.pofmkl.client_record import ClientRecord
 
-__all__ = ["YOUNG_LABELS", "Pace"]
+__all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 
 # Until it has seen so many labels a client, a model changes much from one version to the next: to use an old one costs accuracy.
 YOUNG_LABELS = 16
 
 
 @dataclass(frozen=True)
-class Pace:
+class StalenessPolicy:
     """When a client may learn another label.
 
     lockstep: a round is one version of every shard of the model.

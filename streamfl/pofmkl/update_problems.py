@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from streamfl.notices import Notices
 from streamfl.role import Measurement
 
-__all__ = ["Incidents"]
+__all__ = ["UpdateProblems"]
 
 
-class Incidents:
+class UpdateProblems:
     """Counts of all shards of a server since it was made; nothing of it is remembered.
 
     staleness: versions between the model of the last update and the newest.
