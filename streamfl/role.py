@@ -13,7 +13,7 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
 7. what was accepted can be written: whatever it is remembered as, and whatever is sent of it, fits into a record and is taken back;
-8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.moments`).
+8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.clock_guard`).
 
 A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
 ``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.parts import Limits, LongMessages, decoded_in_parts
+from streamfl.message_fragments import Limits, LongMessages, decoded_in_fragments
 from streamfl.role import Channels, Input, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange, TopicSpec
 
 __all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "decode_block", "speaker_of_block"]
 
 # Bytes of content in a part: small, so that short traffic has many parts.
 PART = 8
-LIMITS = Limits(message_bytes=100, messages=3, senders=4, seconds=60.0, part_bytes=PART)
+LIMITS = Limits(message_bytes=100, messages=3, senders=4, seconds=60.0, fragment_bytes=PART)
 
 BLOCK_TOPICS = [
     TopicSpec("blocks", 2, compacted=False),
@@ -39,7 +39,7 @@ def checksum(block: bytes) -> bytes:
 
 
 BLOCK_CHANNELS = Channels(
-    inputs={"blocks": Input("blocks", decoded_in_parts(decode_block))},
+    inputs={"blocks": Input("blocks", decoded_in_fragments(decode_block))},
     outputs={"checksums": "checksums"},
     changelogs={"state": "state"},
 )

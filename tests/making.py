@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from blocks import PART
 
-from streamfl.parts import split
+from streamfl.message_fragments import split
 from streamfl.role import Channels, Input, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange, Work
 from streamfl.wire import LONGEST_NAME
 

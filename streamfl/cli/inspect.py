@@ -136,9 +136,9 @@ def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
     if missing := sorted(set(topics) - bus.describe(topics).keys()):
         raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
     subscription = Subscription(settings.group, inputs, guarantee=settings.bus.processing_guarantee)
-    made_with = configured.kind.made_with(settings)
+    state_settings = configured.kind.state_settings(settings)
     patience = settings.bus.connect_timeout_seconds
-    tasks = Tasks(role, channels, bus, subscription, made_with, patience, time.monotonic, time.sleep)
+    tasks = Tasks(role, channels, bus, subscription, state_settings, patience, time.monotonic, time.sleep)
     tasks.dealing.join()
     onlooker = _Onlooker(bus, settings.group)
     for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Time, check_name
 from streamfl.dp_frank_wolfe.messages import KINDS
-from streamfl.restored import Time, check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.announced import Announced
 from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.estimator import Estimator
@@ -38,8 +37,9 @@ from streamfl.dp_frank_wolfe.serving_server import Partials
 from streamfl.dp_frank_wolfe.stall import Stall
 from streamfl.dp_frank_wolfe.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.weights import weights_of
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.role import Measurement, PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import VERSION, Codec, Count, Name
 
 __all__ = ["ServerSettings", "ServerTask"]
@@ -84,27 +84,28 @@ class PublishedModel(msgspec.Struct, frozen=True):
 class ServerTask:
     """The server's partition."""
 
-    def __init__(self, settings: ServerSettings, desk: Desk) -> None:
+    def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.parts = ChangedParts()
         self._public = public = settings.public
         self._run = _Run()
         self._now = 0.0
         self._looked = False
         window = public.settings.window
-        self.announced = Announced(self.parts, public.parties, window.limit, desk.counts)
+        self.announced = Announced(self.parts, public.parties, window.limit, outbox.counts)
         self._stall = Stall(window.patience_seconds)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
         self.means = ToldMeans(public, self.parts)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
-        self.estimator: Estimator = make(public, self.parts, desk.counts, self.means.has)
-        self.partials = Partials(public, self.parts, desk)
-        self._chains = PartyChains(self.parts, public.parties, desk.notices)
+        self.estimator: Estimator = make(public, self.parts, outbox.counts, self.means.has)
+        self.partials = Partials(public, self.parts, outbox)
+        self._chains = PartyChains(self.parts, public.parties, outbox.notices)
         # Of a window that parties are to freeze: by party what it is told. Until layout 2 it was the same for all.
-        self._manifests = Chunks(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
+        self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            desk.notices.say("exact", 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover')
+            text = 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover'
+            outbox.notices.say("exact", text)
 
     @property
     def window(self) -> int:
@@ -148,13 +149,14 @@ class ServerTask:
             # A damaged state is refused before figures tell of it.
             self._looked = self.estimator.support >= 0
         away, again = self.attendance.pass_time(now)
-        self.desk.counts["timed_out_rounds"] += bool(away)
+        self.outbox.counts["timed_out_rounds"] += bool(away)
         for party in away:
-            self.desk.counts["missing_answers"] += 1
+            self.outbox.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds
-            self.desk.notices.say("away", f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it")
+            text = f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it"
+            self.outbox.notices.say("away", text)
         for party in again:
-            self.desk.counts["repeated_asks"] += 1
+            self.outbox.counts["repeated_asks"] += 1
             if self._run.phase == FREEZING:
                 self._say(party, "manifest", 0, self._manifest_of(party))
             else:
@@ -221,7 +223,7 @@ class ServerTask:
                 f"{self.announced.complete} of {window.rows}, and of those that others announced there lack at {lacking}. They "
                 "wait without a time limit: see whether their records and labels come there, under the same names"
             )
-            self.desk.notices.say("names", text)
+            self.outbox.notices.say("names", text)
 
     def _begin_window_if_full(self) -> None:
         run, rows = self._run, self._public.settings.window.rows
@@ -238,7 +240,7 @@ class ServerTask:
         self.attendance.begin("frozen", self._now)
         for party, content in manifests.items():
             self._say(party, "manifest", 0, content)
-        self.desk.counts["windows"] += 1
+        self.outbox.counts["windows"] += 1
 
     def _manifest_of(self, party: str) -> bytes:
         content = self._manifests.content
@@ -266,12 +268,12 @@ class ServerTask:
             self.means.take(party, frozen.means, frozen.weight)
             if self._public.settings.learning.intercept and not frozen.means:
                 text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
-                self.desk.notices.say("not_centred", text)
-            self.desk.counts["uplink_numbers"] += len(frozen.means) // 8
-            self.desk.counts["uplink_bytes"] += len(frozen.means)
+                self.outbox.notices.say("not_centred", text)
+            self.outbox.counts["uplink_numbers"] += len(frozen.means) // 8
+            self.outbox.counts["uplink_bytes"] += len(frozen.means)
         else:
             self.estimator.take(party, kind, iteration, message.content)
-            self.desk.counts["uplink_bytes"] += len(message.content)
+            self.outbox.counts["uplink_bytes"] += len(message.content)
         self._chains.hear(party, message)
         self.attendance.answered(party, kind, iteration, message.content)
         self._go_on()
@@ -290,7 +292,7 @@ class ServerTask:
             calculation = self.estimator.settle()
             if calculation is not None:
                 then = functools.partial(self._calculated, calculation.then)
-                self.desk.ask(calculation.function, calculation.content, then)
+                self.outbox.ask(calculation.function, calculation.content, then)
                 return
             if self.estimator.over:
                 self._end_window()
@@ -322,12 +324,12 @@ class ServerTask:
             published = PublishedModel(
                 party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept
             )
-            self.desk.publish("model", party, msgspec.json.encode(published))
+            self.outbox.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
         self.parts.remember(RUN, self._run)
         self.attendance.end()
         self.partials.model_is(self.window, intercept)
-        self.desk.counts["models"] += 1
+        self.outbox.counts["models"] += 1
         self._begin_window_if_full()
         self._look_at_names()
 
@@ -335,7 +337,7 @@ class ServerTask:
 
     def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
-        self.desk.send(f"asks/{party}", records_of(self.settings.codec, message))
+        self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
 
     def _repeated(self) -> None:
-        self.desk.counts["repeated_messages"] += 1
+        self.outbox.counts["repeated_messages"] += 1

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name, check_within
 from streamfl.fdskl.lifetime import Lifetime
-from streamfl.restored import check_name, check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, encode_array
 

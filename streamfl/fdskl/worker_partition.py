@@ -19,10 +19,10 @@ from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
+from streamfl.received_numbers import epoch_at, is_to_come
 from streamfl.records.followed import FollowedHeaders
 from streamfl.records.samples import Sample
 from streamfl.role import Record, Send
-from streamfl.sequences import epoch_at, is_to_come
 from streamfl.wire import VERSION, Count
 
 __all__ = ["WorkerPartition"]

@@ -19,8 +19,8 @@ from importlib.metadata import EntryPoints, entry_points
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from streamfl.changelog_checks import decode_restored
 from streamfl.learning.model_state import Remembered, StateRefused, decode_state, encode_state
-from streamfl.restored import decode_restored
 from streamfl.role import ConfigurationError, Measurement
 from streamfl.wire import fingerprint
 

@@ -29,8 +29,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from streamfl.changelog_checks import check_name
+from streamfl.clock_guard import ClockGuard, time_written_by
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import Moments, time_written_by
 from streamfl.pofmkl.admission import MEANS, Admission
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.catch_up import CatchUp
@@ -56,7 +57,6 @@ from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
-from streamfl.restored import check_name
 from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
@@ -139,7 +139,7 @@ class PofmklClient:
             learner, self.model, staleness_policy, self.catch_up, uplink, self._budgets, self._registry, fingerprint, seal_bytes
         )
         self._scores = PrequentialScores(learner, self._registry, original(1.0) - original(0.0))
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._means = means or RunningMeans()
         self._unread: Mapping[int, int] = {}
         predictions = PredictionWriter(encode_prediction, original, self.model)
@@ -206,7 +206,7 @@ class PofmklClient:
         yield from self.silence.notices()
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         self.catch_up.open(partition)
         self.silence.open(partition)
         self._registry.open(partition)
@@ -229,7 +229,7 @@ class PofmklClient:
         return bool(known)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             self._set_back(now)
         self._budgets.pass_to(now, len(self._registry))
         before = self.model.versions

@@ -12,9 +12,9 @@ import msgspec
 from streamfl.pofmkl.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client_record import ClientRecord, UploadRecord, part_key
 from streamfl.pofmkl.learner import Learner
+from streamfl.received_numbers import epoch_at, is_to_come
 from streamfl.role import Measurement, PeerError, StateChange
 from streamfl.seeding import UniformSequence
-from streamfl.sequences import epoch_at, is_to_come
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.challenger_memory import ChallengerMemory
@@ -22,7 +23,6 @@ from streamfl.pofmkl.prequential import PrequentialScores
 from streamfl.pofmkl.uploads import Upload, Uploads
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.restored import check_name
 from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]

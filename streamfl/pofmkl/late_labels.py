@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from streamfl.clock_guard import time_written_by
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import time_written_by
 from streamfl.pofmkl.catch_up import CatchUp
+from streamfl.pofmkl.changelog_checks import check_label
 from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.prequential import PrequentialScores
-from streamfl.pofmkl.restored import check_label
 from streamfl.pofmkl.uploads import Uploads
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import model_name, own_model
 from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
+from streamfl.pofmkl.changelog_checks import check_kept
 from streamfl.pofmkl.client_journal import ChangedParts, check_size, cut, part_key
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.neighbours import neighbour_predictions
-from streamfl.pofmkl.restored import check_kept
 from streamfl.pofmkl.stateful_experts import KIND as MODEL
 from streamfl.pofmkl.stateful_experts import StatefulExperts, is_stateful
 from streamfl.pofmkl.views import LAGS

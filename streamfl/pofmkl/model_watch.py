@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from streamfl.pofmkl.messages import KernelParameters, ServerSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.settings_match import ServerSettingsCheck
+from streamfl.reply_deadline import ReplyDeadline
 from streamfl.role import Measurement, PeerError
-from streamfl.silence import Silence
 
 __all__ = ["ModelWatch"]
 
@@ -31,7 +31,7 @@ class ModelWatch:
         self._table = table
         self.settings_check = settings_check
         self._lockstep = lockstep
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
         self._versions = table.versions
         self._sent = 0.0
         # Uploads sent when the model last changed.
@@ -39,7 +39,7 @@ class ModelWatch:
 
     @property
     def wake_at(self) -> float | None:
-        return self._silence.wake_at
+        return self._reply_deadline.wake_at
 
     @property
     def trouble(self) -> str | None:
@@ -51,7 +51,7 @@ class ModelWatch:
                 'learning.staleness = "lockstep" at the server and not here: most of what is learnt here comes too late and is '
                 "ignored; set the same at both"
             )
-        return NO_MODEL.format(max(self._table.versions), self._silence.patience) if self._silence.overdue else None
+        return NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
     def hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
         """Take a record of the model's topic; PeerError if it does not fit."""
@@ -74,23 +74,23 @@ class ModelWatch:
         waiting: something waits to be learnt.
         wait_for_model: whether anything of it waits for the model and not for a byte budget, asked where it matters.
         """
-        silence = self._silence
+        deadline = self._reply_deadline
         if self._table.versions != self._versions:
-            silence.answered()
+            deadline.answered()
             self._versions, self._answered = self._table.versions, sent
         # One update may change nothing, as one that came twice. Updates that go on going out change something.
         if sent > self._sent or waiting:
-            silence.asked(now)
+            deadline.asked(now)
         self._sent = sent
         if tick:
             if sent == self._answered and not wait_for_model():
                 # All wait for their byte budget.
-                silence.answered()
-            silence.look(now)
+                deadline.answered()
+            deadline.look(now)
 
     def nobody_asks(self) -> None:
         """The last partition was closed: no version is owed any more."""
-        self._silence.answered()
+        self._reply_deadline.answered()
 
     def measure(self) -> Iterable[Measurement]:
         version = max(self._table.versions)

@@ -10,8 +10,8 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from streamfl.pofmkl.changelog_checks import check_inputs, check_label
 from streamfl.pofmkl.client_registry import Client, ClientKey
-from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.uploads import Uploads
 from streamfl.records.carried import LONGEST_HEADERS
 from streamfl.records.samples import Sample

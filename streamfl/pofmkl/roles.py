@@ -22,11 +22,11 @@ from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.records.carried import carried, timed
 from streamfl.records.fields import LABEL_RANGE
@@ -370,10 +370,10 @@ ROLES: dict[str, RoleKind[Any]] = {
             _build_client,
             _client_channels,
             _client_topics,
-            client_made_with,
+            client_state_settings,
             _client_partitions,
             begins_anew=True,
         ),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True),
+        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_state_settings, begins_anew=True),
     )
 }

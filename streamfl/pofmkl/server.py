@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
 from streamfl.pofmkl.messages import AWAITED
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
@@ -97,7 +97,7 @@ class PofmklServer:
             signing=signing,
         )
         self._make_step = step or (lambda kernels: AveragedStep(clients))
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._problems = UpdateProblems()
         self._shards: dict[int, Shard] = {}
         self._awaited = False
@@ -140,7 +140,7 @@ class PofmklServer:
         return bool(known)
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         kernels = range(partition, self._federation.kernels, self._federation.shards)
         self._shards[partition] = Shard(self._federation, partition, self._make_step(len(kernels)), self._problems)
 
@@ -166,7 +166,7 @@ class PofmklServer:
         shards = self._shards
         for shard in shards.values():
             shard.settle()
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for shard in shards.values():
                 shard.set_back(now)
         if not batch:

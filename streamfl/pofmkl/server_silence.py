@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from streamfl.restored import Time
+from streamfl.changelog_checks import Time
 from streamfl.role import Measurement, Notice, StateChange
 from streamfl.wire import Count
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamfl.made_with import Difference
 from streamfl.role import Notice
+from streamfl.state_settings import Difference
 
 __all__ = ["ServerSettingsCheck"]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.moments import time_written, time_written_by
+from streamfl.clock_guard import time_written, time_written_by
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
 from streamfl.pofmkl.rounds import Round
 from streamfl.pofmkl.server_steps import ServerStep
 from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks, norms
 from streamfl.pofmkl.update_problems import UpdateProblems
+from streamfl.received_numbers import check_numbers
 from streamfl.role import ConfigurationError, PeerError, Received, Rejection, StateChange
-from streamfl.sequences import check_numbers
 
 __all__ = ["Shard"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from streamfl.restored import Amount, check_name
+from streamfl.changelog_checks import Amount, check_name
 from streamfl.role import Notice, PeerError
 from streamfl.wire import Count
 

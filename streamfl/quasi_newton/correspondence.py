@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.figures import Traffic
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, Progress
@@ -23,10 +23,10 @@ VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 class Correspondence:
     """The owner of ``progress``: every message stands for a place in a training, and is heard at that place alone."""
 
-    def __init__(self, parts: ChangedParts, settings: PartySettings, desk: Desk) -> None:
+    def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:
         self._parts = parts
         self._settings = settings
-        self._desk = desk
+        self._outbox = outbox
         self.progress = Progress()
         self.traffic = Traffic()
 
@@ -44,10 +44,10 @@ class Correspondence:
 
     def _send(self, channel: str, message: Message, content: bytes) -> None:
         """content: before it was sealed."""
-        size = self._desk.send(channel, records_of(self._settings.codec, message))
+        size = self._outbox.send(channel, records_of(self._settings.codec, message))
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
-            self._desk.counts["ciphertexts_sent"] += ciphertexts
+            self._outbox.counts["ciphertexts_sent"] += ciphertexts
             self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
@@ -78,7 +78,7 @@ class Correspondence:
 
     def repeated(self) -> None:
         """A message came again, or too late."""
-        self._desk.counts["repeated_messages"] += 1
+        self._outbox.counts["repeated_messages"] += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
         """Whether a message belongs to what the party waits for; False for one that came before. PeerError for neither."""

@@ -29,7 +29,7 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
         party.post.place("gradient"),
         party.settings.masked,
     )
-    party.desk.ask(multiplied, request(content), lambda result: then(read_product(result)))
+    party.outbox.ask(multiplied, request(content), lambda result: then(read_product(result)))
 
 
 def upload_product(party: PartyTask, product: Product) -> None:

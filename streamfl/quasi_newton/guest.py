@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.chunks import Chunks
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.alignment import check_answer
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
@@ -31,6 +30,7 @@ from streamfl.quasi_newton.works import (
 )
 from streamfl.records.labels import Label
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["GuestTask"]
 
@@ -42,33 +42,33 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The guest's partition."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
-        super().__init__(settings, desk)
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        super().__init__(settings, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
         # With the longest key: the one of the settings may be another than that of the state.
         vector = settings.learning.batch * LARGEST_BITS // 4
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
-        self._common = {host: Chunks(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
+        self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
         # By host: rows with which a batch is large enough for it, 8 bytes.
-        self._least = {host: Chunks(self.parts, f"least/{host}", 8) for host in settings.hosts}
-        self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
-        self._dots = {host: Chunks(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
+        self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in settings.hosts}
+        self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
+        self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
         # The own products of the round, until all hosts' have come.
-        self._products = Chunks(self.parts, "products", dots)
+        self._products = ValueFragments(self.parts, "products", dots)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not any(one.restore(key, value) for one in self._heard):
             super().restore(key, value)
 
     @property
-    def _heard(self) -> list[Chunks]:
+    def _heard(self) -> list[ValueFragments]:
         by_host = self._common, self._least, self._outputs, self._dots
-        return [*(chunks for one in by_host for chunks in one.values()), self._products]
+        return [*(fragments for one in by_host for fragments in one.values()), self._products]
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
-            self.desk.counts["labels"] += 1
+            self.outbox.counts["labels"] += 1
             self._now = now
             self.put(message.client, label=int(2 * message.label - 1))
             self.scoring.labelled(message.client)
@@ -92,11 +92,11 @@ class GuestTask(ScoringParty):
 
     def align(self) -> None:
         self.freeze()
-        for chunks in self._heard:
-            chunks.clear()
+        for fragments in self._heard:
+            fragments.clear()
         for host in self.settings.hosts:
             content = request(self.aligning(host, self.post.session(host), self.rows.candidates))
-            self.desk.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
+            self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
     def _tell_blinded(self, host: str, points: bytes) -> None:
         self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
@@ -111,7 +111,7 @@ class GuestTask(ScoringParty):
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.most)
         content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
-        self.desk.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
+        self.outbox.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
 
     def _keep_common(self, host: str, least: int, result: bytes) -> None:
         (places,) = read_alignment(result)
@@ -125,16 +125,16 @@ class GuestTask(ScoringParty):
     def _align_all(self) -> None:
         settings, rows = self.settings, self.rows
         names = rows.candidates
-        places = {host: np.frombuffer(chunks.content[len(KNOWN) :], "<u4") for host, chunks in self._common.items()}
-        least = [int.from_bytes(chunks.content, "big") or settings.learning.batch for chunks in self._least.values()]
-        for chunks in (*self._common.values(), *self._least.values()):
-            chunks.clear()
+        places = {host: np.frombuffer(fragments.content[len(KNOWN) :], "<u4") for host, fragments in self._common.items()}
+        least = [int.from_bytes(fragments.content, "big") or settings.learning.batch for fragments in self._least.values()]
+        for fragments in (*self._common.values(), *self._least.values()):
+            fragments.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
         size = rows.batches.size_with(int(common.sum()), max(settings.least_batch, *least))
         batches = FrozenBatches(size, settings.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
-            self.desk.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
+            self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
         if not filled and not rows.batches.count:
             self.fail(f"{int(common.sum())} entities in common fill no batch of {size}")
             return
@@ -221,18 +221,18 @@ class GuestTask(ScoringParty):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
         content = Adding(self.rounds.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
-        self.desk.ask(added, request(content), self._tell_sums)
+        self.outbox.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:
-        for chunks in (*self._dots.values(), self._products):
-            chunks.clear()
+        for fragments in (*self._dots.values(), self._products):
+            fragments.clear()
         self.progress.phase = DECIDING
         self.post.remember()
         self.post.upload("sums", vector)
 
-    def _of_round(self, chunks: Chunks) -> bytes:
+    def _of_round(self, fragments: ValueFragments) -> bytes:
         """What a host said in the present round; empty for nothing."""
-        content = chunks.content
+        content = fragments.content
         head = self.progress.run.to_bytes(8, "big") + self.progress.round.to_bytes(8, "big")
         return content[ROUND_BYTES:] if content[:ROUND_BYTES] == head else b""
 

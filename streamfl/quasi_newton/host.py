@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.chunks import Chunks
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
@@ -22,6 +21,7 @@ from streamfl.quasi_newton.works import (
     request,
 )
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["HostTask"]
 
@@ -29,13 +29,13 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """A host's partition."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
-        super().__init__(settings, desk)
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        super().__init__(settings, outbox)
         self.scoring: HostScoring = HostScoring(self)
         # What the guest said before the coordinator's beginning came, behind the number of its run.
-        self._asked = Chunks(self.parts, "asked", 8 + settings.most * POINT_BYTES)
+        self._asked = ValueFragments(self.parts, "asked", 8 + settings.most * POINT_BYTES)
         # Names in the order of the points that the guest has, behind the number of the run.
-        self._order = Chunks(self.parts, "order", 16 + settings.most * NAME_BYTES)
+        self._order = ValueFragments(self.parts, "order", 16 + settings.most * NAME_BYTES)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not (self._asked.restore(key, value) or self._order.restore(key, value)):
@@ -84,7 +84,7 @@ class HostTask(ScoringParty):
         """early: the points came before, and whoever is heard now has not sent them."""
         settings = self.settings
         content = request(self.aligning(settings.guest, self.post.session(settings.own), self.table.candidates(), points))
-        self.desk.ask(aligned, content, lambda result: self._tell_answer(result, early))
+        self.outbox.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
         found = self.points_of_both(result, "an alignment" if early else "")
@@ -137,7 +137,7 @@ class HostTask(ScoringParty):
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
         content = request(Encrypting(self.rounds.hidden, self.post.place("outputs"), numbers))
-        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
+        self.outbox.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
         kinds, rounds = self.settings.kinds, self.rounds
@@ -150,4 +150,4 @@ class HostTask(ScoringParty):
         self.post.remember()
         kind = Kind.of(self.settings.products)
         content = request(Encrypting(self.rounds.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
-        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))
+        self.outbox.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from streamfl.parts import PART_BYTES, split
+from streamfl.message_fragments import FRAGMENT_BYTES, split
 from streamfl.quasi_newton.link import Link
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
@@ -21,9 +21,9 @@ from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 __all__ = [
     "ANOTHER",
     "COORDINATOR_NAME",
+    "FRAGMENT_BYTES",
     "HEADER_BYTES",
     "KINDS",
-    "PART_BYTES",
     "Aligned",
     "Answer",
     "Begin",
@@ -211,4 +211,4 @@ def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:
     """The values of the records that carry a message. The same message is the same bytes."""
     sequence = message.round * len(KINDS) + KINDS[message.kind]
-    return split(message.sender, message.run, sequence, own.encode(message), PART_BYTES)
+    return split(message.sender, message.run, sequence, own.encode(message), FRAGMENT_BYTES)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import Desk
-from streamfl.moments import time_written_by
+from streamfl.clock_guard import time_written_by
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
@@ -62,11 +62,11 @@ IMPLAUSIBLE = (
 class PartyTask:
     """A party's partition. What is only the guest's or a host's is in its own class."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.parts = ChangedParts()
-        self.post = Correspondence(self.parts, settings, desk)
+        self.post = Correspondence(self.parts, settings, outbox)
         self.progress = self.post.progress
         self.is_held_out = HeldOut(settings.secret, settings.held_out if settings.is_guest else 0.0)
         self.rows = TrainingRows(
@@ -77,12 +77,12 @@ class PartyTask:
             settings.kinds.inputs,
             settings.min_support,
             settings.secret,
-            desk.counts,
+            outbox.counts,
             largest=settings.largest_leverage,
             intercept=settings.is_guest,
         )
         self.table = EntityTable(
-            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, desk.counts, self._is_taken
+            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, outbox.counts, self._is_taken
         )
         self.rounds = Rounds(self.parts, settings, self.progress, self.rows)
         self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
@@ -168,7 +168,7 @@ class PartyTask:
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
         if isinstance(message, Sample):
-            self.desk.counts["samples"] += 1
+            self.outbox.counts["samples"] += 1
             self.put(message.client, columns=np.array(message.features, "<f8").tobytes())
             return
         assert isinstance(message, Message)
@@ -184,7 +184,7 @@ class PartyTask:
     def put(self, entity: str, columns: bytes = b"", label: int = 0) -> None:
         """Something of an entity came."""
         more = self.table.put(entity, self._now, columns, label)
-        written = 0.0 if self.desk.record is None else self.desk.record.timestamp
+        written = 0.0 if self.outbox.record is None else self.outbox.record.timestamp
         self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
 
     def _look_at_key(self) -> None:
@@ -224,8 +224,8 @@ class PartyTask:
         except PeerError as error:
             if not early:
                 raise
-            self.desk.counts["refused_alignments"] += 1
-            self.desk.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
+            self.outbox.counts["refused_alignments"] += 1
+            self.outbox.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
             return None
 
     # ---- rounds
@@ -248,7 +248,7 @@ class PartyTask:
         columns = len(preparation.kept) + settings.is_guest
         progress.alignment, progress.batches = alignment, rows.batches.count
         if rows.preparation is None and (left_out := preparation.results - len(preparation.kept)):
-            self.desk.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
+            self.outbox.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
         if not 0 < columns <= MOST_COLUMNS:
             self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
             return
@@ -269,8 +269,8 @@ class PartyTask:
         start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
         self.rounds.begin(inputs, far, start)
         if muted:
-            self.desk.counts["muted_rows"] += muted
-            self.desk.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
+            self.outbox.counts["muted_rows"] += muted
+            self.outbox.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
         self.post.remember()
         self.post.upload("joined", content_of(Joined(columns, progress.batches)))
         self.attempt_round()
@@ -296,8 +296,8 @@ class PartyTask:
     def _end(self, text: str) -> None:
         self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
         self.readiness.ended(self._now, failed=True)
-        self.desk.counts["failed_trainings"] += 1
-        self.desk.notices.say("failed", self.progress.failure)
+        self.outbox.counts["failed_trainings"] += 1
+        self.outbox.notices.say("failed", self.progress.failure)
         self.post.remember()
 
     def _keep_model(self) -> None:
@@ -309,7 +309,7 @@ class PartyTask:
         self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
         progress.phase = TRAINED
         self.readiness.ended(self._now)
-        self.desk.counts["trainings"] += 1
+        self.outbox.counts["trainings"] += 1
         self.post.remember()
 
     # ---- the coordinator
@@ -368,7 +368,7 @@ class PartyTask:
             if error.reason != "out_of_bounds":
                 raise
             # It is not opened a second time, so nothing else will come.
-            self.desk.counts["implausible_openings"] += 1
+            self.outbox.counts["implausible_openings"] += 1
             self.fail(f"{IMPLAUSIBLE}: {error.text}")
             return
         products = rounds.products(numbers)
@@ -377,7 +377,7 @@ class PartyTask:
 
     def _take_step(self, step: Step) -> None:
         goes_on = self.rounds.take(step)
-        self.desk.counts["iterations"] += not step.pair
+        self.outbox.counts["iterations"] += not step.pair
         if goes_on:
             self.attempt_round()
         else:

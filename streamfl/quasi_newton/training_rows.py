@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.quasi_newton.batches import check_support, far_rows
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import FixedPoint
@@ -20,6 +19,7 @@ from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["TrainingRows"]
 
@@ -54,10 +54,10 @@ class TrainingRows:
         self._least = least
         self._largest = largest
         self._intercept = intercept
-        self._names = Chunks(parts, "names", 5 + limit * NAME_BYTES)
-        self._inputs = Chunks(parts, "inputs", limit * columns * 8)
-        self._signs = Chunks(parts, "signs", limit)
-        self._preparation = Chunks(parts, "preparation", MOST_PREPARATION_BYTES)
+        self._names = ValueFragments(parts, "names", 5 + limit * NAME_BYTES)
+        self._inputs = ValueFragments(parts, "inputs", limit * columns * 8)
+        self._signs = ValueFragments(parts, "signs", limit)
+        self._preparation = ValueFragments(parts, "preparation", MOST_PREPARATION_BYTES)
         self.batches = LearntBatches(parts, batch, columns, limit // batch, secret, counts)
 
     @property
@@ -79,8 +79,8 @@ class TrainingRows:
         raw = np.frombuffer(self._inputs.content, "<f8").reshape(len(known), self._columns)[rows]
         signs = np.frombuffer(self._signs.content, np.int8)
         self.batches.add(names, raw, signs[rows] if len(signs) else signs)
-        for chunks in (self._names, self._inputs, self._signs):
-            chunks.clear()
+        for fragments in (self._names, self._inputs, self._signs):
+            fragments.clear()
 
     @property
     def preparation(self) -> Preparation | None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name
 from streamfl.records.carried import LONGEST_HEADERS, Carry
-from streamfl.restored import check_name
 from streamfl.role import Headers, Record
 
 __all__ = ["FollowedHeaders"]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamfl.moments import overdue, set_back
-from streamfl.restored import Time, check_name
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import overdue, set_back
 from streamfl.role import Measurement, Notice, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamfl.parts import Part
+from streamfl.message_fragments import Fragment
 from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
 from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
 from streamfl.runtime.draft import Draft
@@ -114,7 +114,7 @@ class Inputs:
             try:
                 message = source.decode(record)
                 if source.keyed_by is not None:
-                    if isinstance(message, Part):
+                    if isinstance(message, Fragment):
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
                 self._send_on(source, message, record, draft)
@@ -155,7 +155,7 @@ class Inputs:
 
     def _send_on(self, source: Input, message: Any, record: Record, draft: Draft) -> None:
         """PassedOver for a message whose client's state is in another partition: the record goes there."""
-        if source.client is None or isinstance(message, Part):
+        if source.client is None or isinstance(message, Fragment):
             return
         home = self._tasks.dealing.home(source.client(message))
         if home is not None and home != record.partition:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from streamfl.made_with import MadeWith
 from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
@@ -36,6 +35,7 @@ from streamfl.runtime.pool import Inline, Pool, WorkEnded
 from streamfl.runtime.progress import Progress
 from streamfl.runtime.tasks import Tasks
 from streamfl.runtime.ticks import Ticks
+from streamfl.state_settings import StateSettings
 
 __all__ = ["Worker"]
 
@@ -59,7 +59,7 @@ class Worker:
     clock: the ``now`` that the role sees, in seconds. commit_interval: seconds for which records are gathered for one commit.
     max_records: the input records of one commit at most. restore_seconds: how long a changelog may lag behind the group's offsets
     before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: by what
-    it measures its own waiting. made_with: the settings that are remembered beside the role's state. pool: where the role's work is
+    it measures its own waiting. state_settings: those that are remembered beside the role's state. pool: where the role's work is
     done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
@@ -78,7 +78,7 @@ class Worker:
         progress_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        made_with: MadeWith | None = None,
+        state_settings: StateSettings | None = None,
         pool: Pool | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Worker:
         self._monotonic = monotonic
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
-        self._tasks = Tasks(role, channels, bus, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
+        self._tasks = Tasks(role, channels, bus, subscription, state_settings or StateSettings(), restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
 from streamfl.notices import Notices
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
@@ -115,7 +115,7 @@ class VaflCoordinator:
         self.ledger_limit = ledger_limit
         self.without_noise = without_noise
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._tasks: dict[int, CoordinatorPartition] = {}
         self._notices = Notices()
         self._figures = CoordinatorFigures()
@@ -152,7 +152,7 @@ class VaflCoordinator:
         return False
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         count, size, figures = len(self.parties), self.embedding_size, self._figures
         self._tasks[partition] = CoordinatorPartition(
             partition,
@@ -169,7 +169,7 @@ class VaflCoordinator:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for task in self._tasks.values():
                 task.entities.set_back(now)
         if not batch:

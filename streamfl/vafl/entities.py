@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_name, check_within
 from streamfl.records.alignment import EntityRows
-from streamfl.restored import check_name, check_within
 from streamfl.role import PeerError
 from streamfl.vafl.alignment import Alignment, Decision, Predicting, decide
 from streamfl.vafl.awaited import Awaited

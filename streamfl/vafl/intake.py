@@ -7,11 +7,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.moments import time_written
+from streamfl.clock_guard import time_written
+from streamfl.received_numbers import check_numbers
 from streamfl.records.carried import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.role import PeerError, Received, Rejection
-from streamfl.sequences import check_numbers
 from streamfl.vafl.heads import OutputLoss
 from streamfl.vafl.messages import ANOTHER, Embedding, bounded_array, bounded_rows
 from streamfl.vafl.parties import Shown

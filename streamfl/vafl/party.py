@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
 from streamfl.notices import Notices
 from streamfl.records.carried import Carry, carried_nothing
 from streamfl.records.samples import Sample
+from streamfl.reply_deadline import ReplyDeadline
 from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.silence import Silence
 from streamfl.vafl.messages import (
     ANOTHER,
     EMBEDDING,
@@ -125,15 +125,15 @@ class VaflParty:
             catch_up_patience=catch_up_patience,
             standardise=standardise,
         )
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._tasks: dict[int, PartyPartition] = {}
         self._figures = PartyFigures()
         self._notices = Notices()
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._silence.wake_at, *(task.wake_at for task in self._tasks.values())]
+        times = [self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values())]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -166,7 +166,7 @@ class VaflParty:
 
     @property
     def trouble(self) -> str | None:
-        return NO_GRADIENT.format(self._silence.patience) if self._silence.overdue else None
+        return NO_GRADIENT.format(self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
     def notices(self) -> Iterable[Notice]:
         return self._notices.collect()
@@ -175,17 +175,17 @@ class VaflParty:
         return False
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         self._tasks[partition] = PartyPartition(self._settings, partition, self._figures.forgotten)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
         if not self._tasks:
-            self._silence.answered()
+            self._reply_deadline.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for task in self._tasks.values():
                 task.shown.set_back(now)
                 task.catch_up.set_back(now)
@@ -216,11 +216,11 @@ class VaflParty:
         for task in self._tasks.values():
             replies += self._send_queued(task, now)
         if any(len(task.shown) for task in self._tasks.values()):
-            self._silence.asked(now)
-        elif not self._silence.overdue:
-            self._silence.answered()
+            self._reply_deadline.asked(now)
+        elif not self._reply_deadline.overdue:
+            self._reply_deadline.answered()
         if not batch:
-            self._silence.look(now)
+            self._reply_deadline.look(now)
         return replies
 
     # ---- what others may look at
@@ -301,7 +301,7 @@ class VaflParty:
         if reply.sequence != shown.sequence:
             self._figures.ignored["superseded"] += 1
             return []
-        self._silence.answered()
+        self._reply_deadline.answered()
         task.catch_up.heard(shown, now)
         sends: list[Send] = []
         if not reply.gradient:

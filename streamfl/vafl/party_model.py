@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.changelog_checks import Amount, check_within
 from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import Amount, check_within
 from streamfl.role import PeerError
 from streamfl.vafl.messages import bounded_array
 from streamfl.vafl.networks import Differentiable

@@ -14,8 +14,8 @@ from streamfl.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
+from streamfl.received_numbers import is_to_come
 from streamfl.role import Notice, PeerError
-from streamfl.sequences import is_to_come
 from streamfl.vafl.catch_up import CatchUp
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.party_life import KEY as LIFE

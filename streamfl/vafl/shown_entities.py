@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.moments import overdue, set_back
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import overdue, set_back
 from streamfl.records.carried import LONGEST_HEADERS
-from streamfl.restored import Time, check_name
 from streamfl.role import Headers, PeerError
 from streamfl.vafl.party_life import PartyLife
 from streamfl.wire import Count, Name

@@ -10,7 +10,6 @@ import pytest
 from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import Remembered
 from streamfl.cli.preflight import Configured, inspect_topics
-from streamfl.made_with import MadeWith
 from streamfl.role import (
     Channels,
     Input,
@@ -32,6 +31,7 @@ from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
+from streamfl.state_settings import StateSettings
 
 MOST = 4
 
@@ -141,7 +141,7 @@ KIND = RoleKind(
     build=lambda _: ActiveParty(),
     channels=lambda _: CHANNELS,
     topics=lambda _: TOPICS,
-    made_with=lambda _: MadeWith(),
+    state_settings=lambda _: StateSettings(),
     partitioned_like=lambda _: LIKE,
 )
 

@@ -320,12 +320,12 @@ def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
 def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
     """Protects federations that run: whoever adds [samples.rekey] goes on with the state that is there."""
     plain, with_it = Plant(tmp_path), None
-    before = plain.configured.kind.made_with(plain.configured.settings).values
+    before = plain.configured.kind.state_settings(plain.configured.settings).values
     with_it = Plant(tmp_path, ASSEMBLE)
-    assert with_it.configured.kind.made_with(with_it.configured.settings).values == before
+    assert with_it.configured.kind.state_settings(with_it.configured.settings).values == before
     text = plain.path.read_text()
     plain.path.write_text(text[: text.index("[samples.rekey]")] + text[text.index("[learning]") :])
-    assert plain.configured.kind.made_with(plain.configured.settings).values == before
+    assert plain.configured.kind.state_settings(plain.configured.settings).values == before
     assert not any("rekey" in key or "assemble" in key for key in before)
 
 

@@ -55,7 +55,7 @@ def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
             check_rolled_back(faulty, chosen)
             check_said(faulty, chosen)
 
-        with without_power_cuts(), recorded(chosen.said, chosen.part_bytes):
+        with without_power_cuts(), recorded(chosen.said, chosen.fragment_bytes):
             return run(chosen, check, bus)
 
 

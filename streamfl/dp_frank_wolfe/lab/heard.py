@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.parts import Part, decoded_in_parts
+from streamfl.message_fragments import Fragment, decoded_in_fragments
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 
@@ -77,7 +77,7 @@ class Heard:
         self._party = {f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in (RELEASES, ASKS)}
         self._decode_whole = own.decode
         self._keeps_others = whole
-        self._decode = decoded_in_parts(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
         # By topic and digest, the parts of a long message that have come.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
         self._names: dict[str, dict[int, str]] = {name: {} for name in public.parties}
@@ -94,7 +94,7 @@ class Heard:
         if party is None or record.value is None:
             return
         message = self._decode(Record(record.topic, 0, 0, None, record.value))
-        if isinstance(message, Part):
+        if isinstance(message, Fragment):
             parts = self._parts.setdefault((record.topic, message.digest), [])
             parts.append(message.content)
             if sum(map(len, parts)) < message.size:

@@ -15,7 +15,7 @@ import numpy as np
 from streamfl.dp_frank_wolfe.lab.said import messages_of
 from streamfl.dp_frank_wolfe.lab.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import PeerError, Received, Record, StateChange, receive_at_once
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
@@ -35,7 +35,7 @@ class Revived:
     def __init__(self, settings: Any, state: Mapping[tuple[str, bytes], bytes]) -> None:
         kind = find_kind(settings.role.kind)
         role = kind.build(settings)
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         self.role = role
         self._inputs = {one.topic: (channel, one.decode) for channel, one in kind.channels(settings).inputs.items()}
         self._now = LATER

@@ -21,8 +21,8 @@ from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.member import Desk
-from streamfl.parts import MARK, Part
+from streamfl.message_fragments import MARK, Fragment
+from streamfl.partitioned_role import Outbox
 from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
@@ -40,7 +40,7 @@ PACKAGE = "streamfl.dp_frank_wolfe"
 # Of noise bits, what they are known by.
 HEAD_BYTES = 16
 _decode = msgspec.msgpack.Decoder(Message).decode
-_part = msgspec.msgpack.Decoder(Part).decode
+_part = msgspec.msgpack.Decoder(Fragment).decode
 
 
 @dataclass(frozen=True)
@@ -183,16 +183,16 @@ class _Choice:
 
 
 @contextmanager
-def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
+def recorded(said: Said, fragment_bytes: int = 0) -> Iterator[None]:
     """Whatever members of this process send, and draw noise for, is noted meanwhile.
 
-    part_bytes: of a message in a record; 0: the usual.
+    fragment_bytes: of a message in a record; 0: the usual.
     """
     # With them stands in memory whatever releases anything.
     assert ROLES
-    send, add = Desk.send, IntegerNoise.add
+    send, add = Outbox.send, IntegerNoise.add
 
-    def noted(self: Desk, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         said.sends(channel, found)
         return send(self, channel, found, headers)
@@ -221,8 +221,8 @@ def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
 
         return assemble
 
-    places: list[tuple[Any, str, Any]] = [(Desk, "send", noted), (IntegerNoise, "add", added)]
-    places.append((messages, "PART_BYTES", part_bytes or messages.PART_BYTES))
+    places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (IntegerNoise, "add", added)]
+    places.append((messages, "FRAGMENT_BYTES", fragment_bytes or messages.FRAGMENT_BYTES))
     for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
         # What a module imports from another stands in it by name, and is replaced there.
         modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".lab" not in key]

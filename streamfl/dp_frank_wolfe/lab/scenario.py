@@ -16,7 +16,7 @@ import numpy as np
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
@@ -44,7 +44,7 @@ class DPFrankWolfeScenario:
 
     sections: of every member's settings. columns: how many each party has. patient: nobody goes on without a party.
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
-    strangers: by topic, records that somebody else has written. part_bytes: of a message that go into one record; 0: the usual.
+    strangers: by topic, records that somebody else has written. fragment_bytes: of a message that go into one record; 0: the usual.
     staying: the fault that stays, if any. absent: the party that may say no more, or the server.
     folder: where secrets and ledgers are, by the run. said: what roles said, whether it was committed or not.
     """
@@ -61,7 +61,7 @@ class DPFrankWolfeScenario:
     rates: Rates
     faulty_seconds: float
     strangers: Mapping[str, int]
-    part_bytes: int
+    fragment_bytes: int
     staying: Staying | None = None
     absent: str | None = None
     folder: Path = Path()
@@ -77,7 +77,7 @@ class DPFrankWolfeScenario:
             f"{learning['sampling']} of {learning['blocks']} blocks, {learning['sketch']}, "
             f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}"
             f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
+            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
         )
@@ -136,7 +136,7 @@ class DPFrankWolfeScenario:
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         if role.trouble is not None:
             self.said.troubles.add(role.trouble)
 
@@ -260,7 +260,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
         strangers=strangers,
-        part_bytes=between(200, 2_000) if chance(0.3) else 0,
+        fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 

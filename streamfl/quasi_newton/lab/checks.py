@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from streamfl.identity.keys import derive
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.check_scores import check_scores
@@ -258,7 +258,7 @@ def _taken_up(bus: FaultyBus, chosen: QuasiNewtonScenario, member: str) -> Any:
     settings = chosen.of(member)
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
-    assert isinstance(role, Member)
+    assert isinstance(role, PartitionedRole)
     role.open(0)
     for (partition, key), value in latest(bus, kind.channels(settings).changelogs["state"]).items():
         if not key.startswith(POSITION_KEY):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.parts import decoded_in_parts
+from streamfl.message_fragments import decoded_in_fragments
 from streamfl.progress import progress
 from streamfl.quasi_newton.config import (
     GUEST,
@@ -61,7 +61,7 @@ class _Overheard:
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
         own = codec(settings.message_bytes)
-        self._decode = decoded_in_parts(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
         self._topic = f"{settings.federation.name}.browser.outputs"
         self.content = b""
 

@@ -49,7 +49,7 @@ def _simulate(chosen: QuasiNewtonScenario, bus: str, found: list[str] | None = N
         else:
             check_said(faulty, chosen)
 
-    with recorded(chosen.said, chosen.part_bytes):
+    with recorded(chosen.said, chosen.fragment_bytes):
         return run(chosen, check, bus)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from streamfl.member import Desk
-from streamfl.parts import MARK, Part
+from streamfl.message_fragments import MARK, Fragment
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
@@ -25,7 +25,7 @@ __all__ = ["Said", "messages_of", "recorded", "whole_messages"]
 # A message by what names it: who said it on which channel, run, round and kind.
 Named = tuple[str, str, int, int, str]
 _decode = msgspec.msgpack.Decoder(Message).decode
-_part = msgspec.msgpack.Decoder(Part).decode
+_part = msgspec.msgpack.Decoder(Fragment).decode
 
 
 @dataclass
@@ -77,11 +77,11 @@ def _digest(content: bytes) -> bytes:
 
 
 @contextmanager
-def recorded(said: Said, part_bytes: int) -> Iterator[None]:
-    """Whatever members of this process send and open is noted meanwhile. part_bytes: of a message in a record; 0: the usual."""
-    send, opens, usual = Desk.send, CoordinatorTask._open, messages.PART_BYTES
+def recorded(said: Said, fragment_bytes: int) -> Iterator[None]:
+    """Whatever members of this process send and open is noted meanwhile. fragment_bytes: of a message in a record; 0: the usual."""
+    send, opens, usual = Outbox.send, CoordinatorTask._open, messages.FRAGMENT_BYTES
 
-    def noted(self: Desk, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+    def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         said.sends(channel, found)
         return send(self, channel, found, headers)
@@ -90,8 +90,8 @@ def recorded(said: Said, part_bytes: int) -> Iterator[None]:
         said.opened[self.run.run, self.run.round].add(_digest(content))
         return opens(self, content, *given)
 
-    places: list[tuple[Any, str, Any]] = [(Desk, "send", noted), (CoordinatorTask, "_open", opened)]
-    places += [(messages, "PART_BYTES", part_bytes or usual)]
+    places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (CoordinatorTask, "_open", opened)]
+    places += [(messages, "FRAGMENT_BYTES", fragment_bytes or usual)]
     before = [getattr(owner, name) for owner, name, _ in places]
     for owner, name, function in places:
         setattr(owner, name, function)

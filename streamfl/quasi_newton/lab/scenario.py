@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.said import Said, messages_of
@@ -55,7 +55,7 @@ class QuasiNewtonScenario:
     labels: by entity, likewise. first: entities of the first wave; there is a second one where there is another training.
     fails: why the training comes to nothing, in the operator's words; empty: it does not.
     strangers: by topic, records that somebody else has written.
-    part_bytes: of a message that go into one record; 0: the usual. staying: the fault that stays, if any.
+    fragment_bytes: of a message that go into one record; 0: the usual. staying: the fault that stays, if any.
     absent: the member that may say no more.
     said: what roles said, whether it was committed or not.
     """
@@ -78,7 +78,7 @@ class QuasiNewtonScenario:
     faulty_seconds: float
     fails: str
     strangers: Mapping[str, int]
-    part_bytes: int
+    fragment_bytes: int
     staying: Staying | None = None
     absent: str | None = None
     said: Said = field(default_factory=Said)
@@ -91,7 +91,7 @@ class QuasiNewtonScenario:
             f"hosts, columns {dict(self.columns)}, {', '.join(self.methods.values())}, {learning['optimiser']}, batches of "
             f"{learning['batch']}, memory {learning['memory']}, a pair each {learning['curvature_every']}, at most "
             f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
+            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
             f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
@@ -181,7 +181,7 @@ class QuasiNewtonScenario:
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         if role.trouble is not None:
             self.said.troubles.add(role.trouble)
         for task in role._tasks.values():
@@ -320,7 +320,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         fails={"few": "fill no batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
         strangers=strangers,
         # Vectors are longer: they travel in parts.
-        part_bytes=between(200, 2_000) if chance(0.3) else 0,
+        fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 

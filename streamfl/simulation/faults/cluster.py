@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.tasks import POSITION_KEY
@@ -17,6 +16,7 @@ from streamfl.simulation.faults.read_back import ReadBack
 from streamfl.simulation.faults.schedule import Killed, Scheduler
 from streamfl.simulation.faults.staying import DEAF
 from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
+from streamfl.state_settings import STATE_SETTINGS_KEY
 
 __all__ = ["FaultyBus", "FaultySession"]
 
@@ -340,7 +340,7 @@ class FaultySession:
             until = bus.scheduler.now + float(bus.chances.draws.uniform(0.1, 3.0))
             bus.history.fault(bus.scheduler.now, "cluster", "changelog late", f"until {until:.3f}")
             for record in step.changelog:
-                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != MADE_WITH_KEY:
+                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != STATE_SETTINGS_KEY:
                     place = (record.topic, record.partition or 0)
                     bus.late[place] = (ends[place], until)
 

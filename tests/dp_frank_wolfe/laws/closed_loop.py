@@ -23,7 +23,7 @@ from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server import ServerTask
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0
@@ -40,7 +40,7 @@ class Seat:
 
     name: str
     settings: DPFrankWolfeSettings
-    role: Member[Any]
+    role: PartitionedRole[Any]
     inputs: dict[str, Any]
     outputs: dict[str, str]
     state: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ClosedLoop:
             channels = kind.channels(own)
             inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
             role = kind.build(own)
-            assert isinstance(role, Member)
+            assert isinstance(role, PartitionedRole)
             role.open(0)
             self.members[name] = Seat(name, own, role, inputs, dict(channels.outputs))
         self.public = Public(self.members[SERVER_MEMBER].settings)
@@ -141,7 +141,7 @@ class ClosedLoop:
         """Another process takes the member up, with its state."""
         member = self.members[name]
         role = ROLES[member.settings.role.kind].build(member.settings)
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         member.role = role
         role.open(0)
         for channel in sorted({place for place, _ in member.state}):

@@ -16,8 +16,8 @@ from msgspec import structs
 from mutations import Mutation, check_caught, instead, written
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import PARTS, Member
-from streamfl.parts import LongMessages
+from streamfl.message_fragments import LongMessages
+from streamfl.partitioned_role import FRAGMENTS, PartitionedRole
 from streamfl.quasi_newton import messages, party
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.correspondence import Correspondence
@@ -85,7 +85,7 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {bool(one.strangers) for one in chosen} == {True, False}
     assert {one.again for one in chosen if one.encrypted} == {True, False}
     assert {one.guest.scoring.versions for one in chosen if one.again} == {1, 10}
-    assert {bool(one.part_bytes) for one in chosen if one.encrypted} == {True, False}
+    assert {bool(one.fragment_bytes) for one in chosen if one.encrypted} == {True, False}
     assert {count for one in chosen for count in one.workers.values()} == {1, 2}
 
 
@@ -201,7 +201,7 @@ def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
             self._queue.clear()
         return real(self, batch, now)
 
-    instead(patch, Member, "receive", change)
+    instead(patch, PartitionedRole, "receive", change)
 
 
 def rows_only_before_any_upload(patch: pytest.MonkeyPatch) -> None:
@@ -287,20 +287,20 @@ def without(*prefixes: bytes) -> Mutation:
     """The role takes back everything but what these keys begin."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = Member.restore
+        real = PartitionedRole.restore
 
-        def restore(self: Member[Any], change: StateChange) -> None:
+        def restore(self: PartitionedRole[Any], change: StateChange) -> None:
             if not change.key.startswith(prefixes):
                 real(self, change)
 
-        patch.setattr(Member, "restore", restore)
+        patch.setattr(PartitionedRole, "restore", restore)
 
     return mutate
 
 
 def parts_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     real = LongMessages.restore
-    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(PARTS) or real(self, change))
+    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(FRAGMENTS) or real(self, change))
 
 
 MUTATIONS: dict[str, Mutation] = {

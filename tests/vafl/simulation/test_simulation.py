@@ -74,7 +74,7 @@ def test_steps_that_are_far_too_long_end_in_what_can_be_read(seed: int, rate: fl
 def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, *given: Any) -> Any:
         for party in self._parties:
-            party.runs = []
+            party.ranges = []
         return real(self, *given)
 
     instead(patch, Parties, "unheard", change)

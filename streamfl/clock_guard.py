@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Protocol, TypeVar
 
-__all__ = ["Aged", "Moments", "overdue", "set_back", "time_written", "time_written_by"]
+__all__ = ["Aged", "ClockGuard", "overdue", "set_back", "time_written", "time_written_by"]
 
 Key = TypeVar("Key")
 
@@ -25,11 +25,11 @@ class Aged(Protocol):
 Entry = TypeVar("Entry", bound=Aged)
 
 
-class Moments:
+class ClockGuard:
     """Whether a time that is remembered may be ahead, so that a role looks at all of them only then.
 
-    >>> moments = Moments()
-    >>> moments.pass_to(4600.0, tick=False), moments.pass_to(1000.0, tick=True), moments.pass_to(1000.0, tick=True)
+    >>> guard = ClockGuard()
+    >>> guard.pass_to(4600.0, tick=False), guard.pass_to(1000.0, tick=True), guard.pass_to(1000.0, tick=True)
     (False, True, False)
     """
 

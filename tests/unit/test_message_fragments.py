@@ -8,7 +8,7 @@ import pytest
 from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, PART, BlockReader, checksum, decode_block, speaker_of_block
 from msgspec.structs import replace
 
-from streamfl.parts import PART_BYTES, Limits, LongMessages, Part, decoded_in_parts, split
+from streamfl.message_fragments import FRAGMENT_BYTES, Fragment, Limits, LongMessages, decoded_in_fragments, split
 from streamfl.role import PeerError, Received, Record, StateChange
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
@@ -16,7 +16,7 @@ from streamfl.runtime.worker import Worker
 from streamfl.wire import MAXIMUM_BYTES, encoded_size
 
 BLOCK = bytes(range(1, 31))
-DECODE = decoded_in_parts(decode_block)
+DECODE = decoded_in_fragments(decode_block)
 
 
 def received(values: Iterable[bytes], partition: int = 0) -> list[Received]:
@@ -24,8 +24,8 @@ def received(values: Iterable[bytes], partition: int = 0) -> list[Received]:
     return [Received("blocks", DECODE(record), record) for record in records]
 
 
-def parts(block: bytes = BLOCK, sequence: int = 1, sender: str = "pump", part_bytes: int = PART) -> list[Received]:
-    return received(split(sender, 7, sequence, block, part_bytes))
+def parts(block: bytes = BLOCK, sequence: int = 1, sender: str = "pump", fragment_bytes: int = PART) -> list[Received]:
+    return received(split(sender, 7, sequence, block, fragment_bytes))
 
 
 def opened(limits: Limits = LIMITS, partitions: Sequence[int] = (0, 1)) -> LongMessages:
@@ -94,11 +94,11 @@ def test_every_part_fits_into_a_record_and_into_the_changelog() -> None:
         for change in owner.changed_state():
             assert encoded_size(change.key, change.value) <= MAXIMUM_BYTES
     assert not owner.waiting
-    assert PART_BYTES * 3 > 2_500_000
+    assert FRAGMENT_BYTES * 3 > 2_500_000
 
 
-def replace_part(part: object, **fields: object) -> Part:
-    assert isinstance(part, Part)
+def replace_part(part: object, **fields: object) -> Fragment:
+    assert isinstance(part, Fragment)
     return replace(part, **fields)
 
 
@@ -311,7 +311,7 @@ def test_a_limit_that_was_lowered_holds() -> None:
 
 
 def replace_limits(messages: int) -> Limits:
-    return Limits(message_bytes=100, messages=messages, senders=4, seconds=60.0, part_bytes=PART)
+    return Limits(message_bytes=100, messages=messages, senders=4, seconds=60.0, fragment_bytes=PART)
 
 
 def test_limits_of_nothing_are_refused() -> None:
@@ -319,4 +319,4 @@ def test_limits_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
         replace_limits(messages=0)
     with pytest.raises(ValueError, match="at least 1"):
-        split("pump", 1, 1, BLOCK, part_bytes=0)
+        split("pump", 1, 1, BLOCK, fragment_bytes=0)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfl.made_with import MadeWith, by_key
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.state_settings import StateSettings, by_key
 
-__all__ = ["client_made_with", "federation_settings", "pace_settings", "server_made_with"]
+__all__ = ["client_state_settings", "federation_settings", "pace_settings", "server_state_settings"]
 
 # How often, how much and how fast is learnt and sent from now on. What was learnt so far stays what it is: the parameters are sums
 # of steps, whatever their size. K scales the steps to come. Rounds and updates are both counted up, so the model's version goes on
@@ -65,7 +65,7 @@ _FEDERATION = {
 _SHARED_PACE = {"federation.clients", "learning.staleness"}
 
 
-def client_made_with(settings: PofmklSettings) -> MadeWith:
+def client_state_settings(settings: PofmklSettings) -> StateSettings:
     """Of a client.
 
     The default learner cannot take over another label_range or input_norm either: it finds its scales by running moments, and
@@ -89,12 +89,12 @@ def client_made_with(settings: PofmklSettings) -> MadeWith:
             content |= {f"models.{name}.make": model.make, f"models.{name}.parameters": model.parameters}
     # A client with labels on their own topic remembers otherwise than one whose samples have them.
     content["labels.topic"] = None if settings.labels is None else settings.labels.topic
-    return MadeWith.of(content, free)
+    return StateSettings.of(content, free)
 
 
-def server_made_with(settings: PofmklSettings) -> MadeWith:
+def server_state_settings(settings: PofmklSettings) -> StateSettings:
     """Of the server: its parameters, and what its kind of step keeps beside them."""
-    return MadeWith.of(_effective(settings, ("federation", "learning", "kernels", "uplink")), _PACE)
+    return StateSettings.of(_effective(settings, ("federation", "learning", "kernels", "uplink")), _PACE)
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def pace_settings(settings: PofmklSettings) -> dict[str, Any]:
 
 
 def _as_the_server_has(settings: PofmklSettings, keys: set[str]) -> dict[str, Any]:
-    return {key: value for key, value in server_made_with(settings).values.items() if key in keys}
+    return {key: value for key, value in server_state_settings(settings).values.items() if key in keys}
 
 
 def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamfl.parts import decoded_in_parts, split
+from streamfl.message_fragments import decoded_in_fragments, split
 from streamfl.role import Received, Record, Send, StateChange
 from streamfl.testing.extremes import Extreme
 from streamfl.testing.role_laws import RoleLaws, Subject, Traffic
 
 SENDERS = {"pump": 0, "fan": 0, "valve": 1}
-DECODE = decoded_in_parts(decode_block)
+DECODE = decoded_in_fragments(decode_block)
 offsets = itertools.count()
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamfl.made_with import MadeWith, by_key
+from streamfl.state_settings import StateSettings, by_key
 from streamfl.vafl.config import VaflSettings
 
-__all__ = ["coordinator_made_with", "party_made_with"]
+__all__ = ["coordinator_state_settings", "party_state_settings"]
 
 _PACE = {
     # Who may speak for whom is checked with each message.
@@ -54,17 +54,18 @@ def _free(content: Mapping[str, Any]) -> set[str]:
     return _PACE | {key for key in content if key.startswith("privacy.")}
 
 
-def party_made_with(settings: VaflSettings) -> MadeWith:
+def party_state_settings(settings: VaflSettings) -> StateSettings:
     """Of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
     content = by_key(settings, ("federation", "party", "samples", "embedding", "learning", "alignment", "privacy"))
     if settings.samples is not None:
         content["samples.dimension"] = settings.samples.width
     content["learning.optimiser"] = settings.optimiser
-    return MadeWith.of({key: value for key, value in content.items() if key not in _NOT_A_PARTYS}, _free(content), _PARTY_LAYOUT)
+    own = {key: value for key, value in content.items() if key not in _NOT_A_PARTYS}
+    return StateSettings.of(own, _free(content), _PARTY_LAYOUT)
 
 
-def coordinator_made_with(settings: VaflSettings) -> MadeWith:
+def coordinator_state_settings(settings: VaflSettings) -> StateSettings:
     """Of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
     content = by_key(settings, ("federation", "labels", "head", "learning", "alignment", "privacy"))
     content["learning.optimiser"] = settings.optimiser
-    return MadeWith.of(content, _free(content))
+    return StateSettings.of(content, _free(content))

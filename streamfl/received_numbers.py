@@ -1,9 +1,9 @@
 """Which of a sender's numbers were heard, where anybody may write any number under its name.
 
 A sender counts what it sends by ``sequence`` within an ``epoch``, one life of its state, which is named by the microsecond in which
-it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *runs*
-of numbers without a gap, and only a number in a run comes again. A number far ahead begins a run of its own, and the sender's own
-run goes on beside it; so does an earlier epoch that keeps coming, or the one that a sender takes after its clock was set right.
+it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *ranges*
+of numbers without a gap, and only a number in a range comes again. A number far ahead begins a range of its own, and the sender's
+own goes on beside it; so does an earlier epoch that keeps coming, or the one that a sender takes after its clock was set right.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["LARGEST_COUNT", "MOST_RUNS", "Run", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
+__all__ = ["LARGEST_COUNT", "MOST_RANGES", "NumberRange", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
 
 # What any language holds exactly as a number; a sender that counts a million a second needs 285 years.
 LARGEST_COUNT = 2**53
-MOST_RUNS = 16
+MOST_RANGES = 16
 # By so much a sender's clock may be ahead of its reader's.
 EPOCH_SLACK = 86_400.0
 # A sender gives up an epoch that is ahead of its own clock by half of that: its reader's clock may be behind.
 EPOCH_MARGIN = EPOCH_SLACK / 2
 
 
-class Run(msgspec.Struct, array_like=True, gc=False):
+class NumberRange(msgspec.Struct, array_like=True, gc=False):
     """Numbers ``first`` to ``last`` of an epoch, all of them heard."""
 
     epoch: Count
@@ -58,37 +58,37 @@ def check_numbers(epoch: int, sequence: int, at: float) -> None:
         )
 
 
-def was_heard(runs: list[Run], epoch: int, sequence: int) -> bool:
+def was_heard(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
     """Whether this very number was noted before."""
-    latest = runs[-1] if runs else None
-    if len(runs) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
+    latest = ranges[-1] if ranges else None
+    if len(ranges) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
         # As nearly all come.
         return False
-    return any(run.epoch == epoch and run.first <= sequence <= run.last for run in runs)
+    return any(one.epoch == epoch and one.first <= sequence <= one.last for one in ranges)
 
 
-def note(runs: list[Run], epoch: int, sequence: int) -> bool:
+def note(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
     """Remember a number; True if a later one was noted just before, so that two lives of the sender speak in turns.
 
-    runs: the one touched last is at the end. At most ``MOST_RUNS`` stay, and the one that was untouched for longest goes.
+    ranges: the one touched last is at the end. At most ``MOST_RANGES`` stay, and the one that was untouched for longest goes.
 
-    >>> runs = []
-    >>> [note(runs, 7, number) for number in (1, 2, 1000, 3)]
+    >>> ranges = []
+    >>> [note(ranges, 7, number) for number in (1, 2, 1000, 3)]
     [False, False, False, True]
-    >>> [(run.first, run.last) for run in runs]
+    >>> [(one.first, one.last) for one in ranges]
     [(1000, 1000), (1, 3)]
     """
-    if len(runs) == 1 and runs[0].epoch == epoch and runs[0].last + 1 == sequence:
-        runs[0].last = sequence
+    if len(ranges) == 1 and ranges[0].epoch == epoch and ranges[0].last + 1 == sequence:
+        ranges[0].last = sequence
         return False
-    behind = bool(runs) and (epoch, sequence) < (runs[-1].epoch, runs[-1].last)
-    if was_heard(runs, epoch, sequence):
+    behind = bool(ranges) and (epoch, sequence) < (ranges[-1].epoch, ranges[-1].last)
+    if was_heard(ranges, epoch, sequence):
         return behind
-    own = [run for run in runs if run.epoch == epoch]
-    before = next((run for run in own if run.last == sequence - 1), None)
-    after = next((run for run in own if run.first == sequence + 1), None)
+    own = [one for one in ranges if one.epoch == epoch]
+    before = next((one for one in own if one.last == sequence - 1), None)
+    after = next((one for one in own if one.first == sequence + 1), None)
     first = sequence if before is None else before.first
     last = sequence if after is None else after.last
-    runs[:] = [run for run in runs if run is not before and run is not after][-(MOST_RUNS - 1) :]
-    runs.append(Run(epoch, first, last))
+    ranges[:] = [one for one in ranges if one is not before and one is not after][-(MOST_RANGES - 1) :]
+    ranges.append(NumberRange(epoch, first, last))
     return behind

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.restored import Time
+from streamfl.changelog_checks import Time
 from streamfl.role import PeerError, Record
 from streamfl.wire import LONGEST_NAME, ROOM, Codec, Name, Version
 
-__all__ = ["LONGEST_TEXT", "PIECE", "Named", "Piece", "Scalar", "Values", "check_size", "decode_piece", "scalar"]
+__all__ = ["ASSEMBLY_ROW", "LONGEST_TEXT", "AssemblyRow", "Named", "Scalar", "Values", "check_size", "decode_row", "scalar"]
 
 LONGEST_TEXT = 1_000
 # A number in JSON, with what is around it; and how much longer a character may be there than in UTF-8.
@@ -32,7 +32,7 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     value: Scalar
 
 
-class Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class AssemblyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Some inputs of one sample.
 
     client: whose. place: which of the client's samples: an id, or a span of time by its number. time: in seconds, of what it tells;
@@ -53,20 +53,20 @@ class Piece(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return {one.name: one.value for one in self.inputs}
 
 
-PIECE = Codec(Piece)
+ASSEMBLY_ROW = Codec(AssemblyRow)
 
 
-def decode_piece(record: Record) -> Piece:
-    """The piece in a record; PeerError with reason malformed, version, oversized or not_finite."""
-    piece = PIECE.decode(record.value)
-    if not all(_is_finite(one.value) for one in piece.inputs):
+def decode_row(record: Record) -> AssemblyRow:
+    """The row in a record; PeerError with reason malformed, version, oversized or not_finite."""
+    row = ASSEMBLY_ROW.decode(record.value)
+    if not all(_is_finite(one.value) for one in row.inputs):
         raise PeerError("not_finite", "a piece has a value that is no number")
-    check_size(piece.values)
-    return piece
+    check_size(row.values)
+    return row
 
 
 def scalar(content: Any, field: str) -> Scalar | None:
-    """The content as an input of a piece, None for null and NaN; PeerError with reason malformed or not_finite."""
+    """The content as an input of a row, None for null and NaN; PeerError with reason malformed or not_finite."""
     if content is None or (isinstance(content, float) and math.isnan(content)):
         return None
     if isinstance(content, float) and math.isinf(content):

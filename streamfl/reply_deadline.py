@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["Silence"]
+__all__ = ["ReplyDeadline"]
 
 
-class Silence:
+class ReplyDeadline:
     """Tells when somebody who goes on being asked has not answered for ``patience`` seconds.
 
     Whoever is not asked any more owes nothing: the asking has to go on for half of the patience, or a stream that ends would leave
     a debt for ever. Every time is the role's ``now``, which may be set back: what was asked by a clock that was ahead counts as
     asked now. Nothing of it is remembered: after a restart the waiting begins anew.
 
-    >>> silence = Silence(patience=10.0)
-    >>> silence.asked(100.0)
-    >>> silence.wake_at
+    >>> deadline = ReplyDeadline(patience=10.0)
+    >>> deadline.asked(100.0)
+    >>> deadline.wake_at
     110.0
-    >>> silence.asked(108.0)
-    >>> silence.look(110.0)
-    >>> silence.overdue, silence.wake_at
+    >>> deadline.asked(108.0)
+    >>> deadline.look(110.0)
+    >>> deadline.overdue, deadline.wake_at
     (True, None)
-    >>> silence.answered()
-    >>> silence.overdue
+    >>> deadline.answered()
+    >>> deadline.overdue
     False
     """
 

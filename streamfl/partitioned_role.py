@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
+from streamfl.message_fragments import Limits, LongMessages
 from streamfl.notices import Notices
-from streamfl.parts import Limits, LongMessages
 from streamfl.refusals import REASONS
+from streamfl.reply_deadline import ReplyDeadline
 from streamfl.role import (
     Decode,
     Headers,
@@ -30,16 +31,15 @@ from streamfl.role import (
     StateChange,
     Work,
 )
-from streamfl.silence import Silence
 
-__all__ = ["Desk", "Member", "Task"]
+__all__ = ["Outbox", "PartitionedRole", "Task"]
 
 WORK = "work"
-PARTS = b"parts/"
+FRAGMENTS = b"parts/"
 Then = Callable[[bytes], None]
 
 
-class Desk:
+class Outbox:
     """What a partition's messages lead to: records that go out, and work that is asked for.
 
     partition: its number. counts: of the member, for the operator.
@@ -83,7 +83,7 @@ class Desk:
 class Task(Protocol):
     """A partition of a member."""
 
-    desk: Desk
+    outbox: Outbox
     parts: ChangedParts
 
     @property
@@ -114,7 +114,7 @@ class Task(Protocol):
 One = TypeVar("One", bound=Task)
 
 
-class Member(Generic[One]):
+class PartitionedRole(Generic[One]):
     """A role over its partitions.
 
     make: a partition without state.
@@ -130,7 +130,7 @@ class Member(Generic[One]):
 
     def __init__(
         self,
-        make: Callable[[Desk], One],
+        make: Callable[[Outbox], One],
         decode: Mapping[str, Decode],
         limits: Limits,
         patience: float,
@@ -145,10 +145,10 @@ class Member(Generic[One]):
         self._reasons = {*REASONS, *refusals}
         self._make = make
         self._tasks: dict[int, One] = {}
-        self._long = LongMessages(decode, lambda message: str(message.sender), "state", PARTS, limits)
-        self._moments = Moments()
+        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)
+        self._clock_guard = ClockGuard()
         self._notices = Notices()
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
         # What work is for: its partition, the message that led to it, and what is done with the result.
         self._awaited: deque[tuple[int, Received | None, Then]] = deque()
@@ -157,7 +157,7 @@ class Member(Generic[One]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._silence.wake_at, self._long.wake_at, *(task.wake_at for task in self._tasks.values())]
+        times = [self._reply_deadline.wake_at, self._long.wake_at, *(task.wake_at for task in self._tasks.values())]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -178,18 +178,18 @@ class Member(Generic[One]):
         for task in self._tasks.values():
             if task.trouble is not None:
                 return task.trouble
-        if not self._silence.overdue:
+        if not self._reply_deadline.overdue:
             return None
-        return f"nothing has come for {self._silence.patience:g} s while an answer is owed: see whether every member runs"
+        return f"nothing has come for {self._reply_deadline.patience:g} s while an answer is owed: see whether every member runs"
 
     def task(self, partition: int) -> One:
         """What it holds of a partition."""
         return self._tasks[partition]
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         self._long.open(partition)
-        self._tasks[partition] = self._make(Desk(partition, self.counts, self._notices))
+        self._tasks[partition] = self._make(Outbox(partition, self.counts, self._notices))
 
     def close(self, partition: int) -> None:
         self._long.close(partition)
@@ -198,7 +198,7 @@ class Member(Generic[One]):
         self._queue = deque(one for one in self._queue if one.partition != partition)
         self._awaited = deque(one for one in self._awaited if one[0] != partition)
         if not self._tasks:
-            self._silence.answered()
+            self._reply_deadline.answered()
 
     def restore(self, change: StateChange) -> None:
         if change.value is None or self._long.restore(change):
@@ -218,7 +218,7 @@ class Member(Generic[One]):
                 self._attempt(cause, lambda then=then, result=result: then(result.message), replies)  # type: ignore[misc]
                 replies += self._go_on(cause)
         else:
-            if self._moments.pass_to(now, tick=not batch):
+            if self._clock_guard.pass_to(now, tick=not batch):
                 for task in self._tasks.values():
                     task.set_back(now)
             whole, refused = self._long.receive(batch, now)
@@ -232,13 +232,13 @@ class Member(Generic[One]):
         while self._queue and not self._awaited:
             received = self._queue.popleft()
             task = self._tasks[received.partition]
-            task.desk.record = received.record
+            task.outbox.record = received.record
             self._attempt(
                 received,
                 lambda task=task, received=received: task.take(received.channel, received.message, now),  # type: ignore[misc]
                 replies,
             )
-            task.desk.record = None
+            task.outbox.record = None
             replies += self._go_on(received)
         self._look(heard, now)
         return replies
@@ -280,7 +280,7 @@ class Member(Generic[One]):
     def _go_on(self, cause: Received | None) -> Iterator[Send | Work]:
         """What the last message led to."""
         for task in self._tasks.values():
-            sends, asked = task.desk.take()
+            sends, asked = task.outbox.take()
             yield from sends
             for work, then in asked:
                 self._awaited.append((work.partition, cause, then))
@@ -288,8 +288,8 @@ class Member(Generic[One]):
 
     def _look(self, heard: bool, now: float) -> None:
         if heard or not any(task.owed for task in self._tasks.values()):
-            self._silence.answered()
+            self._reply_deadline.answered()
         if any(task.owed for task in self._tasks.values()):
-            self._silence.asked(now)
+            self._reply_deadline.asked(now)
         if not heard:
-            self._silence.look(now)
+            self._reply_deadline.look(now)

@@ -19,11 +19,11 @@ from streamfl.role import PeerError
 
 __all__ = [
     "LAYOUT_HEADER",
-    "MADE_WITH_HEADER",
-    "MADE_WITH_KEY",
     "RELEASE_HEADER",
+    "STATE_SETTINGS_HEADER",
+    "STATE_SETTINGS_KEY",
     "Difference",
-    "MadeWith",
+    "StateSettings",
     "by_key",
     "decode_settings",
     "shown",
@@ -31,8 +31,8 @@ __all__ = [
 
 # The record's key in a changelog, and the header with the settings. It begins as the worker's positions do: a release that knows
 # only these takes it for one of a topic that it does not read, and passes over it.
-MADE_WITH_KEY = b"\0position/\0made-with"
-MADE_WITH_HEADER = "settings"
+STATE_SETTINGS_KEY = b"\0position/\0made-with"
+STATE_SETTINGS_HEADER = "settings"
 # How the state is laid out, as a decimal number, and which release wrote there last. Those before 0.2 wrote neither, in layout 1.
 LAYOUT_HEADER = "layout"
 RELEASE_HEADER = "release"
@@ -64,7 +64,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MadeWith:
+class StateSettings:
     """Settings by dotted key, as plain values.
 
     must_stay: under another value the state means something else. may_change: the state goes on under another value, and it is
@@ -78,7 +78,7 @@ class MadeWith:
     layout: int = 1
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> MadeWith:
+    def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> StateSettings:
         """What is not named in ``may_change`` must stay, so that nobody forgets a new key in silence."""
         return cls(
             {key: value for key, value in settings.items() if key not in may_change},
@@ -101,7 +101,7 @@ class MadeWith:
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         """Of the record."""
         return (
-            (MADE_WITH_HEADER, self.encode()),
+            (STATE_SETTINGS_HEADER, self.encode()),
             (LAYOUT_HEADER, b"%d" % self.layout),
             (RELEASE_HEADER, __version__.encode()),
         )
@@ -141,7 +141,7 @@ def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
 
 
 def decode_settings(content: bytes | None) -> dict[str, Any]:
-    """What :meth:`MadeWith.encode` gave. PeerError with reason malformed or oversized."""
+    """What :meth:`StateSettings.encode` gave. PeerError with reason malformed or oversized."""
     if content is None:
         raise PeerError("malformed", "a record of settings without any")
     if len(content) > LARGEST_RECORD:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from streamfl.changelog import ChangedParts
 from streamfl.role import PeerError
 
-__all__ = ["CHUNK_BYTES", "Chunks"]
+__all__ = ["VALUE_FRAGMENT_BYTES", "ValueFragments"]
 
-CHUNK_BYTES = 512 * 1024
+VALUE_FRAGMENT_BYTES = 512 * 1024
 
 
-class Chunks:
+class ValueFragments:
     """Bytes under ``PREFIX/number``, written whole and never changed in between.
 
     parts: where they are remembered.
@@ -22,37 +22,38 @@ class Chunks:
         self._parts = parts
         self._prefix = prefix.encode() + b"/"
         self._most = most
-        self._pieces: dict[int, bytes] = {}
+        self._fragments: dict[int, bytes] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._fragments)
 
     @property
     def content(self) -> bytes:
         """All of it; empty where nothing is."""
-        return b"".join(self._pieces[number] for number in sorted(self._pieces))
+        return b"".join(self._fragments[number] for number in sorted(self._fragments))
 
     def write(self, content: bytes) -> None:
         """This instead of what was."""
-        pieces = {number: content[at : at + CHUNK_BYTES] for number, at in enumerate(range(0, len(content), CHUNK_BYTES))}
-        for number in self._pieces.keys() - pieces.keys():
+        begins = range(0, len(content), VALUE_FRAGMENT_BYTES)
+        fragments = {number: content[at : at + VALUE_FRAGMENT_BYTES] for number, at in enumerate(begins)}
+        for number in self._fragments.keys() - fragments.keys():
             self._parts.forget(self._key(number))
-        for number, piece in pieces.items():
-            self._parts.remember(self._key(number), piece)
-        self._pieces = pieces
+        for number, fragment in fragments.items():
+            self._parts.remember(self._key(number), fragment)
+        self._fragments = fragments
 
     def clear(self) -> None:
         """Nothing any more."""
         self.write(b"")
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Take a fragment back; False if the key is another's."""
         if not key.startswith(self._prefix):
             return False
         number = key.removeprefix(self._prefix)
-        if not (number.isdigit() and len(number) <= 9 and int(number) * CHUNK_BYTES + len(value) <= self._most):
+        if not (number.isdigit() and len(number) <= 9 and int(number) * VALUE_FRAGMENT_BYTES + len(value) <= self._most):
             raise PeerError("malformed", f"state {key[:60]!r} is beyond what it can be")
-        self._pieces[int(number)] = value
+        self._fragments[int(number)] = value
         return True
 
     def _key(self, number: int) -> bytes:

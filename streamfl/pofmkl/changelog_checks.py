@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
-from streamfl.restored import check_within
 from streamfl.role import PeerError
 
 __all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_snapshot"]
