@@ -10,11 +10,11 @@ import msgspec
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.records.formats import format_of, is_textual
-from streamfl.records.guessed import field_values, guess_fields
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label
 from streamfl.records.narrow import Reading, narrow_shape
 from streamfl.records.samples import Sample
+from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
 from streamfl.role import Channels, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import Bus, Unreadable
@@ -48,7 +48,7 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
             readings.append(Reading(repr(record.key) if found is None else str(found), record.timestamp, content))
     besides = [one for one in (name, getattr(section, "sample_id", None)) if one is not None]
     read = [dict(reading.content) for reading in readings]
-    guesses = guess_fields(read, besides, is_textual(format_of(section)), section.columns)
+    guesses = infer_fields(read, besides, is_textual(format_of(section)), section.columns)
     narrow = narrow_shape(readings, guesses, section.columns)
     if narrow is not None:
         yield Finding(

@@ -20,7 +20,7 @@ from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
-from streamfl.simulation.laboratory import Report, Standing
+from streamfl.simulation.system_tools import Report, Standing
 from streamfl.system import find_system, load
 
 __all__ = ["how_it_stands", "inspect", "remembered", "taken_back"]

@@ -21,8 +21,8 @@ from streamfl.console import say
 from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.simulation.html import html
-from streamfl.simulation.laboratory import SYSTEM_ARRAY, Report
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Table
+from streamfl.simulation.system_tools import SYSTEM_ARRAY, Report
 from streamfl.system import find_system, load, systems_with
 from streamfl.wire import record_size
 

@@ -22,7 +22,7 @@ from streamfl.dp_frank_wolfe.window import Bounds
 from streamfl.message_fragments import Limits, decoded_in_fragments
 from streamfl.partitioned_role import Outbox, PartitionedRole
 from streamfl.privacy.anchor import Anchor
-from streamfl.records.carried import timed
+from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec

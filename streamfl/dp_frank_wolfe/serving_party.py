@@ -19,7 +19,7 @@ from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.party import PartyModel, PartyTask
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.records.followed import FollowedHeaders
+from streamfl.records.pending_headers import PendingHeaders
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Count, Name
 
@@ -70,7 +70,7 @@ class Serving:
         # Parts with a number up to this are remembered.
         self._safe = 0
         # Of what is to be told, by its number.
-        self._followed = FollowedHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
+        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
         # Remembered as ``before/NUMBER``; nothing with noise.
@@ -100,7 +100,7 @@ class Serving:
         self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
         self._task.parts.remember(LATEST, self._latest)
         if (record := self._task.outbox.record) is not None:
-            self._followed.came(str(self._latest), record)
+            self._pending_headers.came(str(self._latest), record)
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
         """Records that come from now on are predicted with it."""
@@ -140,7 +140,7 @@ class Serving:
             self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
         elif self._before.restore(key, value):
             self._plan = None
-        elif self._followed.restore(key, value):
+        elif self._pending_headers.restore(key, value):
             pass
         elif key.startswith(DUE):
             number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
@@ -206,5 +206,5 @@ class Serving:
         task.outbox.counts["partials"] += 1
         fingerprint = settings.public.fingerprint
         message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
-        task.outbox.send("releases", records_of(settings.codec, message), self._followed.of(str(number)))
-        self._followed.forget(str(number))
+        task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))
+        self._pending_headers.forget(str(number))

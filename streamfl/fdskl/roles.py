@@ -24,8 +24,8 @@ from streamfl.fdskl.turn_signing import decode_signed, signer
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.identity import load_identity
-from streamfl.records.carried import carried, carried_nothing, timed
 from streamfl.records.entities import EntitySamplesSection
+from streamfl.records.header_propagation import carried, carried_nothing, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader

@@ -211,7 +211,7 @@ class FdsklWorker:
             text = "Labelled entities that the first iteration still waits for, of all partitions"
             yield Measurement("missing_entities", "gauge", text, sum(active.due.missing_at_first for active in actives), (), True)
             yield from self._active_figures.measure(
-                [active.labelled.life for active in actives],
+                [active.labelled.totals for active in actives],
                 sum(active.forecasts.awaited for active in actives),
                 sum(len(active.labelled) for active in actives),
                 sum(active.model.kept for active in actives),

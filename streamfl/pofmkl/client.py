@@ -52,8 +52,8 @@ from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.records.carried import carried_nothing
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.header_propagation import carried_nothing
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin

@@ -13,7 +13,7 @@ import numpy as np
 from streamfl.pofmkl.changelog_checks import check_inputs, check_label
 from streamfl.pofmkl.client_registry import Client, ClientKey
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.records.carried import LONGEST_HEADERS
+from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, PeerError, StateChange
 from streamfl.wire import Name

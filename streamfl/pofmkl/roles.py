@@ -28,8 +28,8 @@ from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.records.carried import carried, timed
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.header_propagation import carried, timed
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin

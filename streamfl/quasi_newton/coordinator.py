@@ -17,6 +17,7 @@ import numpy as np
 
 from streamfl.changelog import ChangedParts
 from streamfl.partitioned_role import Outbox
+from streamfl.quasi_newton.background_tasks import Opening, opened, request
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.descent import Descent, DescentState, Learning
@@ -41,7 +42,6 @@ from streamfl.quasi_newton.own_columns import PRODUCTS
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import loss_from_products
-from streamfl.quasi_newton.works import Opening, opened, request
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Codec, Count, encode_array
 

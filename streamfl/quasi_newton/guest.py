@@ -8,6 +8,16 @@ import numpy as np
 
 from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.alignment import check_answer
+from streamfl.quasi_newton.background_tasks import (
+    Adding,
+    Kind,
+    Product,
+    added,
+    blinded,
+    matched,
+    read_alignment,
+    request,
+)
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.keys import LARGEST_BITS
@@ -18,16 +28,6 @@ from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_guest import GuestScoring
 from streamfl.quasi_newton.scoring_party import ScoringParty
 from streamfl.quasi_newton.taylor import residuals
-from streamfl.quasi_newton.works import (
-    Adding,
-    Kind,
-    Product,
-    added,
-    blinded,
-    matched,
-    read_alignment,
-    request,
-)
 from streamfl.records.labels import Label
 from streamfl.role import PeerError
 from streamfl.value_fragments import ValueFragments
@@ -95,22 +95,22 @@ class GuestTask(ScoringParty):
         for fragments in self._heard:
             fragments.clear()
         for host in self.settings.hosts:
-            content = request(self.aligning(host, self.post.session(host), self.rows.candidates))
+            content = request(self.aligning(host, self.exchange.session(host), self.rows.candidates))
             self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
     def _tell_blinded(self, host: str, points: bytes) -> None:
-        self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
+        self.exchange.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
         if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
-            self.post.repeated()
+            self.exchange.repeated()
             return
-        if not self.post.is_present(message, ALIGNING):
+        if not self.exchange.is_present(message, ALIGNING):
             return
-        answer: FirstAnswer = read_content(self.post.unsealed(host, message), FirstAnswer)
+        answer: FirstAnswer = read_content(self.exchange.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.most)
-        content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
+        content = self.aligning(host, self.exchange.session(host), names, answer.own, answer.twice)
         self.outbox.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
 
     def _keep_common(self, host: str, least: int, result: bytes) -> None:
@@ -141,10 +141,10 @@ class GuestTask(ScoringParty):
         chosen = [name for number in filled for name in batches.batches[number]]
         place = {name: number for number, name in enumerate(names)}
         numbers = [place[name] for name in chosen]
-        alignment = rows.batches.digest(chosen, self.post.session(""))
+        alignment = rows.batches.digest(chosen, self.exchange.session(""))
         self.progress.alignment = alignment
         for host, own in places.items():
-            self.post.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
+            self.exchange.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
         self.choose(chosen)
         self.join(alignment)
 
@@ -158,7 +158,7 @@ class GuestTask(ScoringParty):
         settings, progress = self.settings, self.progress
         now, then = (progress.run, progress.round), (message.run, message.round)
         if then < now or (then == now and progress.phase > OUTPUTS):
-            self.post.repeated()
+            self.exchange.repeated()
             return
         # A host may have heard the coordinator's decision already. It is a round ahead at most.
         ahead = message.round - progress.round
@@ -167,12 +167,12 @@ class GuestTask(ScoringParty):
             raise PeerError("implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them")
         if message.alignment != progress.alignment:
             raise PeerError("alignment", "other entities are in common there")
-        vector = self.post.unsealed(host, message)
+        vector = self.exchange.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
         self.rounds.scheme.check(vector, self.rows.batches.size, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         self._outputs[host].write(head + vector)
         if progress.phase == OUTPUTS:
@@ -189,28 +189,28 @@ class GuestTask(ScoringParty):
     def _tell_residuals(self, product: Product) -> None:
         for host in self.settings.hosts:
             self._outputs[host].clear()
-            self.post.tell(f"residuals/{host}", host, "residuals", product.hidden)
+            self.exchange.tell(f"residuals/{host}", host, "residuals", product.hidden)
         upload_product(self, product)
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = ADDING
-        self.post.remember()
+        self.exchange.remember()
         self._products.write(numbers_to_bytes(products))
         self._add_products()
 
     def _take_dots(self, host: str, message: Message) -> None:
         settings, progress = self.settings, self.progress
-        if progress.phase != OPENING and not self.post.is_present(message, ADDING):
+        if progress.phase != OPENING and not self.exchange.is_present(message, ADDING):
             return
-        if progress.phase == OPENING and not self.post.is_present(message, OPENING):
+        if progress.phase == OPENING and not self.exchange.is_present(message, OPENING):
             return
-        vector = self.post.unsealed(host, message)
+        vector = self.exchange.unsealed(host, message)
         pairs = self.iterates.own.pair_count
         count = 4 * pairs + 4 if self.rounds.for_curvature else 2 * pairs + 2
         scheme = self.rounds.scheme
         scheme.check(vector, scheme.units(count, settings.products), settings.products)
         if self._dots[host]:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         self._dots[host].write(_head(message) + vector)
         self._add_products()
@@ -220,15 +220,16 @@ class GuestTask(ScoringParty):
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
-        content = Adding(self.rounds.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
+        kind, place = Kind.of(settings.products), self.exchange.place("sums")
+        content = Adding(self.rounds.hidden, vectors, self._products.content, kind, place)
         self.outbox.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:
         for fragments in (*self._dots.values(), self._products):
             fragments.clear()
         self.progress.phase = DECIDING
-        self.post.remember()
-        self.post.upload("sums", vector)
+        self.exchange.remember()
+        self.exchange.upload("sums", vector)
 
     def _of_round(self, fragments: ValueFragments) -> bytes:
         """What a host said in the present round; empty for nothing."""

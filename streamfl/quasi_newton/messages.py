@@ -1,6 +1,7 @@
 """What members say to one another: one header for all, and a content that belongs to its kind.
 
-Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.link`), with the header in what the seal vouches for.
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.end_to_end`), with the header in what the seal vouches
+for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from streamfl.message_fragments import FRAGMENT_BYTES, split
-from streamfl.quasi_newton.link import Link
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
@@ -196,12 +197,12 @@ def place_of(message: Message) -> bytes:
     )
 
 
-def seal(message: Message, content: bytes, link: Link, topic: str) -> Message:
+def seal(message: Message, content: bytes, link: EncryptedLink, topic: str) -> Message:
     """The message with a content that only the other end of the link can read, and on this topic alone."""
     return replace(message, content=link.seal(content, topic, place_of(message)))
 
 
-def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
+def unseal(message: Message, sender: str, link: EncryptedLink, topic: str) -> bytes:
     """The content that was sealed. PeerError where it was not this sender, or not for this topic."""
     if message.sender != sender:
         raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")

@@ -11,9 +11,10 @@ import numpy as np
 from streamfl.changelog import ChangedParts
 from streamfl.clock_guard import time_written_by
 from streamfl.partitioned_role import Outbox
+from streamfl.quasi_newton.background_tasks import Aligning, read_alignment
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.correspondence import Correspondence
+from streamfl.quasi_newton.exchange import MessageExchange
 from streamfl.quasi_newton.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
@@ -47,7 +48,6 @@ from streamfl.quasi_newton.rounds import Rounds
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Aligning, read_alignment
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 
@@ -66,8 +66,8 @@ class PartyTask:
         self.settings = settings
         self.outbox = outbox
         self.parts = ChangedParts()
-        self.post = Correspondence(self.parts, settings, outbox)
-        self.progress = self.post.progress
+        self.exchange = MessageExchange(self.parts, settings, outbox)
+        self.progress = self.exchange.progress
         self.is_held_out = HeldOut(settings.secret, settings.held_out if settings.is_guest else 0.0)
         self.rows = TrainingRows(
             self.parts,
@@ -144,11 +144,11 @@ class PartyTask:
         elif self.progress.phase != READY:
             self.progress.again = True
         self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
-        self.post.remember()
-        self.post.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
+        self.exchange.remember()
+        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
 
     def restore(self, key: bytes, value: bytes) -> None:
-        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.post)
+        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
         if not any(owner.restore(key, value) for owner in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
         self.table.recount()
@@ -163,7 +163,7 @@ class PartyTask:
         yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
         text = "Entities that the first training still waits for at this party"
         yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
-        yield from self.post.traffic.measure()
+        yield from self.exchange.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
@@ -271,15 +271,15 @@ class PartyTask:
         if muted:
             self.outbox.counts["muted_rows"] += muted
             self.outbox.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
-        self.post.remember()
-        self.post.upload("joined", content_of(Joined(columns, progress.batches)))
+        self.exchange.remember()
+        self.exchange.upload("joined", content_of(Joined(columns, progress.batches)))
         self.attempt_round()
 
     def attempt_round(self) -> None:
         """Begin the round, or say why this party cannot."""
         self.progress.phase = OUTPUTS
         self.progress.digest = b""
-        self.post.remember()
+        self.exchange.remember()
         self.within_bounds(self.begin_round)
 
     def within_bounds(self, act: Callable[[], None]) -> None:
@@ -291,14 +291,14 @@ class PartyTask:
     def fail(self, text: str) -> None:
         """The run has come to nothing here, and so everywhere."""
         self._end(text)
-        self.post.upload("failed", b"")
+        self.exchange.upload("failed", b"")
 
     def _end(self, text: str) -> None:
         self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
         self.readiness.ended(self._now, failed=True)
         self.outbox.counts["failed_trainings"] += 1
         self.outbox.notices.say("failed", self.progress.failure)
-        self.post.remember()
+        self.exchange.remember()
 
     def _keep_model(self) -> None:
         """The training has come to its end."""
@@ -310,7 +310,7 @@ class PartyTask:
         progress.phase = TRAINED
         self.readiness.ended(self._now)
         self.outbox.counts["trainings"] += 1
-        self.post.remember()
+        self.exchange.remember()
 
     # ---- the coordinator
 
@@ -319,10 +319,10 @@ class PartyTask:
             self._begin(message)
         elif message.kind == "failed":
             self._take_failed(message)
-        elif message.kind == "opened" and self.post.is_present(message, OPENING):
+        elif message.kind == "opened" and self.exchange.is_present(message, OPENING):
             opened: Opened = read_content(message.content, Opened)
             self.within_bounds(lambda: self._take_opened(opened))
-        elif message.kind == "step" and self.post.is_present(message, DECIDING):
+        elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
             self._take_step(read_content(message.content, Step))
         elif message.kind not in ("opened", "step"):
             raise PeerError("malformed", f"{message.kind!r} is nothing that a coordinator says")
@@ -330,7 +330,7 @@ class PartyTask:
     def _begin(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
         if message.run <= progress.run:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         if message.run != progress.run + 1 or not progress.has_said:
             raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
@@ -346,13 +346,13 @@ class PartyTask:
             raise PeerError("configuration", ANOTHER)
         self.progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
         self.readiness.began()
-        self.post.remember()
+        self.exchange.remember()
         self.align()
 
     def _take_failed(self, message: Message) -> None:
         progress = self.progress
         if message.run < progress.run or progress.phase == FAILED:
-            self.post.repeated()
+            self.exchange.repeated()
         elif message.run > progress.run or not self.owed:
             raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
         else:
@@ -362,7 +362,7 @@ class PartyTask:
         rounds = self.rounds
         count, digest = rounds.matrix.shape[1], self.progress.digest
         try:
-            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.post.place("gradient"), digest)
+            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest)
             rounds.check(numbers)
         except PeerError as error:
             if error.reason != "out_of_bounds":
@@ -372,7 +372,7 @@ class PartyTask:
             self.fail(f"{IMPLAUSIBLE}: {error.text}")
             return
         products = rounds.products(numbers)
-        self.post.remember()
+        self.exchange.remember()
         self.tell_products(products)
 
     def _take_step(self, step: Step) -> None:

@@ -13,17 +13,17 @@ from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton import SYSTEM, bignum, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.figures import COUNTS
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.key_file import read_key_file
 from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.quasi_newton.scoring_settings import ScoringSettings
-from streamfl.records.carried import carried, timed
+from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
@@ -122,7 +122,7 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         if secret in known:
             raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already")
         known.add(secret)
-        links[other] = Link(secret, federation.name)
+        links[other] = EncryptedLink(secret, federation.name)
         host = other if settings.role.kind == GUEST else own
         both = _residuals(settings, host), _outputs(settings, host)
         topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamfl.changelog_checks import Time, check_within
 from streamfl.quasi_newton.alignment import check_answer, set_digest
+from streamfl.quasi_newton.background_tasks import blinded, matched, read_alignment, request
 from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
@@ -28,8 +29,7 @@ from streamfl.quasi_newton.scoring_messages import (
     Question,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
-from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
-from streamfl.records.followed import FollowedHeaders
+from streamfl.records.pending_headers import PendingHeaders
 from streamfl.rhythm import Rhythm
 from streamfl.role import Measurement, PeerError
 from streamfl.value_fragments import ValueFragments
@@ -89,7 +89,7 @@ class GuestScoring(Scoring):
         # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
-        self._followed = FollowedHeaders(party.parts, settings.scoring.carry, settings.most)
+        self._pending_headers = PendingHeaders(party.parts, settings.scoring.carry, settings.most)
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
@@ -130,7 +130,7 @@ class GuestScoring(Scoring):
         self._publish()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        if self.scores.restore(key, value) or self._followed.restore(key, value):
+        if self.scores.restore(key, value) or self._pending_headers.restore(key, value):
             return True
         if any(fragments.restore(key, value) for fragments in self._sought.values()):
             return True
@@ -165,7 +165,7 @@ class GuestScoring(Scoring):
     def came(self, name: str) -> None:
         """The table has an entity's columns."""
         if (record := self._party.outbox.record) is not None:
-            self._followed.came(name, record)
+            self._pending_headers.came(name, record)
         if self._ready():
             self.scores.came(name)
 
@@ -206,7 +206,7 @@ class GuestScoring(Scoring):
         phase = CHOSEN if message.kind == "points" else ASKED
         now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
         if then < now or (session.phase == IDLE and message.round > 0 and then[:2] == now[:2]):
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if then > now:
             text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
@@ -337,16 +337,16 @@ class GuestScoring(Scoring):
         revisions = [self.scores.publish(name, told) for name in names]
         predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
         for name, prediction in zip(names, predictions, strict=True):
-            self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._followed.of(name))
+            self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._pending_headers.of(name))
             if told == CALIBRATED:
                 # What follows is of a later model, and no sample has led to it.
-                self._followed.forget(name)
+                self._pending_headers.forget(name)
         self._counts["predictions"] += len(names)
 
     def _forget(self, name: str) -> None:
         """The table has it no more."""
         self.scores.forget(name)
-        self._followed.forget(name)
+        self._pending_headers.forget(name)
 
     # ----
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamfl.changelog_checks import check_name
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at, set_digest
+from streamfl.quasi_newton.background_tasks import aligned, request
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
@@ -23,7 +24,6 @@ from streamfl.quasi_newton.scoring_messages import (
     Question,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
-from streamfl.quasi_newton.works import aligned, request
 from streamfl.role import Measurement, PeerError
 from streamfl.value_fragments import ValueFragments
 from streamfl.wire import Count
@@ -129,7 +129,7 @@ class HostScoring(Scoring):
     def _take_question(self, message: Message) -> None:
         version, place = self._version, (message.run, message.round)
         if place <= (self._state.version, self._state.number) or message.run < version:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
             raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
@@ -138,7 +138,7 @@ class HostScoring(Scoring):
         if message.run == version:
             self._answer(*place, points)
         elif self._early and place <= self._early_place:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
         else:
             head = b"".join(number.to_bytes(PLACE_BYTES // 2, "big") for number in place)
             self._early.write(head + points)
@@ -172,7 +172,7 @@ class HostScoring(Scoring):
         state, place = self._state, (message.run, message.round)
         now = state.version, state.number
         if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if place != now or not state.number:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_support, far_rows
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 from streamfl.role import PeerError
 from streamfl.value_fragments import ValueFragments
 
@@ -93,7 +93,7 @@ class TrainingRows:
         if found is not None:
             return found
         raw = self.batches.raw
-        fitted = fit_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        fitted = fit_weight_of_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
         refused = {column for _, columns in self._refused(fitted.apply(raw)) for column in columns}
         preprocessing = cut_at_near_rows(
             fitted, raw, self._kind, self.batches.size, self._largest, intercept=self._intercept, left_out=refused

@@ -14,7 +14,7 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.changelog_checks import Time, check_name, decode_restored
-from streamfl.records.carried import LONGEST_HEADERS
+from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.rekeying.assembly_rows import AssemblyRow, Scalar, Values, check_size
 from streamfl.role import Headers, Measurement, PeerError
 from streamfl.wire import Count

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfl.dealt import Dealt
-from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import Format, format_of
+from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.keys import KeySection, key_reader, key_writer
 from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.records.carried import event_time, time_header, time_in
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, without_value
+from streamfl.records.header_propagation import event_time, time_header, time_in
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamfl.clock_guard import ClockGuard
-from streamfl.records.carried import time_header
+from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
 from streamfl.rekeying.reader import Rekeyed

@@ -25,7 +25,7 @@ from streamfl.clock_guard import ClockGuard
 from streamfl.notices import Notices
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
-from streamfl.records.carried import Carry, carried_nothing
+from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.vafl.alignment import NOTHING, Alignment
@@ -38,7 +38,7 @@ from streamfl.vafl.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.learning_head import KEY as COUNTERS
 from streamfl.vafl.learning_head import HeadSteps, LearningHead
 from streamfl.vafl.messages import Prediction
-from streamfl.vafl.parties import Parties, Shown
+from streamfl.vafl.parties import Parties, SentEmbeddings
 from streamfl.vafl.party_watch import PartyWatch
 from streamfl.vafl.predictions import Predictions
 from streamfl.vafl.replies import Replies
@@ -267,7 +267,7 @@ class VaflCoordinator:
             sends += self._work_off(task, names, rows, now, task.parties.behind)
         return sends
 
-    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: Shown, now: float) -> list[Send]:
+    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: SentEmbeddings, now: float) -> list[Send]:
         new, again, late = task.parties.unheard(number, shown.epochs, shown.sequences)
         if again or late:
             self._tell_of_two(number, shown, again, late)
@@ -287,7 +287,7 @@ class VaflCoordinator:
             sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages), part.headers)
         return sends
 
-    def _tell_of_two(self, number: int, shown: Shown, again: list[int], late: list[int]) -> None:
+    def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
         """Count embeddings that came again or late, and tell the operator that two processes may speak for one party."""
         self._figures.duplicates += len(again)
         self._figures.superseded += len(late)

@@ -15,7 +15,7 @@ from streamfl.role import Headers, PeerError
 from streamfl.vafl.messages import bounded_array
 from streamfl.wire import Count, encode_array
 
-__all__ = ["Parties", "Shown"]
+__all__ = ["Parties", "SentEmbeddings"]
 
 # The running mean of embeddings follows the parties' models: it remembers about so many embeddings.
 MEAN_OF = 1000
@@ -44,7 +44,7 @@ class _Party(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SentEmbeddings:
     """Embeddings of one party, each of another entity: names, numbers, ``headers`` that a prediction made of it gets, and
     ``values`` (n, embedding size)."""
 
@@ -55,8 +55,8 @@ class Shown:
     headers: list[Headers]
     values: NDArray[Any]
 
-    def __getitem__(self, part: slice) -> Shown:
-        return Shown(
+    def __getitem__(self, part: slice) -> SentEmbeddings:
+        return SentEmbeddings(
             self.names[part],
             self.epochs[part],
             self.sequences[part],
@@ -65,8 +65,8 @@ class Shown:
             self.values[part],
         )
 
-    def only(self, places: Sequence[int]) -> Shown:
-        return Shown(
+    def only(self, places: Sequence[int]) -> SentEmbeddings:
+        return SentEmbeddings(
             [self.names[place] for place in places],
             [self.epochs[place] for place in places],
             [self.sequences[place] for place in places],
@@ -119,7 +119,7 @@ class Parties:
             new.append(place)
         return new, again, late
 
-    def take(self, number: int, shown: Shown) -> NDArray[np.int64]:
+    def take(self, number: int, shown: SentEmbeddings) -> NDArray[np.int64]:
         """Take new embeddings of one party, at least one. Returns the age of each when it came, (n,).
 
         The age is 0 unless a later embedding came before.

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamfl.records.carried import timed
+from streamfl.records.header_propagation import timed
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader

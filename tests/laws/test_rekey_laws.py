@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import strategies as st
 
-from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import format_named
+from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.rekey import AssembledTopic, AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow, Named, decode_row

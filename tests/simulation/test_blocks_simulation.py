@@ -20,10 +20,10 @@ from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
 from streamfl.simulation.faults import Verdict, federation
-from streamfl.simulation.faults.chances import DURING_WORK, Rates, drawn_rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import DURING_WORK, Rates, drawn_rates
 from streamfl.simulation.faults.federation import CheckFailed, Reading
-from streamfl.simulation.faults.staying import Staying
+from streamfl.simulation.faults.permanent_faults import PermanentFault
 from streamfl.state_settings import StateSettings
 
 SEEDS = range(24)
@@ -62,7 +62,7 @@ class Orders:
     repeatable: Collection[str] = ("blocks",)
     topics: Sequence[TopicSpec] = field(default=tuple(TOPICS), repr=False)
     tasks: int = 4
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:

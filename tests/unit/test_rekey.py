@@ -18,7 +18,7 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
-from streamfl.records.carried import time_in
+from streamfl.records.header_propagation import time_in
 from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker

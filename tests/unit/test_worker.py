@@ -13,8 +13,8 @@ from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.role import Channels, ConfigurationError, Input, PassedOver, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
-from streamfl.runtime.draft import LARGEST_LETTER
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.pending_step import LARGEST_LETTER
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.wire import encoded_size, record_size

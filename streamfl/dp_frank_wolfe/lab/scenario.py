@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import Observed, messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import TopicSpec
@@ -22,9 +22,9 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.staying import Staying, with_a_process_left
+from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["FOR_EVER", "LABELS", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "samples_of", "scenario"]
 
@@ -45,7 +45,7 @@ class DPFrankWolfeScenario:
     sections: of every member's settings. columns: how many each party has. patient: nobody goes on without a party.
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
     strangers: by topic, records that somebody else has written. fragment_bytes: of a message that go into one record; 0: the usual.
-    staying: the fault that stays, if any. absent: the party that may say no more, or the server.
+    permanent_fault: the fault that stays, if any. absent: the party that may say no more, or the server.
     folder: where secrets and ledgers are, by the run. said: what roles said, whether it was committed or not.
     """
 
@@ -62,10 +62,10 @@ class DPFrankWolfeScenario:
     faulty_seconds: float
     strangers: Mapping[str, int]
     fragment_bytes: int
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
     absent: str | None = None
     folder: Path = Path()
-    said: Said = field(default_factory=Said)
+    observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning, privacy = self.sections["learning"], self.sections["privacy"]
@@ -79,7 +79,7 @@ class DPFrankWolfeScenario:
             f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {faults}"
-            f"{f'; {self.staying}' if self.staying is not None else ''}"
+            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
         )
 
     @property
@@ -129,7 +129,7 @@ class DPFrankWolfeScenario:
 
     @property
     def tasks(self) -> int:
-        return len(with_a_process_left(self.workers, self.staying))
+        return len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """Nothing is taken from chance: secrets and ledgers are made up."""
@@ -138,10 +138,12 @@ class DPFrankWolfeScenario:
         role = worker.role
         assert isinstance(role, PartitionedRole)
         if role.trouble is not None:
-            self.said.troubles.add(role.trouble)
+            self.observed.troubles.add(role.trouble)
 
     def standing(self, bus: Bus, last: bool) -> str:
-        if self.absent in (S, *(self.parties if self.patient else ())) or (self.staying is not None and self.staying.places):
+        if self.absent in (S, *(self.parties if self.patient else ())):
+            return ""
+        if self.permanent_fault is not None and self.permanent_fault.places:
             return ""
         heard = {party: messages_of(bus, f"{NAME}.{party}.asks") for party in self.parties if party != self.absent}
         begun = {party: {one.window for one in own if one.kind == "manifest"} for party, own in heard.items()}

@@ -28,7 +28,7 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
 from streamfl.state_settings import STATE_SETTINGS_KEY
 from streamfl.wire import decode_array, encoded_size
 

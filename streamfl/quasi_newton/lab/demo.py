@@ -21,18 +21,18 @@ from streamfl.quasi_newton.config import (
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
+from streamfl.quasi_newton.end_to_end import OVERHEAD
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, figures_of, run_curvature
-from streamfl.quasi_newton.link import OVERHEAD
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 

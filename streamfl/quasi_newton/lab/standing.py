@@ -12,7 +12,7 @@ from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.preprocessing import most_columns
 from streamfl.records.samples import SampleReader
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.laboratory import Standing
+from streamfl.simulation.system_tools import Standing
 
 __all__ = ["coordinator_standing", "party_standing"]
 

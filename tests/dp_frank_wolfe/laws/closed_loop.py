@@ -16,7 +16,7 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.lab.centring import Centred, centre_for
 from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
-from streamfl.dp_frank_wolfe.lab.said import names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import names_by_window
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public

@@ -13,7 +13,7 @@ from streamfl.pofmkl.lab.faults import simulate
 from streamfl.pofmkl.lab.scenario import scenario
 from streamfl.pofmkl.pending_samples import PendingSamples
 from streamfl.simulation.faults.__main__ import FAILED, main
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

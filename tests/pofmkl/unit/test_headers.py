@@ -9,7 +9,7 @@ from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.records.carried import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
+from streamfl.records.header_propagation import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample

@@ -200,7 +200,7 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         task.progress.become(
             Progress(2**53, DECIDING, 2**53, DIGEST, modulus, 2**53, DIGEST, content, content, content, "", True, told)
         )
-        task.post.remember()
+        task.exchange.remember()
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns
         own = vector[:columns]
         preprocessing = Preprocessing("rank", own, own, own, knots=knots)

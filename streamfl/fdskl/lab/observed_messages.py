@@ -16,11 +16,11 @@ from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.messages import Prediction
 from streamfl.role import Record
 
-__all__ = ["Said", "decode_prediction", "recorded"]
+__all__ = ["Observed", "decode_prediction", "recorded"]
 
 
 @dataclass
-class Said:
+class Observed:
     """What no topic shows.
 
     lives: the parties' names, one for each secret that was made.
@@ -53,7 +53,7 @@ def decode_prediction(record: Record) -> Prediction:
 
 
 @contextmanager
-def recorded(said: Said) -> Iterator[None]:
+def recorded(observed: Observed) -> Iterator[None]:
     """Whatever roles of this process mask, or begin to learn from, is noted meanwhile."""
     # What these modules import from others stands in them by name, and is replaced there.
     places: list[tuple[Any, str]] = [(contributions, "masked"), (masks, "mask_key"), (ActivePartition, "_next_iteration")]
@@ -73,13 +73,13 @@ def recorded(said: Said) -> Iterator[None]:
     def drawn(*given: Any) -> bytes:
         key: bytes = mask_key(*given)
         for numbers, own in hiding:
-            said.hides(numbers, own, key)
+            observed.hides(numbers, own, key)
         return key
 
     def begun(self: ActivePartition) -> Any:
         iteration = next_iteration(self)
         entities = list(getattr(iteration, "_entities", ()))
-        said.begun.setdefault((self._partition.partition, self.model.version), []).append(entities)
+        observed.begun.setdefault((self._partition.partition, self.model.version), []).append(entities)
         return iteration
 
     for (owner, name), function in zip(places, (noted, drawn, begun), strict=True):

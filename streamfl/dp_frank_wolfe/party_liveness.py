@@ -14,7 +14,7 @@ from streamfl.dp_frank_wolfe.messages import KINDS
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
-__all__ = ["Attendance"]
+__all__ = ["PartyLiveness"]
 
 PARTY, SINCE = b"presence/", b"since"
 
@@ -34,7 +34,7 @@ class _Presence(msgspec.Struct, array_like=True):
     digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
 
 
-class Attendance:
+class PartyLiveness:
     """The owner of who owes what.
 
     Whoever lets the patience pass is away. But nobody is left behind if there is nobody to go on with: those are asked again, for

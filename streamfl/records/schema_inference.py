@@ -16,7 +16,7 @@ from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps
 from streamfl.role import PeerError
 
-__all__ = ["Guess", "field_values", "guess_fields", "last_name", "looks_like_an_id", "numbers_among"]
+__all__ = ["InferredField", "field_values", "infer_fields", "last_name", "looks_like_an_id", "numbers_among"]
 
 MOST_FIELDS = 1_000
 # Of a list, so many items have paths of their own.
@@ -46,7 +46,7 @@ ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 
 
 @dataclass(frozen=True)
-class Guess:
+class InferredField:
     """What a field looks like.
 
     keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: for people.
@@ -84,14 +84,14 @@ def field_values(contents: Sequence[dict[str, Any]], columns: Collection[str] | 
     return found
 
 
-def guess_fields(
+def infer_fields(
     contents: Sequence[dict[str, Any]],
     besides: Collection[str] = (),
     textual: bool = False,
     columns: Collection[str] | None = None,
     means: bool = True,
     orders: Sequence[int] | None = None,
-) -> list[Guess]:
+) -> list[InferredField]:
     """What each field of these records looks like, in the order of the records.
 
     besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a record has.
@@ -108,7 +108,7 @@ def guess_fields(
         if guess.keys is not None and guess.keys.get("as", "number") == "number" and "unit" not in guess.keys:
             where = path_of(path, columns)
             if _rises([where.find(content) for content in contents], orders):
-                guess = Guess(path, None, "it rises with each record: a counter or a running total")
+                guess = InferredField(path, None, "it rises with each record: a counter or a running total")
         found.append(guess)
     return found
 
@@ -152,21 +152,21 @@ def _is_nameable(path: str) -> bool:
     return True
 
 
-def _guess(values: _Values, textual: bool, filling: str) -> Guess:
+def _guess(values: _Values, textual: bool, filling: str) -> InferredField:
     name = last_name(values.path)
     if name in ADDED:
-        return Guess(values.path, None, "of the change, not of the row")
+        return InferredField(values.path, None, "of the change, not of the row")
     if not values.present:
-        return Guess(values.path, None, f"null in all of {values.total} records")
+        return InferredField(values.path, None, f"null in all of {values.total} records")
     if len(values.present) < PRESENT * values.total:
-        return Guess(values.path, None, f"only {len(values.present)} of {values.total} records have it")
+        return InferredField(values.path, None, f"only {len(values.present)} of {values.total} records have it")
     keys, why = _kind(values, name, textual)
     if keys is not None and "missing_values" in keys and not values.lacking:
         keys = {**keys, "missing": filling}
     if keys is not None and values.lacking:
         keys = {**keys, "missing": filling if keys.get("as", "number") == "number" else "zero"}
         why += f"; missing in {values.lacking} of {values.total}"
-    return Guess(values.path, keys, why)
+    return InferredField(values.path, keys, why)
 
 
 def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | None, str]:

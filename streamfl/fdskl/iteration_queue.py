@@ -10,7 +10,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["Turns"]
+__all__ = ["IterationQueue"]
 
 KEY = b"turns"
 
@@ -36,7 +36,7 @@ class _Record(msgspec.Struct, array_like=True):
     ended: Count = 0
 
 
-class Turns:
+class IterationQueue:
     """The queue of one partition, as far as the log was read. Its first has the turn, and nobody else changes the model meanwhile.
 
     parts: where it is remembered, as ``turns``.

@@ -12,7 +12,7 @@ import numpy as np
 from streamfl.identity.keys import derive
 from streamfl.simulation.faults.federation import Reading
 
-__all__ = ["LABELS", "LAST_ENTITIES", "Again", "Written", "is_held_out", "samples_of", "written"]
+__all__ = ["LABELS", "LAST_ENTITIES", "Again", "ProducedRecords", "is_held_out", "samples_of", "written"]
 
 LABELS, LATE = "labels", "late"
 LAST_ENTITIES = 3
@@ -35,7 +35,7 @@ class Again:
 
 
 @dataclass
-class Written:
+class ProducedRecords:
     """readings: by topic, in order. last: what is written after the final restart.
 
     known, labels: by party and entity, all columns that ever count, in order; by entity, its labels likewise.
@@ -74,7 +74,7 @@ def written(
     settled: bool,
     held_out: tuple[bytes, float],
     again: Again | None,
-) -> Written:
+) -> ProducedRecords:
     """Columns and labels, some of them twice or anew.
 
     Where the parties wait for everything, what comes anew does so before the last new entity.
@@ -93,10 +93,10 @@ class _Writer:
         self._columns = columns
         self._guest = guest
         self._held_out = held_out
-        self._found = Written()
+        self._found = ProducedRecords()
         self._weights = {party: draws.normal(size=count) for party, count in columns.items()}
 
-    def write(self, common: int, batch: int, seconds: float, settled: bool, again: Again | None) -> Written:
+    def write(self, common: int, batch: int, seconds: float, settled: bool, again: Again | None) -> ProducedRecords:
         found = self._found
         own = self._entities("e", common, max(0, batch - common), 5)
         found.first = frozenset(name for names in own.values() for name in names)

@@ -10,7 +10,7 @@ from streamfl.role import Headers, PeerError, Record
 from streamfl.runtime.bus import Moved, Outgoing, Step
 from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
 
-__all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "Draft", "dead_letter"]
+__all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
 LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
@@ -24,7 +24,7 @@ Refused = tuple[Record, PeerError]
 
 
 @dataclass
-class Draft:
+class PendingStep:
     """A step and what is to be counted.
 
     step: what will be committed. records: of the inputs, for the first time. repeated: that came before and are passed over.

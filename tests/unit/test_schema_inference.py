@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamfl.records.guessed import Guess, guess_fields
-from streamfl.records.guessed_format import guess_format
+from streamfl.records.format_inference import infer_format
 from streamfl.records.inputs import Input, InputSection
+from streamfl.records.schema_inference import InferredField, infer_fields
 from streamfl.records.topic import TopicSection
 from streamfl.role import DataError
 
@@ -57,8 +57,8 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
 }
 
 
-def one(name: str, **options: Any) -> Guess:
-    [guess] = guess_fields([{name: FIELDS[name][0](n)} for n in range(ROWS)], **options)
+def one(name: str, **options: Any) -> InferredField:
+    [guess] = infer_fields([{name: FIELDS[name][0](n)} for n in range(ROWS)], **options)
     return guess
 
 
@@ -79,10 +79,10 @@ def test_a_field_is_what_its_values_say(name: str) -> None:
 def test_fields_within_others_have_paths() -> None:
     """Protects nested records: each value has its own path, lists included, and an object that is null at times is no field."""
     rows = [{"meta": None if n == 0 else {"a.b": n / 2, "list": [n / 3, n / 4]}} for n in range(ROWS)]
-    found = {guess.path: guess.keys for guess in guess_fields(rows)}
+    found = {guess.path: guess.keys for guess in infer_fields(rows)}
     filled = {"missing": "mean"}
     assert found == {"meta.`a.b`": filled, "meta.list[0]": filled, "meta.list[1]": filled}
-    assert "meta.list[1]" not in {guess.path for guess in guess_fields(rows, besides=["meta.list[1]"])}
+    assert "meta.list[1]" not in {guess.path for guess in infer_fields(rows, besides=["meta.list[1]"])}
 
 
 def test_parties_have_no_means() -> None:
@@ -92,10 +92,10 @@ def test_parties_have_no_means() -> None:
 
 def test_a_few_values_that_fit_nothing_are_told() -> None:
     """Protects from silence: a number that is written otherwise at times stays one, and the reason says how many are lost."""
-    [guess] = guess_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
+    [guess] = infer_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number"}
     assert "2 of 40 are none, such as '21,5'" in guess.why
-    [guess] = guess_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
+    [guess] = infer_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number", "missing": "mean", "missing_values": ["N/A"]}
     assert "'N/A' is taken for no value, which is a guess" in guess.why
 
@@ -116,7 +116,7 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_format_is_found(name: str) -> None:
     """Protects a first try: nobody has to know how the records are written, and every record is read so."""
-    found = guess_format([FORMATS[name](n) for n in range(ROWS)], TopicSection(topic="t"), time.monotonic())
+    found = infer_format([FORMATS[name](n) for n in range(ROWS)], TopicSection(topic="t"), time.monotonic())
     assert found.keys["format"] == name
     assert len(found.read) + found.passed_over == ROWS
     assert not found.why or "could not be read" not in found.why
@@ -125,12 +125,12 @@ def test_the_format_is_found(name: str) -> None:
 def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
     """Protects CSV: a line of names is no sample, and where there is none the columns have names all the same."""
     lines = [FORMATS["csv"](n) for n in range(ROWS)]
-    with_names = guess_format([b"site,temp,note", *lines], TopicSection(topic="t"), time.monotonic())
+    with_names = infer_format([b"site,temp,note", *lines], TopicSection(topic="t"), time.monotonic())
     assert with_names.keys["columns"] == ["site", "temp", "note"]
     assert (len(with_names.read), with_names.passed_over) == (ROWS, 1)
-    within = guess_format([*lines, b"site,temp,note"], TopicSection(topic="t"), time.monotonic())
+    within = infer_format([*lines, b"site,temp,note"], TopicSection(topic="t"), time.monotonic())
     assert (within.keys["columns"], within.passed_over) == (["site", "temp", "note"], 1)
-    assert guess_format(lines, TopicSection(topic="t"), time.monotonic()).keys["columns"] == ["column_1", "column_2", "column_3"]
+    assert infer_format(lines, TopicSection(topic="t"), time.monotonic()).keys["columns"] == ["column_1", "column_2", "column_3"]
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
 def test_what_cannot_be_read_is_told_with_a_way_out(value: bytes, told: str) -> None:
     """Protects from a file that cannot work: without a schema Avro and Protobuf say nothing, and which option helps is told."""
     with pytest.raises(DataError, match=told):
-        guess_format([value] * ROWS, TopicSection(topic="t"), time.monotonic())
+        infer_format([value] * ROWS, TopicSection(topic="t"), time.monotonic())
 
 
 def test_a_few_broken_records_do_not_hide_the_format() -> None:
     """Protects topics as they are: the broken ones are counted, and told."""
     values = [b"{broken" if n % 10 == 0 else FORMATS["json"](n) for n in range(ROWS)]
-    found = guess_format(values, TopicSection(topic="t"), time.monotonic())
+    found = infer_format(values, TopicSection(topic="t"), time.monotonic())
     assert len(found.read) == 36
     assert "4 of 40 records could not be read" in found.why

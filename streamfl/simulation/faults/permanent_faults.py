@@ -13,14 +13,14 @@ import numpy as np
 
 from streamfl.runtime.bus import TopicPartition
 
-__all__ = ["DEAF", "GONE", "MUTE", "Staying", "of_a_process", "with_a_process_left"]
+__all__ = ["DEAF", "GONE", "MUTE", "PermanentFault", "of_a_process", "with_a_process_left"]
 
 # Deaf: it is heard, but hears nothing. Mute: it hears, but is not heard, so it can ask for nothing. Gone: it has ended.
 DEAF, MUTE, GONE = "hears nothing", "is not heard", "never comes back"
 
 
 @dataclass(frozen=True)
-class Staying:
+class PermanentFault:
     """One fault that stays.
 
     what: the fault in words.
@@ -38,14 +38,14 @@ class Staying:
         return f"stays: {self.what}"
 
 
-def with_a_process_left(workers: Mapping[str, int], staying: Staying | None) -> list[str]:
+def with_a_process_left(workers: Mapping[str, int], permanent_fault: PermanentFault | None) -> list[str]:
     """The members of which not every process is concerned. workers: by member, how many processes it has."""
-    gone = set() if staying is None else staying.processes.keys()
+    gone = set() if permanent_fault is None else permanent_fault.processes.keys()
     return [name for name, count in workers.items() if not {f"{name}-{number}" for number in range(count)} <= gone]
 
 
-def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) -> Staying:
+def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) -> PermanentFault:
     """A fault of one process, of one of these members; each member has at least two processes."""
     member = members[int(draws.integers(len(members)))]
     how = (DEAF, MUTE, GONE)[int(draws.integers(3))]
-    return Staying(f"{member}-0 {how}", at, {f"{member}-0": how})
+    return PermanentFault(f"{member}-0 {how}", at, {f"{member}-0": how})

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamfl.seeding import rng_for
 
-__all__ = ["DURING_WORK", "FAULTS", "Chances", "Rates", "drawn_by", "drawn_rates"]
+__all__ = ["DURING_WORK", "FAULTS", "FaultDraws", "Rates", "drawn_by", "drawn_rates"]
 
 FAULTS = (
     "crash before poll",
@@ -67,7 +67,7 @@ class Rates:
         return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0, late_end=0.0)
 
 
-class Chances:
+class FaultDraws:
     """Draws whether a fault happens. None does unless ``faulty``."""
 
     def __init__(self, rates: Rates, seed: int) -> None:

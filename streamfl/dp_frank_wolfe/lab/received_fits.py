@@ -31,13 +31,13 @@ from streamfl.message_fragments import Fragment, decoded_in_fragments
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 
-__all__ = ["Heard", "HeardFit", "iterates"]
+__all__ = ["ReceivedFit", "ReceivedFits", "iterates"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
-class HeardFit:
+class ReceivedFit:
     """Of one window. manifest: names of its rows. means: by party, as it told them; of those that centre.
 
     asks, answers: by iteration and party. chosen, others, products: by party, where columns are chosen once.
@@ -63,7 +63,7 @@ class HeardFit:
         return len(told) + sum(len(one.columns) // 4 for one in chosen) + numbers // 8 + sum(map(len, self.means.values()))
 
 
-class Heard:
+class ReceivedFits:
     """Notes every message between members.
 
     public: of the settings. whole: whether predictions in the space of sketches are kept, which a trace needs: they are large.
@@ -82,7 +82,7 @@ class Heard:
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
         self._names: dict[str, dict[int, str]] = {name: {} for name in public.parties}
         self.iterations = self.announced = 0
-        self.fits: dict[int, HeardFit] = {}
+        self.fits: dict[int, ReceivedFit] = {}
 
     @property
     def over(self) -> int:
@@ -105,9 +105,9 @@ class Heard:
             self.announced += len(told.names)
             self._names[party] |= numbered([(told.first, told.names)])
         elif isinstance(message, Message) and message.window:
-            self._note(party, message, self.fits.setdefault(message.window, HeardFit()))
+            self._note(party, message, self.fits.setdefault(message.window, ReceivedFit()))
 
-    def _note(self, party: str, message: Message, fit: HeardFit) -> None:
+    def _note(self, party: str, message: Message, fit: ReceivedFit) -> None:
         content, place = message.content, (message.iteration, party)
         if message.kind == "manifest":
             fit.manifest = rows_of(read_content(content, Manifest), self._public.settings.window.rows, self._names[party])
@@ -137,7 +137,7 @@ def weights_of(content: Ask | Model, columns: int) -> Floats:
     return x
 
 
-def iterates(public: Public, fit: HeardFit) -> list[dict[str, Floats]]:
+def iterates(public: Public, fit: ReceivedFit) -> list[dict[str, Floats]]:
     """x by party, before each step and after the last one; for an estimator that chooses once, at the end alone."""
     if not fit.asks:
         return [fit.models]
@@ -159,6 +159,6 @@ def iterates(public: Public, fit: HeardFit) -> list[dict[str, Floats]]:
     return found
 
 
-def _answers(fit: HeardFit, iteration: int, party: str) -> list[VertexAnswer]:
+def _answers(fit: ReceivedFit, iteration: int, party: str) -> list[VertexAnswer]:
     answers = fit.answers.get((iteration, party))
     return [] if answers is None else list(answers.answers)

@@ -8,25 +8,25 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.changelog_checks import check_name
-from streamfl.records.carried import LONGEST_HEADERS, Carry
+from streamfl.records.header_propagation import LONGEST_HEADERS, Carry
 from streamfl.role import Headers, Record
 
-__all__ = ["FollowedHeaders"]
+__all__ = ["PendingHeaders"]
 
 KEY = b"headers/"
 _decode = msgspec.msgpack.Decoder(Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)]).decode
 
 
-class FollowedHeaders:
+class PendingHeaders:
     """The owner of ``headers/NAME``: what the prediction of a sample will have. A sample without any takes no room.
 
     carry: of a sample's record, what goes on.
     limit: so many names at most; the oldest gives way.
 
-    >>> from streamfl.records.carried import FollowedPredictions, carried
-    >>> followed = FollowedHeaders(ChangedParts(), carried(FollowedPredictions()), 10)
-    >>> followed.came("a", Record("samples", 0, 0, b"a", b"{}", (("traceparent", b"00-1"), ("other", b"x"))))
-    >>> followed.of("a"), followed.of("b")
+    >>> from streamfl.records.header_propagation import FollowedPredictions, carried
+    >>> pending = PendingHeaders(ChangedParts(), carried(FollowedPredictions()), 10)
+    >>> pending.came("a", Record("samples", 0, 0, b"a", b"{}", (("traceparent", b"00-1"), ("other", b"x"))))
+    >>> pending.of("a"), pending.of("b")
     ((('traceparent', b'00-1'),), ())
     """
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["Stall"]
+__all__ = ["ProgressTimer"]
 
 
-class Stall:
+class ProgressTimer:
     """Tells once when things have waited for ``patience`` seconds and have not got on; again after they did.
 
     Nothing of it is remembered: after a restart the waiting begins anew.
 
-    >>> stall = Stall(patience=10.0)
-    >>> stall.see(True, 0, now=100.0)
-    >>> stall.wake_at, stall.is_due(109.0), stall.is_due(110.0), stall.is_due(200.0), stall.wake_at
+    >>> timer = ProgressTimer(patience=10.0)
+    >>> timer.see(True, 0, now=100.0)
+    >>> timer.wake_at, timer.is_due(109.0), timer.is_due(110.0), timer.is_due(200.0), timer.wake_at
     (110.0, False, True, False, None)
-    >>> stall.see(True, 1, now=200.0)
-    >>> stall.wake_at
+    >>> timer.see(True, 1, now=200.0)
+    >>> timer.wake_at
     210.0
     """
 

@@ -18,9 +18,9 @@ from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message
 from streamfl.role import Headers
-from streamfl.simulation.faults.said import Topics
+from streamfl.simulation.faults.observed_messages import Topics
 
-__all__ = ["Said", "messages_of", "recorded", "whole_messages"]
+__all__ = ["Observed", "messages_of", "recorded", "whole_messages"]
 
 # A message by what names it: who said it on which channel, run, round and kind.
 Named = tuple[str, str, int, int, str]
@@ -29,7 +29,7 @@ _part = msgspec.msgpack.Decoder(Fragment).decode
 
 
 @dataclass
-class Said:
+class Observed:
     """What no topic shows.
 
     sent: by what names a message, digests of all that was sent under it.
@@ -77,17 +77,17 @@ def _digest(content: bytes) -> bytes:
 
 
 @contextmanager
-def recorded(said: Said, fragment_bytes: int) -> Iterator[None]:
+def recorded(observed: Observed, fragment_bytes: int) -> Iterator[None]:
     """Whatever members of this process send and open is noted meanwhile. fragment_bytes: of a message in a record; 0: the usual."""
     send, opens, usual = Outbox.send, CoordinatorTask._open, messages.FRAGMENT_BYTES
 
     def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
-        said.sends(channel, found)
+        observed.sends(channel, found)
         return send(self, channel, found, headers)
 
     def opened(self: CoordinatorTask, content: bytes, *given: Any) -> Any:
-        said.opened[self.run.run, self.run.round].add(_digest(content))
+        observed.opened[self.run.run, self.run.round].add(_digest(content))
         return opens(self, content, *given)
 
     places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (CoordinatorTask, "_open", opened)]

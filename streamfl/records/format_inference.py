@@ -14,7 +14,7 @@ from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
 from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError
 
-__all__ = ["GuessedFormat", "guess_format"]
+__all__ = ["InferredFormat", "infer_format"]
 
 # Of the records, so many have to be readable.
 SHARE = 0.8
@@ -25,7 +25,7 @@ RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class GuessedFormat:
+class InferredFormat:
     """keys: of the topic's section. contents: of the records that could be read, None for the others. why: for people.
 
     passed_over: how many are no samples and no mistakes. headers: the places of those that name a file's columns.
@@ -38,7 +38,7 @@ class GuessedFormat:
     passed_over: int = 0
     headers: frozenset[int] = frozenset()
 
-    def without_headers(self) -> GuessedFormat:
+    def without_headers(self) -> InferredFormat:
         """The same of the records that name no columns."""
         contents = [content for place, content in enumerate(self.contents) if place not in self.headers]
         return replace(self, contents=contents, passed_over=self.passed_over - len(self.headers), headers=frozenset())
@@ -48,7 +48,7 @@ class GuessedFormat:
         return [content for content in self.contents if content is not None]
 
 
-def guess_format(values: Sequence[bytes], given: TopicSection, deadline: float) -> GuessedFormat:
+def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) -> InferredFormat:
     """The format of these records.
 
     given: what is known of the topic; a format that is named there is the only one that is tried. deadline: on the monotonic clock,
@@ -69,7 +69,7 @@ def guess_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
             names = ["avro", "protobuf"]
     else:
         told, names = "", ["json", "msgpack", "csv"]
-    tried: list[GuessedFormat] = []
+    tried: list[InferredFormat] = []
     missing: list[ConfigurationError] = []
     for name in names:
         try:
@@ -92,7 +92,7 @@ def guess_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
     return best
 
 
-def _readable(values: Sequence[bytes], found: GuessedFormat, share: float, why: str) -> GuessedFormat:
+def _readable(values: Sequence[bytes], found: InferredFormat, share: float, why: str) -> InferredFormat:
     able = len(found.read) + found.passed_over
     if not found.read or able < share * len(values):
         raise DataError(
@@ -104,7 +104,7 @@ def _readable(values: Sequence[bytes], found: GuessedFormat, share: float, why: 
     return replace(found, why="; ".join([*([why] if why else []), *unread]))
 
 
-def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> GuessedFormat:
+def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> InferredFormat:
     """ConfigurationError if what the format needs is missing."""
     said = {key: getattr(section, key) for key in ("format", *SPECIAL_KEYS)}
     keys = {key: value for key, value in said.items() if value is not None}
@@ -123,7 +123,7 @@ def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> G
         except (ValueError, msgspec.DecodeError, RecursionError, PeerError):
             content = None
         contents.append(content if isinstance(content, dict) and content else None)
-    return GuessedFormat(keys, format, contents, "", passed, frozenset(headers))
+    return InferredFormat(keys, format, contents, "", passed, frozenset(headers))
 
 
 def _awaited(decode: Callable[[bytes], Any], value: bytes, deadline: float) -> Any:

@@ -12,15 +12,15 @@ import msgspec
 from streamfl.changelog import ChangedParts
 from streamfl.changelog_checks import Time, check_name
 from streamfl.clock_guard import overdue, set_back
-from streamfl.records.carried import LONGEST_HEADERS
+from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.role import Headers, PeerError
 from streamfl.vafl.party_life import PartyLife
 from streamfl.wire import Count, Name
 
-__all__ = ["ShownEntities", "ShownEntity", "WaitingSamples", "decode_shown"]
+__all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples", "decode_in_flight"]
 
 
-class ShownEntity(msgspec.Struct, array_like=True, gc=False):
+class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
     """An entity that was shown, or will be with the present batch, and whose gradient has not come.
 
     since: when, in seconds.
@@ -37,13 +37,13 @@ class ShownEntity(msgspec.Struct, array_like=True, gc=False):
     epoch: Count = 0
 
 
-def decode_shown(value: bytes) -> ShownEntity:
+def decode_in_flight(value: bytes) -> InFlightEmbedding:
     """What a party's changelog holds under a key ``entity/name``."""
-    return msgspec.msgpack.decode(value, type=ShownEntity)
+    return msgspec.msgpack.decode(value, type=InFlightEmbedding)
 
 
-class ShownEntities:
-    """The shown entities of one partition, the oldest first: bounded, expiring, and counted where they are forgotten.
+class InFlightEmbeddings:
+    """Entities of one partition whose embedding is on its way, the oldest first: bounded, expiring, and counted where forgotten.
 
     parts: where they are remembered, under ``entity/name``.
     expiry: seconds after which an entity without a gradient is forgotten.
@@ -56,17 +56,17 @@ class ShownEntities:
         self._expiry = expiry
         self._limit = limit
         self._forgotten = forgotten
-        self._entities: dict[str, ShownEntity] = {}
-        self._queue: list[tuple[str, ShownEntity, Headers]] = []
+        self._entities: dict[str, InFlightEmbedding] = {}
+        self._queue: list[tuple[str, InFlightEmbedding, Headers]] = []
 
     def __len__(self) -> int:
         return len(self._entities)
 
-    def items(self) -> Iterator[tuple[str, ShownEntity]]:
+    def items(self) -> Iterator[tuple[str, InFlightEmbedding]]:
         """The oldest first."""
         return iter(self._entities.items())
 
-    def get(self, entity: str) -> ShownEntity | None:
+    def get(self, entity: str) -> InFlightEmbedding | None:
         return self._entities.get(entity)
 
     def count_after(self, sequence: int, most: int) -> int:
@@ -79,7 +79,7 @@ class ShownEntities:
         """When the oldest expires."""
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
-    def queue(self, entity: str, shown: ShownEntity, headers: Headers = ()) -> None:
+    def queue(self, entity: str, shown: InFlightEmbedding, headers: Headers = ()) -> None:
         """The entity is to be shown with the present batch, and these headers with it."""
         # At the end: the table is in the order of age.
         self._entities.pop(entity, None)
@@ -94,7 +94,7 @@ class ShownEntities:
     def queued(self) -> bool:
         return bool(self._queue)
 
-    def take_queue(self) -> list[tuple[str, ShownEntity, Headers]]:
+    def take_queue(self) -> list[tuple[str, InFlightEmbedding, Headers]]:
         """What is to be shown now, in order."""
         queue, self._queue = self._queue, []
         return queue
@@ -123,11 +123,11 @@ class ShownEntities:
 
     def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
         """check: raises PeerError for features that cannot be a sample's."""
-        shown = decode_shown(value)
+        shown = decode_in_flight(value)
         check(shown.features)
         self._entities[check_name(name)] = shown
 
-    def _remember(self, entity: str, shown: ShownEntity) -> None:
+    def _remember(self, entity: str, shown: InFlightEmbedding) -> None:
         self._parts.remember(b"entity/" + entity.encode(), shown)
 
 

@@ -17,14 +17,14 @@ from streamfl.printable import printable
 from streamfl.role import ConfigurationError
 from streamfl.settings import RoleSettings
 
-__all__ = ["Draft", "section_class"]
+__all__ = ["ConfigDraft", "section_class"]
 
 WIDTH = 110
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass
-class Draft:
+class ConfigDraft:
     """The file as it grows. Sections and keys keep the order in which they came.
 
     head: what stands above everything. sections: by name, keys with value and reason. inputs: a table of ``[[samples.inputs]]``

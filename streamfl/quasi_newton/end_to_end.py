@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from streamfl.identity.keys import derive
 from streamfl.role import PeerError
 
-__all__ = ["OVERHEAD", "Link"]
+__all__ = ["OVERHEAD", "EncryptedLink"]
 
 OVERHEAD = 16
 """Bytes that an envelope is longer than its payload."""
@@ -21,7 +21,7 @@ OVERHEAD = 16
 SHORTEST = 32
 
 
-class Link:
+class EncryptedLink:
     """The link of two members of a federation.
 
     secret: of the two alone, 32 bytes or more; ValueError for fewer.

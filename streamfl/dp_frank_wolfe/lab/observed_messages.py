@@ -29,9 +29,9 @@ from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.role import Headers
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import Topics, require
+from streamfl.simulation.faults.observed_messages import Topics, require
 
-__all__ = ["Drawn", "Said", "messages_of", "names_by_window", "recorded", "timed_messages"]
+__all__ = ["Drawn", "Observed", "messages_of", "names_by_window", "recorded", "timed_messages"]
 
 Integers = NDArray[np.int64]
 # A message by what names it: who said it on which channel, window, iteration and kind.
@@ -53,7 +53,7 @@ class Drawn:
 
 
 @dataclass
-class Said:
+class Observed:
     """What no topic shows.
 
     sent: by what names a message, digests of all that was sent under it.
@@ -169,8 +169,8 @@ def _digest(content: bytes) -> bytes:
 class _Choice:
     """A choice that notes what it is drawn over. bounded: its scores are of predictions, whose bound the release names."""
 
-    def __init__(self, real: IntegerDistribution, said: Said, scores: Integers, rate: Fraction, *, bounded: bool) -> None:
-        self._real, self._said, self._scores, self._rate, self._bounded = real, said, scores, rate, bounded
+    def __init__(self, real: IntegerDistribution, observed: Observed, scores: Integers, rate: Fraction, *, bounded: bool) -> None:
+        self._real, self._said, self._scores, self._rate, self._bounded = real, observed, scores, rate, bounded
 
     def draw(self, bits: bytes) -> Integers:
         self._said.draws(bits, self._scores, f"choice {self._rate}", self._cost)
@@ -183,7 +183,7 @@ class _Choice:
 
 
 @contextmanager
-def recorded(said: Said, fragment_bytes: int = 0) -> Iterator[None]:
+def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     """Whatever members of this process send, and draw noise for, is noted meanwhile.
 
     fragment_bytes: of a message in a record; 0: the usual.
@@ -194,29 +194,29 @@ def recorded(said: Said, fragment_bytes: int = 0) -> Iterator[None]:
 
     def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
-        said.sends(channel, found)
+        observed.sends(channel, found)
         return send(self, channel, found, headers)
 
     def added(self: IntegerNoise, values: Integers, bits: bytes) -> Integers:
-        said.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.cost)
+        observed.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.cost)
         return add(self, values, bits)
 
     def given(real: Callable[[bytes, Release, int], bytes], _module: str) -> Callable[[bytes, Release, int], bytes]:
         def bits_of(secret: bytes, release: Release, draws: int) -> bytes:
             bits = real(secret, release, draws)
-            said.gives(release, bits)
+            observed.gives(release, bits)
             return bits
 
         return bits_of
 
     def chosen(real: Callable[[Integers, Fraction], IntegerDistribution], module: str) -> Callable[[Integers, Fraction], _Choice]:
         bounded = module == f"{PACKAGE}.party_fit"
-        return lambda scores, rate: _Choice(real(scores, rate), said, scores, rate, bounded=bounded)
+        return lambda scores, rate: _Choice(real(scores, rate), observed, scores, rate, bounded=bounded)
 
     def froze(real: Callable[..., Window], _module: str) -> Callable[..., Window]:
         def assemble(*content: Any) -> Window:
             window = real(*content)
-            said.frozen[window.digest] = window
+            observed.frozen[window.digest] = window
             return window
 
         return assemble

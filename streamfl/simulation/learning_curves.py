@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from streamfl.records.labels import Label
 from streamfl.role import DataError
-from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
+from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 
-__all__ = ["course_arrays", "reports"]
+__all__ = ["curve_arrays", "reports"]
 
 UNIT = "units of the label"
 COURSE, SECONDS = "course/", "seconds"
@@ -32,10 +32,10 @@ SAYS = {
 TIMES = "virtual seconds"
 
 
-def course_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
+def curve_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
     """Of a run's history, an array for each measure: ``course/NAME``; what was not measured is NaN.
 
-    >>> course_arrays([{"seconds": 1.0, "auc": None}, {"seconds": 2.0, "auc": 0.75}])
+    >>> curve_arrays([{"seconds": 1.0, "auc": None}, {"seconds": 2.0, "auc": 0.75}])
     {'course/seconds': array([1., 2.]), 'course/auc': array([ nan, 0.75])}
     """
     names = list(dict.fromkeys(name for one in history for name in one))

@@ -14,13 +14,13 @@ from streamfl.quasi_newton.scheme import scheme_of
 from streamfl.role import PeerError
 from streamfl.wire import VERSION
 
-__all__ = ["Correspondence"]
+__all__ = ["MessageExchange"]
 
 KEY = b"progress"
 VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 
 
-class Correspondence:
+class MessageExchange:
     """The owner of ``progress``: every message stands for a place in a training, and is heard at that place alone."""
 
     def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from streamfl.quasi_newton.bins import lower_ends
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Preprocessing
 
-__all__ = ["fit_evidence"]
+__all__ = ["fit_weight_of_evidence"]
 
 Floats = NDArray[np.float64]
 
 
-def fit_evidence(
+def fit_weight_of_evidence(
     rows: Floats, labels: Floats, *, bins: int = 10, least: int = 50, standardise: bool = True
 ) -> Preprocessing:
     """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in the place of each number of bin b of a column.

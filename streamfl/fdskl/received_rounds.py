@@ -1,10 +1,10 @@
-"""Which rounds a party has heard of in one life of its own, so that none is answered twice: its mask would be used twice."""
+"""Which rounds a party has received in one life of its own, so that none is answered twice: its mask would be used twice."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-__all__ = ["MOST_LIVES", "MOST_RUNS", "HeardRounds"]
+__all__ = ["MOST_LIVES", "MOST_RUNS", "ReceivedRounds"]
 
 MOST_LIVES = 256
 # Runs of numbers without a gap, of all lives together.
@@ -14,7 +14,7 @@ MOST_IDENTITIES = 4096
 
 
 class _Numbers:
-    """Numbers that were heard, as runs from ``firsts[i]`` to ``lasts[i]``, in order."""
+    """Numbers that were received, as runs from ``firsts[i]`` to ``lasts[i]``, in order."""
 
     __slots__ = ("firsts", "lasts")
 
@@ -27,13 +27,13 @@ class _Numbers:
         return place > 0 and number <= self.lasts[place - 1]
 
     def goes_on(self, number: int) -> bool:
-        """Whether a number that was not heard is next to one that was."""
+        """Whether a number that was not received is next to one that was."""
         place = bisect_right(self.firsts, number)
         before = place > 0 and self.lasts[place - 1] == number - 1
         return before or (place < len(self.firsts) and self.firsts[place] == number + 1)
 
     def note(self, number: int) -> None:
-        """One that was not heard comes."""
+        """One that was not received comes."""
         place = bisect_right(self.firsts, number)
         before = place > 0 and self.lasts[place - 1] == number - 1
         after = place < len(self.firsts) and self.firsts[place] == number + 1
@@ -49,11 +49,11 @@ class _Numbers:
             self.lasts.insert(place, number)
 
 
-class HeardRounds:
-    """Numbers of rounds by the active party's life, in any order. No number counts as heard that was not.
+class ReceivedRounds:
+    """Numbers of rounds by the active party's life, in any order. No number counts as received that was not.
 
-    >>> heard = HeardRounds()
-    >>> [heard.note((7, number), b"asked") for number in (0, 2**50, 1, 0, 2**50)]
+    >>> received = ReceivedRounds()
+    >>> [received.note((7, number), b"asked") for number in (0, 2**50, 1, 0, 2**50)]
     [True, True, True, False, False]
     """
 
@@ -85,7 +85,7 @@ class HeardRounds:
         return key in self and self._identities.get(key) != identity
 
     def is_crowded(self, key: tuple[int, int]) -> bool:
-        """Whether there is no room for a round that was not heard."""
+        """Whether there is no room for a round that was not received."""
         numbers = self._lives.get(key[0])
         if numbers is None:
             return len(self._lives) >= MOST_LIVES or len(self) >= MOST_RUNS

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Awaited"]
+__all__ = ["PendingEmbeddings"]
 
 
-class Awaited:
+class PendingEmbeddings:
     """Since when, by name and by row.
 
     seconds: how long it is waited for.

@@ -11,69 +11,69 @@ from fdskl.makers import make_worker, settings_of
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.iteration_queue import IterationQueue
 from streamfl.fdskl.messages import FeatureRange, Turn
 from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.turns import Turns
 from streamfl.role import PeerError, StateChange
 from streamfl.wire import VERSION
 
 
 def test_turns_come_in_the_order_of_the_log() -> None:
     """Protects iterations from two that are made at once, and from one that is made twice."""
-    turns = Turns(ChangedParts(), (2, 0), own=0)
-    assert (turns.ask(), turns.is_asked_for, turns.has_come) == (1, True, False)
-    assert turns.take_request(2, 1)
-    assert turns.take_request(0, 1)
-    assert not turns.take_request(2, 1)
-    assert not turns.has_come
-    assert not turns.is_first(0, 1)
-    assert turns.is_first(2, 1)
-    turns.take_end()
-    assert turns.has_come
-    assert turns.end() == 1
+    queue = IterationQueue(ChangedParts(), (2, 0), own=0)
+    assert (queue.ask(), queue.is_asked_for, queue.has_come) == (1, True, False)
+    assert queue.take_request(2, 1)
+    assert queue.take_request(0, 1)
+    assert not queue.take_request(2, 1)
+    assert not queue.has_come
+    assert not queue.is_first(0, 1)
+    assert queue.is_first(2, 1)
+    queue.take_end()
+    assert queue.has_come
+    assert queue.end() == 1
     # Its end does not stand in the log yet.
-    assert (turns.is_asked_for, turns.has_come, turns.ask()) == (False, False, 2)
-    assert not turns.has_come
-    turns.take_end()
-    assert turns.take_request(0, 2)
-    assert turns.has_come
+    assert (queue.is_asked_for, queue.has_come, queue.ask()) == (False, False, 2)
+    assert not queue.has_come
+    queue.take_end()
+    assert queue.take_request(0, 2)
+    assert queue.has_come
 
 
 @pytest.mark.parametrize(("party", "number"), [(0, 2), (2, 3), (2, 2)], ids=["skipped", "far", "while-one-waits"])
 def test_a_turn_that_cannot_be_asked_for_is_refused(party: int, number: int) -> None:
     """Protects the queue from growing without end: a party has one place in it."""
-    turns = Turns(ChangedParts(), (2, 0), own=0)
-    turns.take_request(2, 1)
+    queue = IterationQueue(ChangedParts(), (2, 0), own=0)
+    queue.take_request(2, 1)
     with pytest.raises(PeerError, match="implausible"):
-        turns.take_request(party, number)
+        queue.take_request(party, number)
 
 
 def test_nobody_says_of_a_party_that_its_turn_is_over() -> None:
     """Protects an active party's process: its turn went away while it learnt, and it ended at the assertion that it has it."""
-    turns = Turns(ChangedParts(), (2, 0), own=0)
+    queue = IterationQueue(ChangedParts(), (2, 0), own=0)
     with pytest.raises(PeerError, match="implausible"):
-        turns.take_request(0, 1)
-    turns.ask()
-    turns.take_request(0, 1)
+        queue.take_request(0, 1)
+    queue.ask()
+    queue.take_request(0, 1)
     with pytest.raises(PeerError, match="implausible"):
-        turns.check_end(0, 1)
-    assert turns.end() == 1
-    turns.check_end(0, 1)
-    turns.check_end(2, 7)
+        queue.check_end(0, 1)
+    assert queue.end() == 1
+    queue.check_end(0, 1)
+    queue.check_end(2, 7)
 
 
 def test_turns_are_remembered() -> None:
     """Protects a turn from a restart: whoever had it still has it, and no other."""
     parts = ChangedParts()
-    turns = Turns(parts, (2, 0), own=0)
-    turns.ask()
-    turns.take_request(0, 1)
+    queue = IterationQueue(parts, (2, 0), own=0)
+    queue.ask()
+    queue.take_request(0, 1)
     ((key, value),) = parts.changed_state()
-    assert (key, value is not None) == (b"turns", True)
-    again = Turns(ChangedParts(), (2, 0), own=0)
+    assert (key, value is not None) == (b"queue", True)
+    again = IterationQueue(ChangedParts(), (2, 0), own=0)
     again.restore(value or b"")
     assert again.has_come
-    assert not Turns(ChangedParts(), (2, 0), own=0).has_come
+    assert not IterationQueue(ChangedParts(), (2, 0), own=0).has_come
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_turns_are_remembered() -> None:
 def test_turns_of_another_federation_are_not_taken_back(content: Any) -> None:
     """Protects from state that no role can have written."""
     with pytest.raises(PeerError, match="malformed"):
-        Turns(ChangedParts(), (2, 0), own=0).restore(msgspec.msgpack.encode(content))
+        IterationQueue(ChangedParts(), (2, 0), own=0).restore(msgspec.msgpack.encode(content))
 
 
 def partition_of_one_of_two() -> tuple[ActivePartition, int]:
@@ -153,4 +153,4 @@ def test_a_party_alone_takes_no_turns_back() -> None:
     role = make_worker(settings_of("p0", 2))
     role.open(0)
     with pytest.raises(PeerError, match="not of this party"):
-        role.restore(StateChange("state", 0, b"turns", b"\x90"))
+        role.restore(StateChange("state", 0, b"queue", b"\x90"))
