@@ -31,7 +31,7 @@ from streamfl.received_numbers import NumberRange, check_numbers, note, was_hear
 from streamfl.role import Decode, Measurement, PeerError, Received, Record, Rejection, StateChange
 from streamfl.wire import ROOM, VERSION, Codec, Count, Name, Version
 
-__all__ = ["FRAGMENT_BYTES", "Fragment", "Limits", "LongMessages", "Speaker", "decoded_in_fragments", "split"]
+__all__ = ["FRAGMENT_BYTES", "ClaimedSender", "Fragment", "Limits", "LongMessages", "decoded_in_fragments", "split"]
 
 FRAGMENT_BYTES = ROOM
 # No MessagePack begins with it, so no message of a codec does.
@@ -64,7 +64,7 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
     content: bytes
 
 
-Speaker = Callable[[Any], str | None]
+ClaimedSender = Callable[[Any], str | None]
 """In whose name a whole message speaks; None: in its writer's own."""
 
 _codec = Codec(Fragment)
@@ -158,17 +158,19 @@ class LongMessages:
     """The messages of a role that are under way in fragments: bounded, remembered under ``prefix`` in its changelog ``channel``.
 
     decode: of each input that may bring fragments, how a whole record becomes a message.
-    speaker: in whose name a whole message speaks. Who wrote the fragments was asked for the sender that they name, so the whole may
-    speak for no other.
+    claimed_sender: in whose name a whole message speaks. Who wrote the fragments was asked for the sender that they name, so the
+    whole may speak for no other.
 
     A fragment is refused with the reason
     "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the whole. A fragment
     that came before, of a message that is under way or complete, changes nothing.
     """
 
-    def __init__(self, decode: Mapping[str, Decode], speaker: Speaker, channel: str, prefix: bytes, limits: Limits) -> None:
+    def __init__(
+        self, decode: Mapping[str, Decode], claimed_sender: ClaimedSender, channel: str, prefix: bytes, limits: Limits
+    ) -> None:
         self.limits = limits
-        self._speaker = speaker
+        self._claimed_sender = claimed_sender
         self._decode = decode
         self._channel = channel
         self._prefix = prefix
@@ -292,9 +294,9 @@ class LongMessages:
             raise PeerError("damaged_part", "the parts of a message make another one than their digest says")
         record = replace(received.record, value=value)
         message = self._decode[received.channel](record)
-        speaker = self._speaker(message)
-        if speaker is not None and speaker != fragment.sender:
-            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message that speaks for {speaker!r}")
+        claimed_sender = self._claimed_sender(message)
+        if claimed_sender is not None and claimed_sender != fragment.sender:
+            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message that speaks for {claimed_sender!r}")
         return replace(received, message=message, record=record)
 
     def _note(self, partition: int, fragment: Fragment) -> None:

@@ -22,7 +22,7 @@ from streamfl.role import (
     Decode,
     Headers,
     Measurement,
-    Notice,
+    OperatorNotice,
     PeerError,
     Received,
     Record,
@@ -252,7 +252,7 @@ class PartitionedRole(Generic[One]):
                 for key, value in changes(task):
                     yield StateChange(channel, partition, key, value)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:

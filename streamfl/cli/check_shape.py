@@ -16,7 +16,7 @@ from streamfl.records.narrow import Reading, narrow_shape
 from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
-from streamfl.role import Channels, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]
@@ -146,7 +146,7 @@ def _named(channels: Channels, channel: str, records: Sequence[Record]) -> Named
     for record in records:
         try:
             message = channels.inputs[channel].decode(record)
-        except (PeerError, PassedOver, NotYetReadable):
+        except (PeerError, IgnoredRecord, NotYetReadable):
             continue
         if isinstance(message, Sample):
             found.append((record, message.client, message.id))
@@ -166,7 +166,7 @@ def _contents(section: KeySection, records: Sequence[Record]) -> list[dict[str, 
     for record in records:
         try:
             content = decode(record.value or b"")
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver, NotYetReadable):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
             content = None
         found.append(content if isinstance(content, dict) else None)
     return found

@@ -23,7 +23,7 @@ from streamfl.progress import progress
 from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError
+from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import find_kind
@@ -219,7 +219,7 @@ def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config:
             source.decode(record)
         except (PeerError, NotYetReadable):
             continue
-        except PassedOver:
+        except IgnoredRecord:
             pass
         count += 1
     return count

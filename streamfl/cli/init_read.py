@@ -18,7 +18,7 @@ from streamfl.records.fields import shown
 from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]
@@ -60,7 +60,7 @@ class Seen:
         for record in _lines(self.file):
             try:
                 content = decode(record.value or b"")
-            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver, NotYetReadable):
+            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
                 continue
             if isinstance(content, dict) and content:
                 yield content

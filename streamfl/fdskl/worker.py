@@ -22,7 +22,7 @@ from streamfl.notices import Notices
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.reply_deadline import ReplyDeadline
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["FdsklWorker"]
 
@@ -116,7 +116,7 @@ class FdsklWorker:
         which = f"; nothing was heard of {', '.join(missing)}" if missing else ""
         return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, self._kind)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:

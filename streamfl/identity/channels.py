@@ -68,7 +68,7 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
             # Whoever puts the parts together sees to it that the whole speaks for nobody else.
             if message.sender != member.name:
                 _check_name(member, message.sender)
-        elif (name := sender.speaker(message)) is not None:
+        elif (name := sender.claimed_sender(message)) is not None:
             _check_name(member, name)
         return message
 

@@ -21,7 +21,7 @@ from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.server_silence import ALONE, ServerSilence
 from streamfl.pofmkl.staleness import YOUNG_LABELS
-from streamfl.role import Measurement, Notice
+from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["CatchUp"]
 
@@ -84,7 +84,7 @@ class CatchUp:
         self.granted_more = self._learnt_behind = 0
         self._registry = registry
         self._partitions: dict[int, _Partition] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[OperatorNotice] = []
         # As they were last, and as they were when a label was learnt last.
         self._versions: tuple[int, ...] = ()
         self._shards = [_Shard() for _ in range(shards)]
@@ -114,7 +114,7 @@ class CatchUp:
             # Before a client is known there, records of all of them look like a backlog of one.
             if not partition.told and self._registry.count(number) and self._is_behind(number):
                 partition.told = True
-                self._notices.append(Notice("behind", BEHIND.format(number, unread, self.samples)))
+                self._notices.append(OperatorNotice("behind", BEHIND.format(number, unread, self.samples)))
 
     def _is_behind(self, number: int) -> bool:
         unread = self._partitions[number].unread or 0
@@ -278,7 +278,7 @@ class CatchUp:
         after = ", ".join(map(str, self._versions))
         return BACKLOG.format(unread, waiting, kind, clients, after or 0)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         notices, self._notices = self._notices, []
         return notices
 

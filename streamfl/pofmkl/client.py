@@ -57,7 +57,7 @@ from streamfl.records.header_propagation import carried_nothing
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
 
@@ -197,7 +197,7 @@ class PofmklClient:
             or self.watch.trouble(self._scores.ever_learnt)
         )
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         yield from self.settings_check.notices()
         yield from self.watch.notices(self._scores.ever_learnt)
         yield from self._labels.notices()

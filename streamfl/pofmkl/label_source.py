@@ -9,7 +9,7 @@ from streamfl.pofmkl.client_registry import Client, ClientKey
 from streamfl.pofmkl.pending_samples import PendingQueues
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 
 __all__ = ["LabelSource"]
 
@@ -54,7 +54,7 @@ class LabelSource(Protocol):
     def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
         """Take back what lay under the key ``kind``/``rest``; PeerError if labels came another way then."""
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What the operator should know."""
 
     def measure(self) -> Iterable[Measurement]:

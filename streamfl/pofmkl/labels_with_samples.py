@@ -23,7 +23,7 @@ from streamfl.pofmkl.prequential import PrequentialScores
 from streamfl.pofmkl.uploads import Upload, Uploads
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
 
@@ -205,7 +205,7 @@ class LabelsWithSamples:
         sample = self.pending.decoded(name, value)
         self.pending.restore(self._registry.known((partition, name)), int.from_bytes(rest[:8], "big"), sample)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def measure(self) -> Iterable[Measurement]:

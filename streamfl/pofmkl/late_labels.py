@@ -21,7 +21,7 @@ from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 
 __all__ = ["LateLabels"]
 
@@ -186,7 +186,7 @@ class LateLabels:
             self._put(client, pair)
             self.pending.queue(client).held = True
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._join.notices()
 
     def measure(self) -> Iterable[Measurement]:

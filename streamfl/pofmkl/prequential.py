@@ -13,7 +13,7 @@ from streamfl.pofmkl.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import classification_measurements, recent_arrays, recent_errors
 from streamfl.recent import WINDOW, Recent
-from streamfl.role import Measurement, Notice
+from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["PrequentialScores"]
 
@@ -84,11 +84,11 @@ class PrequentialScores:
         """Why the predictions are of no use."""
         return USELESS if self._useless else None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         bounded = self._learner.bounded - self._told_bounded
         self._told_bounded = self._learner.bounded
         if bounded:
-            yield Notice(
+            yield OperatorNotice(
                 "bounded_predictions",
                 f"{bounded} predictions were more than a label range beyond samples.label_range and were kept there: the model "
                 "diverged, the labels are not in that range, or somebody else writes into the model topic",

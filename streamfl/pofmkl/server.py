@@ -19,7 +19,7 @@ from streamfl.pofmkl.shard_model import Federation
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.staleness import YOUNG_LABELS
 from streamfl.pofmkl.update_problems import UpdateProblems
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["PofmklServer", "ShardSnapshot"]
 
@@ -130,7 +130,7 @@ class PofmklServer:
     def trouble(self) -> str | None:
         return None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._problems.notices.collect()
 
     def forget(self, name: str) -> bool:

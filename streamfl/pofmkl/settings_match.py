@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 from streamfl.state_settings import Difference
 
 __all__ = ["ServerSettingsCheck"]
@@ -55,17 +55,17 @@ class ServerSettingsCheck:
         keys = _listed(self._differences)
         return f"the server's model is made with other settings, so nothing is learnt together: {keys}. Give both the same"
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """The trouble, and the other settings that differ, each time that they change."""
         if self.trouble != self._said:
             self._said = self.trouble
             if self._said is not None:
-                yield Notice("configuration", self._said, of_records=True)
+                yield OperatorNotice("configuration", self._said, of_records=True)
         if self._other_pace != self._said_pace:
             self._said_pace = self._other_pace
             if self._said_pace:
                 text = f"the server has other settings, which both need alike: {_listed(self._said_pace)}. Give both the same"
-                yield Notice("other_settings", text, of_records=True)
+                yield OperatorNotice("other_settings", text, of_records=True)
 
 
 def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Difference]:

@@ -12,7 +12,7 @@ import msgspec
 from streamfl.records.csv_layout import guess_layout
 from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError
 
 __all__ = ["InferredFormat", "infer_format"]
 
@@ -115,7 +115,7 @@ def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> I
     for place, value in enumerate(values):
         try:
             content = _awaited(decode, value, deadline)
-        except PassedOver as why:
+        except IgnoredRecord as why:
             content = None
             passed += 1
             if why.reason == "header":

@@ -11,7 +11,7 @@ from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
 from streamfl.rekeying.reader import Rekeyed
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["Rekeying"]
 
@@ -124,7 +124,7 @@ class Rekeying:
             for partition, key, value in self._assembly.changed_state():
                 yield StateChange("state", partition, key, value)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamfl.message_fragments import Fragment
-from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
+from streamfl.role import (
+    Channels,
+    ConfigurationError,
+    IgnoredRecord,
+    Input,
+    NotYetReadable,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+)
 from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.tasks import Tasks
@@ -69,14 +79,14 @@ class Inputs:
         """What is waited for, to read a record; None: nothing."""
         return self._awaited if self._held else None
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[OperatorNotice]:
         """What the operator's log should say of it."""
-        notices = [Notice("not_yet_readable", self._awaited)] if self._held else []
+        notices = [OperatorNotice("not_yet_readable", self._awaited)] if self._held else []
         if self._moved is not None:
             (record, home), self._moved = self._moved, None
             place = f"{record.topic}-{record.partition}-{record.offset}"
             text = f"{place} is of a client whose state moved when partitions were added: it was sent on to partition {home}"
-            notices.append(Notice("moved", text))
+            notices.append(OperatorNotice("moved", text))
         return notices
 
     def dropped(self, partition: int) -> None:
@@ -119,7 +129,7 @@ class Inputs:
                     self._check_place(record, source.keyed_by(message))
                 self._send_on(source, message, record, pending)
                 batch.append(Received(channel, message, record))
-            except PassedOver as passed:
+            except IgnoredRecord as passed:
                 pending.passed_over[passed.reason] += 1
             except PeerError as error:
                 self.reject(record, error, pending)
@@ -154,14 +164,14 @@ class Inputs:
                 pending.moved.append(one)
 
     def _send_on(self, source: Input, message: Any, record: Record, pending: PendingStep) -> None:
-        """PassedOver for a message whose client's state is in another partition: the record goes there."""
+        """IgnoredRecord for a message whose client's state is in another partition: the record goes there."""
         if source.client is None or isinstance(message, Fragment):
             return
         home = self._tasks.dealing.home(source.client(message))
         if home is not None and home != record.partition:
             self._moved = record, home
             pending.send_on(record, home)
-            raise PassedOver("moved")
+            raise IgnoredRecord("moved")
 
     def _check_place(self, record: Record, name: str) -> None:
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])

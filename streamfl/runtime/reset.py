@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Received
+from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Received
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.repair import Repair
@@ -130,7 +130,7 @@ class Reset(Repair):
                 return
             try:
                 yield Received(channel, source.decode(record), record)
-            except (PeerError, PassedOver):
+            except (PeerError, IgnoredRecord):
                 # It became a dead letter, or was counted, when it was read first.
                 continue
             except NotYetReadable as error:

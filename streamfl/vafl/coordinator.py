@@ -27,7 +27,7 @@ from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.vafl.alignment import NOTHING, Alignment
 from streamfl.vafl.coordinator_figures import CoordinatorFigures
 from streamfl.vafl.coordinator_partition import CoordinatorPartition, CoordinatorSnapshot
@@ -145,7 +145,7 @@ class VaflCoordinator:
     def trouble(self) -> str | None:
         return self._watch.trouble
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return [*self._notices.collect(), *self._watch.notices()]
 
     def forget(self, name: str) -> bool:

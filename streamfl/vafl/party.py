@@ -18,7 +18,7 @@ from streamfl.notices import Notices
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.samples import Sample
 from streamfl.reply_deadline import ReplyDeadline
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.vafl.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.messages import (
     ANOTHER,
@@ -168,7 +168,7 @@ class VaflParty:
     def trouble(self) -> str | None:
         return NO_GRADIENT.format(self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.received_numbers import is_to_come
-from streamfl.role import Notice, PeerError
+from streamfl.role import OperatorNotice, PeerError
 from streamfl.vafl.catch_up import CatchUp
 from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
 from streamfl.vafl.networks import Differentiable
@@ -185,7 +185,7 @@ class PartyPartition:
             self._scale_changed = False
             yield from changed_chunks(self._scale.arrays)
 
-    def restore(self, key: bytes, value: bytes) -> Notice | None:
+    def restore(self, key: bytes, value: bytes) -> OperatorNotice | None:
         """Take back one part. Returns what the operator is to know of it, if anything.
 
         Raises PeerError or ValueError for what this party cannot have remembered, or must not go on from.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from streamfl.records.place_watch import PlaceWatch
 from streamfl.reply_deadline import ReplyDeadline
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 __all__ = ["PartyWatch"]
 
@@ -41,7 +41,7 @@ class PartyWatch:
         silent = [name for name, deadline in zip(self._parties, self._reply_deadlines, strict=True) if deadline.overdue]
         return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else self._places.disorder
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What the operator's log should say."""
         return self._places.notices()
 

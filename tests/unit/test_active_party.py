@@ -14,7 +14,7 @@ from streamfl.role import (
     Channels,
     Input,
     Measurement,
-    Notice,
+    OperatorNotice,
     PeerError,
     Received,
     Receiver,
@@ -91,7 +91,7 @@ class ActiveParty:
         waiting = sum(map(len, self.known.values()))
         return {"entities": waiting} if waiting else {}
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

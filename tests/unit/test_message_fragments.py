@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, PART, BlockReader, checksum, decode_block, speaker_of_block
+from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, PART, BlockReader, checksum, claimed_sender_of_block, decode_block
 from msgspec.structs import replace
 
 from streamfl.message_fragments import FRAGMENT_BYTES, Fragment, Limits, LongMessages, decoded_in_fragments, split
@@ -29,7 +29,7 @@ def parts(block: bytes = BLOCK, sequence: int = 1, sender: str = "pump", fragmen
 
 
 def opened(limits: Limits = LIMITS, partitions: Sequence[int] = (0, 1)) -> LongMessages:
-    owner = LongMessages({"blocks": decode_block}, speaker_of_block, "state", b"long/", limits)
+    owner = LongMessages({"blocks": decode_block}, claimed_sender_of_block, "state", b"long/", limits)
     for partition in partitions:
         owner.open(partition)
     return owner

@@ -46,7 +46,7 @@ class DPFrankWolfeScenario:
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
     strangers: by topic, records that somebody else has written. fragment_bytes: of a message that go into one record; 0: the usual.
     permanent_fault: the fault that stays, if any. absent: the party that may say no more, or the server.
-    folder: where secrets and ledgers are, by the run. said: what roles said, whether it was committed or not.
+    folder: where secrets and ledgers are, by the run. observed: what roles said, whether it was committed or not.
     """
 
     seed: int

@@ -41,7 +41,7 @@ class FdsklScenario:
     synchronous: every
     party sees everything, once, and is waited for: then each iteration is known. permanent_fault: if any. absent: the
     party that may say no more.
-    said: what roles said and used, whether it was committed or not.
+    observed: what roles said and used, whether it was committed or not.
     """
 
     seed: int

@@ -57,7 +57,7 @@ class QuasiNewtonScenario:
     strangers: by topic, records that somebody else has written.
     fragment_bytes: of a message that go into one record; 0: the usual. permanent_fault: the fault that stays, if any.
     absent: the member that may say no more.
-    said: what roles said, whether it was committed or not.
+    observed: what roles said, whether it was committed or not.
     """
 
     seed: int

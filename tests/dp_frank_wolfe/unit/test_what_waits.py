@@ -11,10 +11,10 @@ from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
 from streamfl.dp_frank_wolfe.lab.dashboard import DASHBOARDS
 from streamfl.dp_frank_wolfe.messages import Entities
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 
-def notices(server: Server) -> list[Notice]:
+def notices(server: Server) -> list[OperatorNotice]:
     return [one for one in server.role.notices() if one.reason == "names"]
 
 
