@@ -69,7 +69,7 @@ def test_turns_are_remembered() -> None:
     queue.ask()
     queue.take_request(0, 1)
     ((key, value),) = parts.changed_state()
-    assert (key, value is not None) == (b"queue", True)
+    assert (key, value is not None) == (b"turns", True)
     again = IterationQueue(ChangedParts(), (2, 0), own=0)
     again.restore(value or b"")
     assert again.has_come
@@ -153,4 +153,4 @@ def test_a_party_alone_takes_no_turns_back() -> None:
     role = make_worker(settings_of("p0", 2))
     role.open(0)
     with pytest.raises(PeerError, match="not of this party"):
-        role.restore(StateChange("state", 0, b"queue", b"\x90"))
+        role.restore(StateChange("state", 0, b"turns", b"\x90"))
