@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.accuracy_plan import (
     ABLATIONS,
+    BASELINES,
     CELLS,
     CHALLENGERS,
     EXPERIMENT_SAMPLES,
@@ -19,7 +20,6 @@ from benchmarks.accuracy_plan import (
     FEDERATED,
     LATE,
     LATE_BY,
-    RELATIVES,
     SEEDS,
     SETS,
     WHOLE,
@@ -180,7 +180,7 @@ def experiment(figures: Figures, varied: Experiment) -> str:
 def tables(cache: Cache) -> dict[str, str]:
     """Every table of the document by the name of its place."""
     figures = Figures(cache)
-    everything = (*FEDERATED, *RELATIVES, *CHALLENGERS)
+    everything = (*FEDERATED, *BASELINES, *CHALLENGERS)
     found = {}
     for cell in CELLS:
         methods = [method for method in everything if cell in cells_of(method)]
@@ -226,7 +226,7 @@ def picture(cache: Cache, path: Path) -> None:
 
     figures = Figures(cache)
     figure, axes = pyplot.subplots(len(CELLS) + 1, len(SETS), figsize=(19, 12), layout="constrained")
-    colours = dict(zip((*DRAWN, *RELATIVES), pyplot.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
+    colours = dict(zip((*DRAWN, *BASELINES), pyplot.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
     for column, data in enumerate(SETS):
         for row, cell in enumerate(CELLS):
             panel = axes[row, column]
@@ -237,7 +237,7 @@ def picture(cache: Cache, path: Path) -> None:
                     panel.plot(samples, errors, color=colours[method], linewidth=width, label=method, zorder=2 + width)
             panel.set(title=f"{TITLES.get(data, data)}, K = {cell[0]}", xlabel="samples a client")
         panel = axes[-1, column]
-        for method in (*DRAWN, *RELATIVES):
+        for method in (*DRAWN, *BASELINES):
             found = figures.of(method, data, CELLS[0])
             if found is None or found.mse is None or found.bytes is None:
                 continue

@@ -9,6 +9,7 @@ from streamfl.learning.challengers import challenger_names
 
 __all__ = [
     "ABLATIONS",
+    "BASELINES",
     "CELLS",
     "CHALLENGERS",
     "EXPERIMENTS",
@@ -17,7 +18,6 @@ __all__ = [
     "LATE",
     "LATE_BY",
     "METHODS",
-    "RELATIVES",
     "SEEDS",
     "SETS",
     "WHOLE",
@@ -42,7 +42,7 @@ _DEFAULT = (
     *_KERNELS,
 )
 _PAPER = (
-    *(f"streamfl/pofmkl/{name}.py" for name in ("client", "relatives")),
+    *(f"streamfl/pofmkl/{name}.py" for name in ("client", "baselines")),
     *(f"streamfl/kernels/{name}.py" for name in ("dictionary", "log_weights", "losses", "random_features")),
     "streamfl/seeding.py",
 )
@@ -66,7 +66,7 @@ FEDERATED = {
     "default without a server": default("local"),
     "paper, M = 1": paper(),
 }
-RELATIVES = {
+BASELINES = {
     name: Method(name, _PAPER, {"learning": _PAPER_LEARNING})
     for name in ("ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean", "per-fed-avg")
 }
@@ -147,7 +147,7 @@ EXPERIMENTS = (
 )
 EXPERIMENT_SAMPLES = 300
 
-METHODS: dict[str, Method] = {**FEDERATED, **RELATIVES, **CHALLENGERS, **ABLATIONS, **_VARIED}
+METHODS: dict[str, Method] = {**FEDERATED, **BASELINES, **CHALLENGERS, **ABLATIONS, **_VARIED}
 
 
 def seeds_of(method: str, data: str) -> tuple[int, ...]:
@@ -157,13 +157,13 @@ def seeds_of(method: str, data: str) -> tuple[int, ...]:
 
 def cells_of(method: str) -> tuple[tuple[int, int], ...]:
     """K and T of the cells that the method is measured on; relatives, which the paper beats or meets, on the first only."""
-    return CELLS[:1] if method in RELATIVES else CELLS
+    return CELLS[:1] if method in BASELINES else CELLS
 
 
 def plan() -> Iterator[Run]:
     """Every run of every table, those first that the most important tables need; some come more than once."""
     for seed in SEEDS:
-        for method in (*CHALLENGERS, *FEDERATED, *RELATIVES):
+        for method in (*CHALLENGERS, *FEDERATED, *BASELINES):
             for clients, samples in cells_of(method):
                 for data in SETS:
                     if seed in seeds_of(method, data):

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record
@@ -78,7 +78,7 @@ def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: boo
             regularisation=REGULARISATION,
             loss=SQUARE,
         ),
-        pace=Pace(lockstep=lockstep, samples_per_version=1 if lockstep else None),
+        staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=1 if lockstep else None),
         uplink=Uplink(kernels_per_upload=1),
         seed=0,
         clients=clients,

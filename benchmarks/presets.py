@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.client_core import BATCH, DIMENSION, samples
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds, size
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.roles import learner
 from streamfl.wire import encoded_size
 
@@ -45,7 +45,7 @@ def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: boo
     settings = client_settings(clients, DIMENSION, preset=preset)
     client = PofmklClient(
         learner=learner(settings, DIMENSION),
-        pace=Pace(lockstep=lockstep, samples_per_version=1 if lockstep else None),
+        staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=1 if lockstep else None),
         uplink=Uplink(kernels_per_upload=kernels_per_upload),
         seed=0,
         clients=clients,

@@ -22,7 +22,7 @@ import msgspec
 
 from streamfl.records.formats import Format, format_named, is_textual
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.role import ConfigurationError, DataError, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 
@@ -189,7 +189,7 @@ def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
     if record.value is not None:
         try:
             value = decode(record.value)
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
             value = record.value
     return Message(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
 

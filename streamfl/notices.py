@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 __all__ = ["Notices"]
 
@@ -22,7 +22,7 @@ class Notices:
     """
 
     def __init__(self) -> None:
-        self._first: dict[str, Notice] = {}
+        self._first: dict[str, OperatorNotice] = {}
 
     def __contains__(self, reason: str) -> bool:
         """Whether a notice of this reason is kept: then its text need not be made again."""
@@ -30,13 +30,13 @@ class Notices:
 
     def say(self, reason: str, text: str) -> None:
         """Keep a notice, unless there is one of the same reason."""
-        self.add(Notice(reason, text))
+        self.add(OperatorNotice(reason, text))
 
-    def add(self, notice: Notice) -> None:
+    def add(self, notice: OperatorNotice) -> None:
         """The same with a notice that is made already."""
         self._first.setdefault(notice.reason, notice)
 
-    def collect(self) -> Iterable[Notice]:
+    def collect(self) -> Iterable[OperatorNotice]:
         """Hand out what was kept, and begin anew."""
         notices, self._first = self._first, {}
         return notices.values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.restored import Amount, Time
+from streamfl.changelog_checks import Amount, Time
 
 __all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm"]
 

@@ -13,7 +13,7 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
 7. what was accepted can be written: whatever it is remembered as, and whatever is sent of it, fits into a record and is taken back;
-8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.moments`).
+8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.clock_guard`).
 
 A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
 ``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is
@@ -42,11 +42,11 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "Headers",
+    "IgnoredRecord",
     "Input",
     "Measurement",
     "NotYetReadable",
-    "Notice",
-    "PassedOver",
+    "OperatorNotice",
     "PeerError",
     "Received",
     "Receiver",
@@ -81,7 +81,7 @@ class PeerError(Exception):
         self.text = text
 
 
-class PassedOver(Exception):
+class IgnoredRecord(Exception):
     """A record that is no message and nobody's mistake. It is counted, and it is no dead letter.
 
     reason: one of ``REASONS``; it labels a metric.
@@ -183,7 +183,7 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-class Notice(msgspec.Struct, frozen=True):
+class OperatorNotice(msgspec.Struct, frozen=True):
     """Something for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
 
     reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
@@ -204,10 +204,10 @@ Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
 
 @dataclass(frozen=True)
 class Sender:
-    """Whose messages an input has: workers of the role ``kind``. speaker: the client or party that a message speaks for, if any."""
+    """Whose messages an input has: workers of the role ``kind``. claimed_sender: whom a message speaks for, if any."""
 
     kind: str
-    speaker: Callable[[Any], str | None]
+    claimed_sender: Callable[[Any], str | None]
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Receiver:
 class Input:
     """A topic that a role reads and how its records become messages.
 
-    ``decode`` raises PeerError, PassedOver or NotYetReadable.
+    ``decode`` raises PeerError, IgnoredRecord or NotYetReadable.
 
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
@@ -339,7 +339,7 @@ class Role(Protocol):
     def changed_state(self) -> Iterable[StateChange]:
         """What has to be remembered since the last call, in the order in which it has to be written."""
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What the operator's log should say of what was received since the last call."""
 
     def forget(self, name: str) -> bool:

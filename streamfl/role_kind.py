@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from streamfl.made_with import MadeWith
 from streamfl.role import Channels, Role, TopicSpec
+from streamfl.state_settings import StateSettings
 
 if TYPE_CHECKING:
     from streamfl.settings import RoleSettings
@@ -26,8 +26,8 @@ class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
     settings: the class of its configuration file. build: the role, with no partition open. channels: the topics behind its names.
-    topics: the topics that it needs. made_with: the settings that are remembered beside its state. partitioned_like: for a topic
-    that needs as many partitions as another, the other's name. begins_anew: whether its state may be forgotten while its peers keep
+    topics: the topics that it needs. state_settings: those that are remembered beside its state. partitioned_like: for a topic that
+    needs as many partitions as another, the other's name. begins_anew: whether its state may be forgotten while its peers keep
     theirs, for `streamfl reset`: nothing was promised that depends on it. It may depend on the settings.
     """
 
@@ -36,7 +36,7 @@ class RoleKind(Generic[Settings]):
     build: Callable[[Settings], Role]
     channels: Callable[[Settings], Channels]
     topics: Callable[[Settings], Sequence[TopicSpec]]
-    made_with: Callable[[Settings], MadeWith]
+    state_settings: Callable[[Settings], StateSettings]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number
     begins_anew: bool | Callable[[Settings], bool] = False
 

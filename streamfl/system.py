@@ -39,18 +39,18 @@ class System:
     kinds: the names of its roles, as ``[role] kind`` says them.
     roles: a dictionary from each of these names to its :class:`streamfl.role_kind.RoleKind`.
     rank: systems are listed by it; the first that has a demo is shown where none is named.
-    simulate: a :class:`streamfl.simulation.laboratory.Simulation`, for ``streamfl simulate``.
-    demo: a :class:`streamfl.simulation.laboratory.Demo`, for ``streamfl demo``.
-    sources: by role kind, a :class:`streamfl.simulation.laboratory.Source`: a table's rows as that role's records.
+    simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
+    demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
+    sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's records.
     faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold of them.
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
     alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
-    readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
-    inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
-    standings: by role kind, a :class:`streamfl.simulation.laboratory.Standings`: how it stands with its peers.
+    readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.system_tools.Readers`.
+    inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state.
+    standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
     exports: by name, what ``streamfl.NAME`` is.
     refusals: reasons why its roles alone refuse records, and what each means; :mod:`streamfl.refusals` has those of all systems.
     extras: by name, extras that parts of it need, and what for.

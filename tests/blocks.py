@@ -5,14 +5,26 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.parts import Limits, LongMessages, decoded_in_parts
-from streamfl.role import Channels, Input, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange, TopicSpec
+from streamfl.message_fragments import Limits, LongMessages, decoded_in_fragments
+from streamfl.role import (
+    Channels,
+    Input,
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    TopicSpec,
+)
 
-__all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "decode_block", "speaker_of_block"]
+__all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "claimed_sender_of_block", "decode_block"]
 
 # Bytes of content in a part: small, so that short traffic has many parts.
 PART = 8
-LIMITS = Limits(message_bytes=100, messages=3, senders=4, seconds=60.0, part_bytes=PART)
+LIMITS = Limits(message_bytes=100, messages=3, senders=4, seconds=60.0, fragment_bytes=PART)
 
 BLOCK_TOPICS = [
     TopicSpec("blocks", 2, compacted=False),
@@ -29,7 +41,7 @@ def decode_block(record: Record) -> bytes:
     return record.value
 
 
-def speaker_of_block(block: bytes) -> str | None:
+def claimed_sender_of_block(block: bytes) -> str | None:
     """A block that begins with @ says in whose name it speaks."""
     return block[1:].split(b" ")[0].decode(errors="replace") if block.startswith(b"@") else None
 
@@ -39,7 +51,7 @@ def checksum(block: bytes) -> bytes:
 
 
 BLOCK_CHANNELS = Channels(
-    inputs={"blocks": Input("blocks", decoded_in_parts(decode_block))},
+    inputs={"blocks": Input("blocks", decoded_in_fragments(decode_block))},
     outputs={"checksums": "checksums"},
     changelogs={"state": "state"},
 )
@@ -53,7 +65,7 @@ class BlockReader:
     trouble: str | None = None
 
     def __init__(self, limits: Limits = LIMITS) -> None:
-        self.long = LongMessages({"blocks": decode_block}, speaker_of_block, "state", b"long/", limits)
+        self.long = LongMessages({"blocks": decode_block}, claimed_sender_of_block, "state", b"long/", limits)
         self.counts: dict[int, int] = {}
         self._changed: set[int] = set()
 
@@ -65,7 +77,7 @@ class BlockReader:
     def waiting(self) -> Mapping[str, int]:
         return self.long.waiting
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

@@ -8,7 +8,7 @@ from streamfl.role import (
     Channels,
     Input,
     Measurement,
-    Notice,
+    OperatorNotice,
     PeerError,
     Received,
     Record,
@@ -76,7 +76,7 @@ class CountingRole:
     def trouble(self) -> str | None:
         return None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

@@ -11,8 +11,20 @@ from typing import Any
 import msgspec
 from blocks import PART
 
-from streamfl.parts import split
-from streamfl.role import Channels, Input, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange, Work
+from streamfl.message_fragments import split
+from streamfl.role import (
+    Channels,
+    Input,
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    Work,
+)
 from streamfl.wire import LONGEST_NAME
 
 __all__ = ["MAKER_CHANNELS", "BlockMaker", "decode_order", "make_block", "make_piece", "order"]
@@ -94,7 +106,7 @@ class BlockMaker:
         self.under_way: dict[tuple[int, bytes, int], list[bytes]] = {}
         self._changed: dict[tuple[int, bytes], None] = {}
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

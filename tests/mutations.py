@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import StateChange
 from streamfl.simulation.faults import Verdict
 
@@ -33,13 +33,13 @@ def without(*prefixes: bytes) -> Mutation:
     """A member's role takes back everything but what these keys begin."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = Member.restore
+        real = PartitionedRole.restore
 
-        def restore(self: Member[Any], change: StateChange) -> None:
+        def restore(self: PartitionedRole[Any], change: StateChange) -> None:
             if not change.key.startswith(prefixes):
                 real(self, change)
 
-        patch.setattr(Member, "restore", restore)
+        patch.setattr(PartitionedRole, "restore", restore)
 
     return mutate
 

@@ -15,9 +15,9 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.bignum import from_bytes, gcd
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import encode_ciphertexts
+from streamfl.quasi_newton.end_to_end import OVERHEAD, EncryptedLink
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.keys import PrivateKey, PublicKey
-from streamfl.quasi_newton.link import OVERHEAD, Link
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain
@@ -169,7 +169,7 @@ def the_brokers_records(folder: Path) -> Iterator[Attack]:
     of_host, of_guest, labels = numbers()
     total = (of_host + of_guest - 2 * labels * 2**NUMBERS.labels.fraction_bits).tolist()
     payload = encode_ciphertexts(private.public, Encryptor(private.public, GUEST_SECRET).encrypt(total, AT_GUEST))
-    sealed = Link(LINK_SECRET, "credit").seal(payload, TOPIC, b"round 0")
+    sealed = EncryptedLink(LINK_SECRET, "credit").seal(payload, TOPIC, b"round 0")
     plain = _auc_of_residuals(private, payload, labels)
     protected = _auc_of_residuals(private, sealed[OVERHEAD:], labels)
     name, by = "residuals decrypted at the broker", "coordinator that runs the broker"

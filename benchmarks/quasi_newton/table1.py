@@ -26,13 +26,13 @@ from streamfl.quasi_newton import taylor
 from streamfl.quasi_newton.batches import check_batch, far_rows, secret_start
 from streamfl.quasi_newton.config import CurvatureLearningSection
 from streamfl.quasi_newton.descent import Learning
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, partition, train
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 
 ROOT = Path(__file__).parents[2]
 Floats = NDArray[np.float64]
@@ -75,7 +75,7 @@ class Split:
         train_parts, test_parts = [], []
         for number, (rows, later) in enumerate(zip(self._parts(self.raw), self._parts(self.test), strict=True)):
             if number == 0 and guest == EVIDENCE:
-                fitted = fit_evidence(rows, self.labels)
+                fitted = fit_weight_of_evidence(rows, self.labels)
             else:
                 # A column of 0 and 1 needs enough members in each batch.
                 fitted = fit_preprocessing(host if number else guest, rows, least=max(100, 20 * len(rows) // batch))

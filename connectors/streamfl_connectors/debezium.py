@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from streamfl.records.formats import FormatKeys
-from streamfl.role import PassedOver, PeerError
+from streamfl.role import IgnoredRecord, PeerError
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
 from streamfl_connectors.registry import Registry
 
@@ -57,7 +57,7 @@ class Debezium:
         return made
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, PassedOver, PeerError or NotYetReadable."""
+        """A function from bytes to ``type``; it raises ValueError, IgnoredRecord, PeerError or NotYetReadable."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type)
@@ -71,18 +71,18 @@ class Debezium:
         if isinstance(content, dict) and isinstance(content.get("payload"), dict) and "schema" in content:
             content = content["payload"]
         elif isinstance(content, dict) and content.keys() == {"schema", "payload"} and content["payload"] is None:
-            raise PassedOver("tombstone")
+            raise IgnoredRecord("tombstone")
         if not isinstance(content, dict):
             raise ValueError(f"a change event is expected, not {type(content).__name__}")
         op = content.get("op")
         if isinstance(op, str) and ("after" in content or op in NO_ROW or op == "d"):
             return _row(op, content)
         if content.get("__deleted") in ("true", True) or content.get("__op") == "d":
-            raise PassedOver("deletion")
+            raise IgnoredRecord("deletion")
         if "__deleted" in content or "__op" in content:
             return content
         if content.keys() == {"ts_ms"}:
-            raise PassedOver("no_row")
+            raise IgnoredRecord("no_row")
         raise ValueError("no change event of Debezium: the fields op and after are expected")
 
     def _content(self, value: bytes) -> Any:
@@ -104,9 +104,9 @@ class Debezium:
 def _row(op: str, event: Mapping[str, Any]) -> dict[str, Any]:
     after = event.get("after")
     if op == "d":
-        raise PassedOver("deletion")
+        raise IgnoredRecord("deletion")
     if op in NO_ROW:
-        raise PassedOver("no_row")
+        raise IgnoredRecord("no_row")
     if op not in ROW or not isinstance(after, dict):
         raise ValueError(f"a change event with op = {op!r} and after = {type(after).__name__}: c, r or u and a row are expected")
     source = event.get("source")

@@ -15,7 +15,7 @@ import msgspec
 
 from streamfl.records.csv_layout import Decimal, split_line, with_point
 from streamfl.records.formats import FormatKeys
-from streamfl.role import ConfigurationError, PassedOver
+from streamfl.role import ConfigurationError, IgnoredRecord
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, told_of_frame
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Csv:
         return cls(section.columns, section.delimiter or ",", section.decimal or ".")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, or PassedOver of the line of names."""
+        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord at the line of names."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type, strict=False)
@@ -172,7 +172,7 @@ class Csv:
         text = value.decode("utf-8-sig").rstrip("\r\n")
         line = split_line(text, self._delimiter)
         if line[0].strip() in (self._columns[0], self._header[0]) and self._is_header([text.strip() for text in line]):
-            raise PassedOver("header")
+            raise IgnoredRecord("header")
         if len(line) != len(self._columns):
             raise ValueError(self._why_not(text, len(line)))
         if self._decimal == ",":

@@ -19,9 +19,9 @@ from streamfl.records.samples import Sample, SamplesSection
 from streamfl.role import (
     Channels,
     ConfigurationError,
+    IgnoredRecord,
     Input,
     NotYetReadable,
-    PassedOver,
     PeerError,
     Received,
     Record,
@@ -68,7 +68,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             looked += 1
             try:
                 batch.append(Received(channel, source.decode(record), record))
-            except PassedOver:
+            except IgnoredRecord:
                 continue
             except NotYetReadable as error:
                 awaited.append(str(error))
@@ -111,7 +111,7 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Reco
     for record in records:
         try:
             source.strict(record)
-        except PassedOver:
+        except IgnoredRecord:
             return []
         except PeerError as error:
             errors.append((record, error))

@@ -10,13 +10,13 @@ import msgspec
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.records.formats import format_of, is_textual
-from streamfl.records.guessed import field_values, guess_fields
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label
 from streamfl.records.narrow import Reading, narrow_shape
 from streamfl.records.samples import Sample
+from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
-from streamfl.role import Channels, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]
@@ -48,7 +48,7 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
             readings.append(Reading(repr(record.key) if found is None else str(found), record.timestamp, content))
     besides = [one for one in (name, getattr(section, "sample_id", None)) if one is not None]
     read = [dict(reading.content) for reading in readings]
-    guesses = guess_fields(read, besides, is_textual(format_of(section)), section.columns)
+    guesses = infer_fields(read, besides, is_textual(format_of(section)), section.columns)
     narrow = narrow_shape(readings, guesses, section.columns)
     if narrow is not None:
         yield Finding(
@@ -146,7 +146,7 @@ def _named(channels: Channels, channel: str, records: Sequence[Record]) -> Named
     for record in records:
         try:
             message = channels.inputs[channel].decode(record)
-        except (PeerError, PassedOver, NotYetReadable):
+        except (PeerError, IgnoredRecord, NotYetReadable):
             continue
         if isinstance(message, Sample):
             found.append((record, message.client, message.id))
@@ -166,7 +166,7 @@ def _contents(section: KeySection, records: Sequence[Record]) -> list[dict[str, 
     for record in records:
         try:
             content = decode(record.value or b"")
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver, NotYetReadable):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
             content = None
         found.append(content if isinstance(content, dict) else None)
     return found

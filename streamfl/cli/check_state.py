@@ -118,14 +118,14 @@ def _judged(
     if not begun:
         return Finding(check, True, f"none yet{limit}")
     settings = configured.settings
-    made_with = configured.kind.made_with(settings)
+    state_settings = configured.kind.state_settings(settings)
     inputs = bus.describe([source.topic for source in channels.inputs.values()])
     partitions = max((state.partitions for state in inputs.values()), default=0)
     # By its text: a value may be a table, and has no hash then.
     taken_over: dict[str, None] = {}
     for partition in sorted(begun & records.keys()):
         try:
-            wrong, others = differences(made_with, records[partition])
+            wrong, others = differences(state_settings, records[partition])
         except ConfigurationError as error:
             remedy = "run the release that wrote it, restore the topic from a copy, or begin anew"
             return Finding(check, False, str(error), remedy)

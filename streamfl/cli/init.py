@@ -13,17 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from streamfl.cli.init_draft import Draft, section_class
+from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_read import Seen, lines_of, look, records_of, topic_section
 from streamfl.cli.init_samples import Asked, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted
 from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.progress import progress
-from streamfl.records.guessed import Guess
+from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError
+from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import find_kind
@@ -105,7 +105,7 @@ def init(
     if url is None and reached.bus.url == NOWHERE and from_file is None:
         raise ConfigurationError("--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db")
 
-    draft = Draft()
+    draft = ConfigDraft()
     draft.put("federation", "name", federation, "the first part of the names of its topics")
     _put_parties(draft, kind, parties, party)
     found = reached.bus.url
@@ -116,7 +116,7 @@ def init(
     if registry is not None:
         draft.put("registry", "url", registry)
 
-    guesses: list[Guess] = []
+    guesses: list[InferredField] = []
     samples: Seen | None = None
     labels = None if labels_topic is None else LabelsTopic(labels_topic, look_at.topic(labels_topic), sample_id)
     asked = Asked(draft, kind, client, label, no_label, sample_id, assemble, own)
@@ -173,7 +173,7 @@ def _reached(kind: RoleKind[Any], federation: str, url: str | None, registry: st
     return load_settings(None, RecordSettings, overrides)
 
 
-def _put_parties(draft: Draft, kind: RoleKind[Any], parties: str | None, party: str | None) -> None:
+def _put_parties(draft: ConfigDraft, kind: RoleKind[Any], parties: str | None, party: str | None) -> None:
     vertical = "parties" in section_class(kind.settings, "federation").model_fields
     if not vertical and (parties is not None or party is not None):
         raise ConfigurationError(f"--parties and --party have no meaning for a {kind.name}: its members have the same columns")
@@ -195,7 +195,7 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
         return section, key, written.strip()
 
 
-def _settle(draft: Draft, alone: Draft, kind: RoleKind[Any], config: Path, seen: Seen | None) -> int | None:
+def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: Seen | None) -> int | None:
     """Leave out what the role does not read, and read the records with the settings: how many can be, or None.
 
     alone: the draft without what the user sets. ConfigurationError where what the user sets makes settings that cannot run.
@@ -219,13 +219,13 @@ def _settle(draft: Draft, alone: Draft, kind: RoleKind[Any], config: Path, seen:
             source.decode(record)
         except (PeerError, NotYetReadable):
             continue
-        except PassedOver:
+        except IgnoredRecord:
             pass
         count += 1
     return count
 
 
-def _validated(draft: Draft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
+def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
     """The settings, as `run` would read them, and what is wrong with them; sections that the role does not read are dropped."""
     # What the file says counts, for a key may stand in it twice.
     content = GivenSettings(draft.content(kind.settings))
@@ -243,7 +243,7 @@ def _validated(draft: Draft, kind: RoleKind[Any], config: Path) -> tuple[Any, li
     return settings, []
 
 
-def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -> None:
+def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: Seen | None) -> None:
     told = f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key is as it is."
     head = [told]
     if "samples" in draft.sections:
@@ -267,10 +267,10 @@ def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -
 
 def _tell(
     config: Path,
-    draft: Draft,
+    draft: ConfigDraft,
     kind: RoleKind[Any],
     seen: Seen | None,
-    guesses: Sequence[Guess],
+    guesses: Sequence[InferredField],
     readable: int | None,
     format: OutputFormat,
 ) -> None:
@@ -310,5 +310,5 @@ def _tell(
         say(f"for {others}: the same command with --role and another file")
 
 
-def _taken(guess: Guess) -> str:
+def _taken(guess: InferredField) -> str:
     return "" if guess.keys is None else str(guess.keys.get("as", "number"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.cli.init_draft import Draft
+from streamfl.cli.config_draft import ConfigDraft
 from streamfl.cli.init_read import Seen
 from streamfl.cli.init_sections import put_topic
 from streamfl.cli.preflight import counted
-from streamfl.records.guessed import Guess
 from streamfl.records.narrow import Narrow, Reading, narrow_shape
+from streamfl.records.schema_inference import InferredField
 from streamfl.role import ConfigurationError
 
 __all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
@@ -17,7 +17,7 @@ __all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
 MOST_SHOWN = 12
 
 
-def find_narrow(seen: Seen, owners: Sequence[str], guesses: Sequence[Guess]) -> Narrow | None:
+def find_narrow(seen: Seen, owners: Sequence[str], guesses: Sequence[InferredField]) -> Narrow | None:
     """How these records become samples, if each has one value of several."""
     pairs = zip(seen.readable(), owners, strict=True)
     readings = [Reading(owner, record.timestamp, content) for (record, content), owner in pairs]
@@ -36,7 +36,7 @@ def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
     )
 
 
-def put_narrow(draft: Draft, seen: Seen, narrow: Narrow, topic: str, sample_id: str | None) -> None:
+def put_narrow(draft: ConfigDraft, seen: Seen, narrow: Narrow, topic: str, sample_id: str | None) -> None:
     """The topic to be written, the user's own, and how the records of one become those of the other."""
     why = f"{narrow.told()}. `streamfl rekey` puts samples together and writes this topic"
     draft.put("samples", "topic", f"{topic}-samples", why)
@@ -51,10 +51,10 @@ def put_narrow(draft: Draft, seen: Seen, narrow: Narrow, topic: str, sample_id: 
     draft.put("samples.assemble", "value", narrow.value)
 
 
-def narrow_guesses(narrow: Narrow, label: str | None, guesses: Sequence[Guess]) -> list[Guess]:
+def narrow_guesses(narrow: Narrow, label: str | None, guesses: Sequence[InferredField]) -> list[InferredField]:
     """What a sample is made of: every name but the label's, and the time."""
     keys = {**({"as": "number"} if narrow.text else {}), "missing": "last"}
-    found = [Guess(name, keys, f"{narrow.value} where {narrow.name} is {name}") for name in narrow.names if name != label]
+    found = [InferredField(name, keys, f"{narrow.value} where {narrow.name} is {name}") for name in narrow.names if name != label]
     time = narrow.together.get("time")
     return [*found, *(guess for guess in guesses if guess.path == time)]
 

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
-from streamfl.records.guessed_format import GuessedFormat, guess_format
+from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]
@@ -41,7 +41,7 @@ class Seen:
 
     topic: str
     records: Sequence[Record]
-    format: GuessedFormat
+    format: InferredFormat
     partitions: int | None
     file: Path | None = None
     whole: bool = False
@@ -60,7 +60,7 @@ class Seen:
         for record in _lines(self.file):
             try:
                 content = decode(record.value or b"")
-            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver, NotYetReadable):
+            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord, NotYetReadable):
                 continue
             if isinstance(content, dict) and content:
                 yield content
@@ -144,10 +144,10 @@ def _lines(path: Path) -> Iterator[Record]:
 def look(
     records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float, file: Path | None, whole: bool
 ) -> Seen:
-    """What these records are. given: as :func:`streamfl.records.guessed_format.guess_format` has it."""
+    """What these records are. given: as :func:`streamfl.records.format_inference.infer_format` has it."""
     values: list[bytes] = [record.value for record in records if record.value is not None]
     try:
-        found = guess_format(values, given, deadline)
+        found = infer_format(values, given, deadline)
     except NotYetReadable as error:
         raise BusUnavailable(str(error)) from None
     if found.headers:

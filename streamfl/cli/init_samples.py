@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfl.cli import init_sections as sections
-from streamfl.cli.init_draft import Draft, section_class
+from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_narrow import check_label, find_narrow, narrow_guesses, put_narrow
 from streamfl.cli.init_read import Seen
 from streamfl.cli.init_survey import survey
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
-from streamfl.records.guessed import Guess, field_values
+from streamfl.records.schema_inference import InferredField, field_values
 from streamfl.records.shared_names import SHARE, same_ids, same_names
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.role_kind import RoleKind
@@ -35,7 +35,7 @@ class LabelsTopic:
 class Asked:
     """What the user said, and the draft that it goes into. own: section, key and value of each --set."""
 
-    draft: Draft
+    draft: ConfigDraft
     kind: RoleKind[Any]
     client: str | None
     label: str | None
@@ -53,7 +53,7 @@ class Asked:
         return section_class(self.kind.settings, section).model_fields
 
 
-def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None) -> list[Guess]:
+def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None) -> list[InferredField]:
     """Write ``[samples]``, and what of ``[federation]`` follows from them; what each field was taken for."""
     draft, client, label = asked.draft, asked.client, asked.label
     sections.check_fields(seen, (client, asked.sample_id))

@@ -9,15 +9,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from streamfl.cli.init_draft import Draft
+from streamfl.cli.config_draft import ConfigDraft
 from streamfl.cli.init_read import Seen
 from streamfl.cli.init_survey import Survey
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
-from streamfl.records.guessed import Guess, field_values, guess_fields
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
+from streamfl.records.schema_inference import InferredField, field_values, infer_fields
 from streamfl.records.shared_names import names_in
 from streamfl.role import ConfigurationError, DataError, PeerError
 
@@ -51,7 +51,7 @@ def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
             raise ConfigurationError(str(error)) from None
 
 
-def put_topic(draft: Draft, section: str, topic: str, seen: Seen) -> None:
+def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
     """The topic and how its records are written."""
     draft.put(section, "topic", topic)
     for key, value in seen.format.keys.items():
@@ -61,7 +61,7 @@ def put_topic(draft: Draft, section: str, topic: str, seen: Seen) -> None:
             draft.put(section, key, value, why)
 
 
-def put_names(draft: Draft, section: str, name: str, seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
+def put_names(draft: ConfigDraft, section: str, name: str, seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
     """Whose each record is: ``name`` is "client" or "entity", ``given`` the field that the user says; the names that were seen.
 
     said: other keys of the section, such as how a record's key is read. ConfigurationError if no field and no key has names.
@@ -91,7 +91,7 @@ def has_names(seen: Seen, field: str) -> bool:
     return bool(_strings(seen.format.read, field, seen.format.keys.get("columns")))
 
 
-def put_partitions(draft: Draft, section: str, name: str, topic: str, seen: Seen, given: str | None) -> bool:
+def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen: Seen, given: str | None) -> bool:
     """Where one name lies in several partitions: a topic that `streamfl rekey` writes. Whether it is so."""
     if given is None or (seen.partitions or 1) < 2:
         return False
@@ -112,7 +112,7 @@ def put_partitions(draft: Draft, section: str, name: str, topic: str, seen: Seen
     return True
 
 
-def put_inputs(draft: Draft, guesses: Sequence[Guess]) -> int:
+def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
     """The fields that samples are made of; how many numbers a sample then is. DataError if no field will do."""
     taken = [guess for guess in guesses if guess.keys is not None]
     if not taken:
@@ -129,10 +129,10 @@ def put_inputs(draft: Draft, guesses: Sequence[Guess]) -> int:
     return sum(len(InputSection(**{"field": guess.path, **(guess.keys or {})}).names) for guess in taken)
 
 
-def guesses_of(seen: Seen, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[Guess]:
+def guesses_of(seen: Seen, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[InferredField]:
     """What the fields of these records look like. owners: of each readable record, whose it is."""
     columns = seen.format.keys.get("columns")
-    return guess_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
+    return infer_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
 
 
 def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
@@ -153,7 +153,7 @@ def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[st
     return [next(iter(_strings([content], given, columns)), "") for content in seen.format.read]
 
 
-def put_clients(draft: Draft, seen: Seen, survey: Survey, names: Sequence[str]) -> None:
+def put_clients(draft: ConfigDraft, seen: Seen, survey: Survey, names: Sequence[str]) -> None:
     """How many clients there are: of a file all are counted, of a topic so many are left room for as are likely."""
     if seen.partitions is None or seen.whole:
         found, records = (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
@@ -168,7 +168,7 @@ def put_clients(draft: Draft, seen: Seen, survey: Survey, names: Sequence[str]) 
     draft.put("federation", "clients", max(1, room), told)
 
 
-def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, survey: Survey, label: str) -> None:
+def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: Seen, survey: Survey, label: str) -> None:
     """The field with the label, and its range where the section has one. ConfigurationError if it holds no numbers."""
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
@@ -186,7 +186,7 @@ def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, s
     draft.put(where, "label_range", [low, high], f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it")
 
 
-def without_label(draft: Draft) -> None:
+def without_label(draft: ConfigDraft) -> None:
     """Say that nothing is learnt."""
     note = 'No label is named: samples are predicted, and nothing is learnt. Else: label = "FIELD".'
     draft.notes.setdefault("samples", []).append(note)

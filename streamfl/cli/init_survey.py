@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.cli.init_read import Seen
-from streamfl.records.guessed import numbers_among
 from streamfl.records.paths import ABSENT, path_of
+from streamfl.records.schema_inference import numbers_among
 from streamfl.records.shared_names import names_in
 
 __all__ = ["Survey", "survey"]

@@ -20,7 +20,7 @@ from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
-from streamfl.simulation.laboratory import Report, Standing
+from streamfl.simulation.system_tools import Report, Standing
 from streamfl.system import find_system, load
 
 __all__ = ["how_it_stands", "inspect", "remembered", "taken_back"]
@@ -136,9 +136,9 @@ def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
     if missing := sorted(set(topics) - bus.describe(topics).keys()):
         raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
     subscription = Subscription(settings.group, inputs, guarantee=settings.bus.processing_guarantee)
-    made_with = configured.kind.made_with(settings)
+    state_settings = configured.kind.state_settings(settings)
     patience = settings.bus.connect_timeout_seconds
-    tasks = Tasks(role, channels, bus, subscription, made_with, patience, time.monotonic, time.sleep)
+    tasks = Tasks(role, channels, bus, subscription, state_settings, patience, time.monotonic, time.sleep)
     tasks.dealing.join()
     onlooker = _Onlooker(bus, settings.group)
     for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):

@@ -10,7 +10,7 @@ import msgspec
 
 from streamfl.cli.preflight import Configured
 from streamfl.records.formats import Format, format_of
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.system import find_system, load
 
@@ -66,7 +66,7 @@ def _decoding(format: Format) -> Callable[[Record], Any]:
     def says(record: Record) -> Any:
         try:
             return None if record.value is None else decode(record.value)
-        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
             return record.value
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None

@@ -14,8 +14,8 @@ from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.options import DataOption
+from streamfl.simulation.system_tools import Replayed, Rows
 from streamfl.system import find_system, installed_systems, load, load_parts
 
 __all__ = ["replay"]

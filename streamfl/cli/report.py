@@ -18,11 +18,11 @@ from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import say
-from streamfl.role import ConfigurationError, DataError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.simulation.html import html
-from streamfl.simulation.laboratory import SYSTEM_ARRAY, Report
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Table
+from streamfl.simulation.system_tools import SYSTEM_ARRAY, Report
 from streamfl.system import find_system, load, systems_with
 from streamfl.wire import record_size
 
@@ -185,7 +185,7 @@ class _Topics:
                 break
             try:
                 seen.append(Seen(record.timestamp, record.partition, record_size(record), says(record)))
-            except (PeerError, PassedOver):
+            except (PeerError, IgnoredRecord):
                 continue
             except NotYetReadable as error:
                 raise BusUnavailable(str(error)) from None

@@ -12,8 +12,8 @@ from streamfl.cli.contributed import own_options, with_options
 from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
-from streamfl.simulation.laboratory import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
+from streamfl.simulation.system_tools import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.system import find_system, load, parts_of_systems
 
 __all__ = ["simulate"]

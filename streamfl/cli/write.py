@@ -16,7 +16,7 @@ from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_j
 from streamfl.records.formats import Format, format_named
 from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.role import ConfigurationError, DataError, Input, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, DataError, IgnoredRecord, Input, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.wire import MAXIMUM_BYTES
 
@@ -105,7 +105,7 @@ class _Lines:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)
             raise DataError(f"line {self._number}: {error}. --as-they-are writes such lines, too") from None
-        except PassedOver:
+        except IgnoredRecord:
             return Outgoing(self._source.topic, key, value)
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None

@@ -18,7 +18,7 @@ SYSTEM = System(
     demo="streamfl.dp_frank_wolfe.lab.demo:demo",
     sources={"dp-frank-wolfe-party": "streamfl.simulation.sources:entity_samples_and_labels"},
     standings=dict.fromkeys(
-        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"), "streamfl.simulation.laboratory:what_learning_waits_for"
+        ("dp-frank-wolfe-party", "dp-frank-wolfe-server"), "streamfl.simulation.system_tools:what_learning_waits_for"
     ),
     dashboards="streamfl.dp_frank_wolfe.lab.dashboard:DASHBOARDS",
     alerts="streamfl.dp_frank_wolfe.lab.alerts:ALERTS",

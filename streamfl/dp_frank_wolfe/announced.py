@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
-from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from streamfl.dp_frank_wolfe.blocks import SamplingName
-from streamfl.records.carried import FollowedAcross
 from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.records.header_propagation import FollowedAcross
 from streamfl.settings import Section
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "PARTY", "SERVER", "DPFrankWolfeSettings"]

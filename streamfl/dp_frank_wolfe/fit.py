@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import CHUNK_BYTES, Chunks
+from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.budget import FitPlan
 from streamfl.dp_frank_wolfe.estimator import Calculation, Question
@@ -21,8 +21,8 @@ from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.weights import read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE
-from streamfl.restored import check_name
 from streamfl.role import PeerError
+from streamfl.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
 from streamfl.wire import Count, encode_array
 
 __all__ = ["Fit"]
@@ -73,7 +73,7 @@ class Fit:
         self._numbers = public.settings.sketch_numbers
         self._progress = _Progress()
         self._vertices: dict[str, _Vertices] = {}
-        self._weights = Chunks(parts, "weights", 64 * public.settings.learning.columns + 65_536)
+        self._weights = ValueFragments(parts, "weights", 64 * public.settings.learning.columns + 65_536)
         self._made: Iterate | None = None
         # By party and column; what was restored of its sums, by number of the piece, until the iterate is made.
         self._shown: dict[tuple[str, int], dict[int, bytes]] = {}
@@ -135,7 +135,7 @@ class Fit:
             self._shown[party, one.column] = {}
             released = encode_array(one.sums)
             for number in range(self._pieces):
-                piece = released[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+                piece = released[number * VALUE_FRAGMENT_BYTES : (number + 1) * VALUE_FRAGMENT_BYTES]
                 self._parts.remember(_shown_key(party, one.column, number), piece)
         self._progress.vertices += len(answers.answers)
         self._progress.columns += len(shown)
@@ -293,7 +293,7 @@ class Fit:
 
     @property
     def _pieces(self) -> int:
-        return -(-8 * self._numbers // CHUNK_BYTES)
+        return -(-8 * self._numbers // VALUE_FRAGMENT_BYTES)
 
 
 def _shown_key(party: str, column: int, number: int) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["FrozenWindow"]
 
@@ -23,7 +23,7 @@ class FrozenWindow:
     def __init__(self, parts: ChangedParts, rows: int, columns: int) -> None:
         self._rows = rows
         self._columns = columns
-        self._chunks = Chunks(parts, "window", self._size)
+        self._fragments = ValueFragments(parts, "window", self._size)
         self._window: Window | None = None
 
     @property
@@ -33,12 +33,12 @@ class FrozenWindow:
     def freeze(self, window: Window) -> None:
         """This one instead of what was."""
         self._window = window
-        self._chunks.write(window.columns.astype("<i2").tobytes() + window.labels.astype("<i8").tobytes())
+        self._fragments.write(window.columns.astype("<i2").tobytes() + window.labels.astype("<i8").tobytes())
 
     def clear(self) -> None:
         """The fit has ended."""
         self._window = None
-        self._chunks.clear()
+        self._fragments.clear()
 
     @property
     def window(self) -> Window:
@@ -50,10 +50,10 @@ class FrozenWindow:
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a piece back; False if the key is another's."""
         self._window = None
-        return self._chunks.restore(key, value)
+        return self._fragments.restore(key, value)
 
     def _read(self) -> Window:
-        content = self._chunks.content
+        content = self._fragments.content
         if len(content) != self._size:
             raise PeerError("malformed", f"a frozen window of {len(content)} bytes in state, not {self._size}")
         at = 2 * self._rows * self._columns

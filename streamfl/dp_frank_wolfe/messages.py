@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from streamfl.parts import PART_BYTES, split
+from streamfl.message_fragments import FRAGMENT_BYTES, split
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
 __all__ = [
     "ANOTHER",
+    "FRAGMENT_BYTES",
     "HEADER_BYTES",
     "KINDS",
     "LONGEST_ENTITY",
-    "PART_BYTES",
     "SERVER_NAME",
     "VERSION",
     "Answers",
@@ -218,4 +218,4 @@ def read_content(content: bytes, of: type[Any]) -> Any:
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:
     """The values of the records that carry a message. The same message is the same bytes."""
     sequence = message.iteration * len(KINDS) + KINDS[message.kind]
-    return split(message.sender, message.window, sequence, own.encode(message), PART_BYTES)
+    return split(message.sender, message.window, sequence, own.encode(message), FRAGMENT_BYTES)

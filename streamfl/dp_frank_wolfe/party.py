@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.manifest import digest_of_rows, rows_of
@@ -33,10 +32,11 @@ from streamfl.dp_frank_wolfe.party_ledger import PartyLedger, digest
 from streamfl.dp_frank_wolfe.party_settings import FITTING, WAITING, PartySettings, Progress
 from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.window import whole_label, whole_row
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import VERSION
 
 __all__ = ["NoServing", "PartyServing", "PartyTask"]
@@ -99,12 +99,12 @@ class NoServing:
 class PartyTask:
     """A party's partition."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.parts = ChangedParts()
-        self.ledger = PartyLedger(settings, desk)
-        self.table = PartyTable(self.parts, settings.columns, settings.limit, desk.counts)
+        self.ledger = PartyLedger(settings, outbox)
+        self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
         self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
         self.progress = Progress()
         self.answers = PartyAnswers(settings, self.parts, self.frozen)
@@ -188,14 +188,14 @@ class PartyTask:
     def _take_sample(self, sample: Sample) -> None:
         entity = _checked_name(sample.client)
         columns = whole_row(sample.features, self.settings.bounds)
-        self.desk.counts["samples"] += 1
+        self.outbox.counts["samples"] += 1
         if self._has_budget(entity):
             self.table.put_columns(entity, columns)
         self.serving.take_row(entity, columns, self._now)
 
     def _take_label(self, label: Label) -> None:
         entity = _checked_name(label.client)
-        self.desk.counts["labels"] += 1
+        self.outbox.counts["labels"] += 1
         if self._has_budget(entity):
             self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
 
@@ -204,7 +204,7 @@ class PartyTask:
         # It may be one of them, which matters where there is hardly any room left.
         if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
             return True
-        self.desk.counts["spent_entities"] += 1
+        self.outbox.counts["spent_entities"] += 1
         return False
 
     def _announce(self) -> None:
@@ -214,7 +214,7 @@ class PartyTask:
             if not self.ledger.allows(name):
                 # The ledger has become full meanwhile.
                 self.table.forget([name])
-                self.desk.counts["spent_entities"] += 1
+                self.outbox.counts["spent_entities"] += 1
                 continue
             if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
                 self._announce_some(names)
@@ -226,7 +226,7 @@ class PartyTask:
 
     def _announce_some(self, names: list[str]) -> None:
         first = self.table.announce(names)
-        self.desk.counts["announced_entities"] += len(names)
+        self.outbox.counts["announced_entities"] += len(names)
         self.progress.announced += 1
         self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
         self._remember()
@@ -277,8 +277,8 @@ class PartyTask:
             self.answers.begin(window, centred=bool(len(means)))
             self.progress = Progress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
-            self.desk.counts["windows"] += 1
-            self.desk.counts["uplink_numbers"] += len(means)
+            self.outbox.counts["windows"] += 1
+            self.outbox.counts["uplink_numbers"] += len(means)
             self._send(window, 0, "frozen", content, link, head)
 
         self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
@@ -300,9 +300,9 @@ class PartyTask:
             answer.keep()
             self.progress = Progress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
             self._remember()
-            self.desk.counts["iterations"] += 1
-            self.desk.counts["shown_columns"] += answer.shown
-            self.desk.counts["uplink_numbers"] += answer.numbers
+            self.outbox.counts["iterations"] += 1
+            self.outbox.counts["shown_columns"] += answer.shown
+            self.outbox.counts["uplink_numbers"] += answer.numbers
             self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
 
         rows = self.frozen.window.digest
@@ -325,19 +325,19 @@ class PartyTask:
             progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
         )
         self._remember()
-        self.desk.counts["models"] += 1
+        self.outbox.counts["models"] += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
         """A message came again, or too late."""
         if differs:
             raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
-        self.desk.counts["repeated_messages"] += 1
+        self.outbox.counts["repeated_messages"] += 1
 
     def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
         settings = self.settings
         fingerprint = settings.public.fingerprint
         message = Message(VERSION, fingerprint, settings.own, window, iteration, kind, link, head, content)
-        self.desk.send("releases", records_of(settings.codec, message))
+        self.outbox.send("releases", records_of(settings.codec, message))
 
     def _remember(self) -> None:
         self.parts.remember(PROGRESS, self.progress)
@@ -351,17 +351,17 @@ class PartyModel:
 
     def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
         self._columns = columns
-        self._chunks = Chunks(parts, name, 8 * (columns + 1))
+        self._fragments = ValueFragments(parts, name, 8 * (columns + 1))
 
     @property
     def version(self) -> int:
         """The window that it was fitted on; 0: there is none."""
-        return int.from_bytes(self._chunks.content[:8], "little")
+        return int.from_bytes(self._fragments.content[:8], "little")
 
     @property
     def weights(self) -> NDArray[np.float64]:
         """(columns,), zeros where there is none."""
-        content = self._chunks.content[8:]
+        content = self._fragments.content[8:]
         if not content:
             return np.zeros(self._columns)
         if len(content) != 8 * self._columns:
@@ -370,11 +370,11 @@ class PartyModel:
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
         """This one from now on."""
-        self._chunks.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
+        self._fragments.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a piece back; False if the key is another's."""
-        return self._chunks.restore(key, value)
+        return self._fragments.restore(key, value)
 
 
 def _checked_name(name: str) -> str:

@@ -13,9 +13,9 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.messages import Message
 from streamfl.notices import Notices
-from streamfl.restored import check_name
 from streamfl.role import PeerError
 from streamfl.wire import Count
 

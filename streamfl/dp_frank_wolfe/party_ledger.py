@@ -23,14 +23,14 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.budget import SPARE
 from streamfl.dp_frank_wolfe.party_settings import PartySettings
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
@@ -83,9 +83,9 @@ class PartyLedger:
     ``whole``, a digest of all of these, with their number of entities.
     """
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         self._settings = settings
-        self._desk = desk
+        self._outbox = outbox
         self._parts = ChangedParts()
         public = settings.public
         private = public.settings.privacy.is_private
@@ -161,7 +161,7 @@ class PartyLedger:
             self._parts.remember(TERMS, self._terms)
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
-        self._desk.counts["charged_entities"] += len(entities)
+        self._outbox.counts["charged_entities"] += len(entities)
 
     @property
     def largest(self) -> float:
@@ -225,7 +225,7 @@ class PartyLedger:
             else:
                 self._chains[lane] = _Chain(settings.identity, number, head, link)
                 self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
-                self._desk.counts["releases"] += 1
+                self._outbox.counts["releases"] += 1
                 if lane == FITS:
                     self._latest[settings.federation] = _Latest(window, number)
                     self._parts.remember(LATEST + settings.federation.encode(), self._latest[settings.federation])
@@ -241,7 +241,7 @@ class PartyLedger:
             self._noting = True
             # Parts that were noted before a crash are told again, before or after this. Of fits nothing is ahead: see may_predict.
             most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
-            self._desk.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
+            self._outbox.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
 
     def look(self, link: int) -> None:
         """The state was taken back: see whether it is whole, and whether the anchor's file has come as far.
@@ -258,7 +258,7 @@ class PartyLedger:
             self._noted_fits = 0
         elif self.trouble is None:
             for lane, known in enumerate(self._chains):
-                self._desk.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
+                self._outbox.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
 
     def check_whole(self) -> None:
         """Be in trouble unless all was taken back that belongs together."""
@@ -343,7 +343,7 @@ class PartyLedger:
             self._noted_fits = self.number() + int(found)
 
     def _refused(self, why: str) -> None:
-        self._desk.counts["refused_releases"] += 1
+        self._outbox.counts["refused_releases"] += 1
         self._complain(why)
 
     def _held_back(self) -> PeerError:
@@ -352,7 +352,7 @@ class PartyLedger:
     def _complain(self, why: str, remedy: str = "put back the newest state, of the ledger's topic and of this member") -> None:
         if self.trouble is None:
             self.trouble = f"{why}. Nothing more is released: {remedy}"
-        self._desk.notices.say("ledger", self.trouble)
+        self._outbox.notices.say("ledger", self.trouble)
 
 
 def digest(*parts: bytes) -> bytes:

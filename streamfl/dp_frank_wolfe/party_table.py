@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
-from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 

@@ -19,16 +19,16 @@ from streamfl.dp_frank_wolfe.readable import readable_label, readable_sample
 from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.serving_party import Serving
 from streamfl.dp_frank_wolfe.window import Bounds
-from streamfl.made_with import MadeWith, by_key
-from streamfl.member import Desk, Member
-from streamfl.parts import Limits, decoded_in_parts
+from streamfl.message_fragments import Limits, decoded_in_fragments
+from streamfl.partitioned_role import Outbox, PartitionedRole
 from streamfl.privacy.anchor import Anchor
-from streamfl.records.carried import timed
+from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.secrets import read_secret
+from streamfl.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
@@ -38,25 +38,25 @@ UNDER_WAY = 256
 PART_SECONDS = 86_400.0
 
 
-def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> Member[Any]:
+def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> PartitionedRole[Any]:
     decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
-    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
+    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # The whole of a message is decoded as a single record is.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return Member(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
+    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
 
 
 # ---- a party
 
 
-def _build_party(settings: DPFrankWolfeSettings) -> Member[PartyTask]:
+def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
     party = _party_settings(settings)
     # While others are away the server waits for each of them, and the party hears nothing.
     patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
     ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
 
-    def make(desk: Desk) -> PartyTask:
-        task = PartyTask(party, desk)
+    def make(outbox: Outbox) -> PartyTask:
+        task = PartyTask(party, outbox)
         if settings.serving.mode != "off":
             task.serving = Serving(task)
         return task
@@ -115,10 +115,10 @@ def _ledger_name(settings: DPFrankWolfeSettings) -> str:
 # ---- the server
 
 
-def _build_server(settings: DPFrankWolfeSettings) -> Member[ServerTask]:
+def _build_server(settings: DPFrankWolfeSettings) -> PartitionedRole[ServerTask]:
     server = ServerSettings(_public(settings), codec(settings.message_bytes))
     # Whoever lets the patience pass is left behind. If all do, the server is in trouble.
-    return _member(settings, lambda desk: ServerTask(server, desk), 2 * settings.window.patience_seconds)
+    return _member(settings, lambda outbox: ServerTask(server, outbox), 2 * settings.window.patience_seconds)
 
 
 # ---- channels and topics
@@ -151,7 +151,7 @@ def _channels(settings: DPFrankWolfeSettings) -> Channels:
 
 
 def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
-    decode, federation = decoded_in_parts(_decoder(settings)), settings.federation
+    decode, federation = decoded_in_fragments(_decoder(settings)), settings.federation
     releases, asks, served = {}, {}, {}
     for party in federation.parties:
         topic = _releases(settings, party)
@@ -170,7 +170,7 @@ def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
 
 
 def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
-    decode = decoded_in_parts(_decoder(settings))
+    decode = decoded_in_fragments(_decoder(settings))
     state = {"state": f"{settings.member}.state"}
     own, samples, labels = (
         settings.required_party(),
@@ -252,9 +252,9 @@ _MAY_CHANGE = {
 }
 
 
-def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
+def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
     sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
+    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
 
 
 # A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts. One
@@ -263,7 +263,7 @@ def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
 _LAYOUT = 3
 
 
-_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party, SERVER: _build_server}
+_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], PartitionedRole[Any]]] = {PARTY: _build_party, SERVER: _build_server}
 
 ROLES: dict[str, RoleKind[Any]] = {
     name: RoleKind(
@@ -272,7 +272,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         channels=_channels,
         topics=_topics,
-        made_with=_made_with,
+        state_settings=_state_settings,
     )
     for name, build in _BUILD.items()
 }

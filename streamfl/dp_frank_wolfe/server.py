@@ -13,9 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.announced import Announced
-from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.estimator import Estimator
 from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.fit import Fit
@@ -32,14 +30,16 @@ from streamfl.dp_frank_wolfe.messages import (
     records_of,
 )
 from streamfl.dp_frank_wolfe.party_chains import PartyChains
+from streamfl.dp_frank_wolfe.party_liveness import PartyLiveness
+from streamfl.dp_frank_wolfe.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_server import Partials
-from streamfl.dp_frank_wolfe.stall import Stall
 from streamfl.dp_frank_wolfe.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.weights import weights_of
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.role import Measurement, PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import VERSION, Codec, Count, Name
 
 __all__ = ["ServerSettings", "ServerTask"]
@@ -84,27 +84,28 @@ class PublishedModel(msgspec.Struct, frozen=True):
 class ServerTask:
     """The server's partition."""
 
-    def __init__(self, settings: ServerSettings, desk: Desk) -> None:
+    def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.parts = ChangedParts()
         self._public = public = settings.public
         self._run = _Run()
         self._now = 0.0
         self._looked = False
         window = public.settings.window
-        self.announced = Announced(self.parts, public.parties, window.limit, desk.counts)
-        self._stall = Stall(window.patience_seconds)
-        self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
+        self.announced = Announced(self.parts, public.parties, window.limit, outbox.counts)
+        self._progress_timer = ProgressTimer(window.patience_seconds)
+        self.liveness = PartyLiveness(self.parts, public.parties, window.patience_seconds)
         self.means = ToldMeans(public, self.parts)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
-        self.estimator: Estimator = make(public, self.parts, desk.counts, self.means.has)
-        self.partials = Partials(public, self.parts, desk)
-        self._chains = PartyChains(self.parts, public.parties, desk.notices)
+        self.estimator: Estimator = make(public, self.parts, outbox.counts, self.means.has)
+        self.partials = Partials(public, self.parts, outbox)
+        self._chains = PartyChains(self.parts, public.parties, outbox.notices)
         # Of a window that parties are to freeze: by party what it is told. Until layout 2 it was the same for all.
-        self._manifests = Chunks(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
+        self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            desk.notices.say("exact", 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover')
+            text = 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover'
+            outbox.notices.say("exact", text)
 
     @property
     def window(self) -> int:
@@ -118,7 +119,7 @@ class ServerTask:
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.attendance.wake_at, self.partials.wake_at, self._stall.wake_at)
+        times = (self.liveness.wake_at, self.partials.wake_at, self._progress_timer.wake_at)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -138,23 +139,24 @@ class ServerTask:
         return f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows)"
 
     def set_back(self, now: float) -> None:
-        self.attendance.set_back(now)
+        self.liveness.set_back(now)
         self.partials.set_back(now)
-        self._stall.set_back(now)
+        self._progress_timer.set_back(now)
 
     def pass_time(self, now: float) -> None:
         self._now = now
         if not self._looked:
             # A damaged state is refused before figures tell of it.
             self._looked = self.estimator.support >= 0
-        away, again = self.attendance.pass_time(now)
-        self.desk.counts["timed_out_rounds"] += bool(away)
+        away, again = self.liveness.pass_time(now)
+        self.outbox.counts["timed_out_rounds"] += bool(away)
         for party in away:
-            self.desk.counts["missing_answers"] += 1
+            self.outbox.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds
-            self.desk.notices.say("away", f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it")
+            text = f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it"
+            self.outbox.notices.say("away", text)
         for party in again:
-            self.desk.counts["repeated_asks"] += 1
+            self.outbox.counts["repeated_asks"] += 1
             if self._run.phase == FREEZING:
                 self._say(party, "manifest", 0, self._manifest_of(party))
             else:
@@ -168,7 +170,7 @@ class ServerTask:
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
-        owners = (self.announced, self.attendance, self.means, self.estimator, self.partials, self._chains, self._manifests)
+        owners = (self.announced, self.liveness, self.means, self.estimator, self.partials, self._chains, self._manifests)
         if not any(one.restore(key, value) for one in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
@@ -180,7 +182,7 @@ class ServerTask:
         text = "Numbers that parties have released in the latest fit: a signed index is one"
         yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
         yield from self.announced.measure()
-        yield from self.attendance.measure()
+        yield from self.liveness.measure()
         yield from self.partials.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
@@ -194,7 +196,7 @@ class ServerTask:
         if message.kind == "entities":
             entities: Entities = read_content(message.content, Entities)
             if self.announced.take(party, message.iteration, entities):
-                self.attendance.spoke(party)
+                self.liveness.spoke(party)
                 self._begin_window_if_full()
                 self._look_at_names()
             else:
@@ -212,8 +214,8 @@ class ServerTask:
     def _look_at_names(self) -> None:
         """Tell whoever runs the server if names wait for a party, for such a window waits for ever."""
         missing = {party: count for party, count in self.announced.missing.items() if count}
-        self._stall.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
-        if self._stall.is_due(self._now):
+        self._progress_timer.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
+        if self._progress_timer.is_due(self._now):
             window = self._public.settings.window
             lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
             text = (
@@ -221,7 +223,7 @@ class ServerTask:
                 f"{self.announced.complete} of {window.rows}, and of those that others announced there lack at {lacking}. They "
                 "wait without a time limit: see whether their records and labels come there, under the same names"
             )
-            self.desk.notices.say("names", text)
+            self.outbox.notices.say("names", text)
 
     def _begin_window_if_full(self) -> None:
         run, rows = self._run, self._public.settings.window.rows
@@ -235,10 +237,10 @@ class ServerTask:
         self._manifests.write(msgspec.msgpack.encode(manifests))
         self.means.begin()
         self.estimator.begin(self.window)
-        self.attendance.begin("frozen", self._now)
+        self.liveness.begin("frozen", self._now)
         for party, content in manifests.items():
             self._say(party, "manifest", 0, content)
-        self.desk.counts["windows"] += 1
+        self.outbox.counts["windows"] += 1
 
     def _manifest_of(self, party: str) -> bytes:
         content = self._manifests.content
@@ -255,7 +257,7 @@ class ServerTask:
             return
         if message.window > run.window:
             raise PeerError("implausible", f"{kind} of window {message.window}: nothing led to it")
-        if self.attendance.judge(party, kind, iteration, message.content) == "repeated":
+        if self.liveness.judge(party, kind, iteration, message.content) == "repeated":
             self._repeated()
             return
         self._chains.check(party, message)
@@ -266,37 +268,37 @@ class ServerTask:
             self.means.take(party, frozen.means, frozen.weight)
             if self._public.settings.learning.intercept and not frozen.means:
                 text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
-                self.desk.notices.say("not_centred", text)
-            self.desk.counts["uplink_numbers"] += len(frozen.means) // 8
-            self.desk.counts["uplink_bytes"] += len(frozen.means)
+                self.outbox.notices.say("not_centred", text)
+            self.outbox.counts["uplink_numbers"] += len(frozen.means) // 8
+            self.outbox.counts["uplink_bytes"] += len(frozen.means)
         else:
             self.estimator.take(party, kind, iteration, message.content)
-            self.desk.counts["uplink_bytes"] += len(message.content)
+            self.outbox.counts["uplink_bytes"] += len(message.content)
         self._chains.hear(party, message)
-        self.attendance.answered(party, kind, iteration, message.content)
+        self.liveness.answered(party, kind, iteration, message.content)
         self._go_on()
 
     def _go_on(self) -> None:
         """As far as it goes without another answer."""
-        if self._run.phase == GATHERING or self.attendance.awaited:
+        if self._run.phase == GATHERING or self.liveness.awaited:
             return
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
             self.parts.remember(RUN, self._run)
             self._manifests.clear()
             self._ask_all()
-        while not self.attendance.awaited:
+        while not self.liveness.awaited:
             before = self.estimator.iteration
             calculation = self.estimator.settle()
             if calculation is not None:
                 then = functools.partial(self._calculated, calculation.then)
-                self.desk.ask(calculation.function, calculation.content, then)
+                self.outbox.ask(calculation.function, calculation.content, then)
                 return
             if self.estimator.over:
                 self._end_window()
                 return
             self._ask_all()
-            if self.estimator.iteration == before and not self.attendance.awaited:
+            if self.estimator.iteration == before and not self.liveness.awaited:
                 raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
 
     def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
@@ -305,12 +307,12 @@ class ServerTask:
 
     def _ask_all(self) -> None:
         """Those that are there. Who is away would spend its budget on an answer that comes too late."""
-        for party in self.attendance.present:
+        for party in self.liveness.present:
             self._ask(party)
 
     def _ask(self, party: str) -> None:
         for question in self.estimator.questions(party):
-            self.attendance.ask(party, question.answer, question.iteration, self._now)
+            self.liveness.ask(party, question.answer, question.iteration, self._now)
             self._say(party, question.kind, question.iteration, question.content)
 
     def _end_window(self) -> None:
@@ -322,12 +324,12 @@ class ServerTask:
             published = PublishedModel(
                 party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept
             )
-            self.desk.publish("model", party, msgspec.json.encode(published))
+            self.outbox.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
         self.parts.remember(RUN, self._run)
-        self.attendance.end()
+        self.liveness.end()
         self.partials.model_is(self.window, intercept)
-        self.desk.counts["models"] += 1
+        self.outbox.counts["models"] += 1
         self._begin_window_if_full()
         self._look_at_names()
 
@@ -335,7 +337,7 @@ class ServerTask:
 
     def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
-        self.desk.send(f"asks/{party}", records_of(self.settings.codec, message))
+        self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
 
     def _repeated(self) -> None:
-        self.desk.counts["repeated_messages"] += 1
+        self.outbox.counts["repeated_messages"] += 1

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.estimator import Calculation, Question
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import SLACK
@@ -20,6 +19,7 @@ from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import Refit, refitted
 from streamfl.dp_frank_wolfe.weights import read_columns, read_remembered, read_weights, weights_of
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["Selection"]
@@ -54,9 +54,9 @@ class Selection:
         self._is_two_round = settings.learning.estimator == "two-round"
         self._progress = _Progress()
         most = settings.message_bytes
-        self._chosen = {party: Chunks(parts, f"chosen/{party}", most) for party in public.parties}
-        self._products = {party: Chunks(parts, f"products/{party}", most) for party in public.parties}
-        self._weights = Chunks(parts, "weights", 64 * settings.learning.columns + 65_536)
+        self._chosen = {party: ValueFragments(parts, f"chosen/{party}", most) for party in public.parties}
+        self._products = {party: ValueFragments(parts, f"products/{party}", most) for party in public.parties}
+        self._weights = ValueFragments(parts, "weights", 64 * settings.learning.columns + 65_536)
 
     # ---- what it has come to
 
@@ -91,8 +91,8 @@ class Selection:
     # ---- two rounds at most
 
     def begin(self, window: int) -> None:
-        for chunks in (*self._chosen.values(), *self._products.values(), self._weights):
-            chunks.clear()
+        for fragments in (*self._chosen.values(), *self._products.values(), self._weights):
+            fragments.clear()
         self._progress = _Progress(window)
         self._parts.remember(KEY, self._progress)
 
@@ -202,7 +202,7 @@ class Selection:
 
     @property
     def _choosers(self) -> list[str]:
-        return [party for party, chunks in self._chosen.items() if chunks]
+        return [party for party, fragments in self._chosen.items() if fragments]
 
     def _chosen_of(self, party: str) -> Chosen:
         chosen: Chosen = read_content(self._chosen[party].content, Chosen)

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_name, check_within
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.party import PartyModel, PartyTask
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.records.followed import FollowedHeaders
-from streamfl.restored import check_name, check_within
+from streamfl.records.pending_headers import PendingHeaders
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Count, Name
 
@@ -70,7 +70,7 @@ class Serving:
         # Parts with a number up to this are remembered.
         self._safe = 0
         # Of what is to be told, by its number.
-        self._followed = FollowedHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
+        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
         # Remembered as ``before/NUMBER``; nothing with noise.
@@ -79,7 +79,7 @@ class Serving:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
             text = 'serving.mode = "exact": parts of predictions are told as they are, which epsilon does not cover'
-            task.desk.notices.say("exact", text)
+            task.outbox.notices.say("exact", text)
 
     @property
     def wake_at(self) -> float | None:
@@ -88,7 +88,7 @@ class Serving:
 
     def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
         """Whatever is in the record: whether a part is told follows from names, times and releases."""
-        version, counts = self._task.model.version, self._task.desk.counts
+        version, counts = self._task.model.version, self._task.outbox.counts
         if not version:
             counts["early_records"] += 1
             return
@@ -99,8 +99,8 @@ class Serving:
         self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))
         self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
         self._task.parts.remember(LATEST, self._latest)
-        if (record := self._task.desk.record) is not None:
-            self._followed.came(str(self._latest), record)
+        if (record := self._task.outbox.record) is not None:
+            self._pending_headers.came(str(self._latest), record)
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
         """Records that come from now on are predicted with it."""
@@ -117,7 +117,7 @@ class Serving:
                 "told before they were done again, as the server's messages lead to. If none come, put back the newest state, of "
                 "the ledger's topic and of this member"
             )
-            self._task.desk.notices.say("fits_ahead", text)
+            self._task.outbox.notices.say("fits_ahead", text)
         # The server has heard these numbers already from a state that was rolled back.
         if not self._tellable(1) or not self._task.ledger.follows(self._task.progress.link):
             return
@@ -140,7 +140,7 @@ class Serving:
             self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
         elif self._before.restore(key, value):
             self._plan = None
-        elif self._followed.restore(key, value):
+        elif self._pending_headers.restore(key, value):
             pass
         elif key.startswith(DUE):
             number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
@@ -203,8 +203,8 @@ class Serving:
         del self._due[number]
         self._task.parts.forget(DUE + b"%d" % number)
         task, settings = self._task, self._task.settings
-        task.desk.counts["partials"] += 1
+        task.outbox.counts["partials"] += 1
         fingerprint = settings.public.fingerprint
         message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
-        task.desk.send("releases", records_of(settings.codec, message), self._followed.of(str(number)))
-        self._followed.forget(str(number))
+        task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))
+        self._pending_headers.forget(str(number))

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Time, check_name, check_within
+from streamfl.clock_guard import overdue, set_back
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.partials import largest_partial
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.member import Desk
-from streamfl.moments import overdue, set_back
+from streamfl.partitioned_role import Outbox
 from streamfl.records.predictions import prediction_encoder
-from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count, Name
 
@@ -54,10 +54,10 @@ class Partials:
     A prediction is of the newest model that all of its parts were told with.
     """
 
-    def __init__(self, public: Public, parts: ChangedParts, desk: Desk) -> None:
+    def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox) -> None:
         self._public = public
         self._parts = parts
-        self._desk = desk
+        self._outbox = outbox
         self._limit = public.settings.window.limit
         settings = public.settings
         self._encode = prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction)
@@ -94,7 +94,7 @@ class Partials:
         self._parts.remember(HEARD + party.encode(), number)
         place = self._place(party, partial.entity, part)
         if place is None or part.model <= model - MODELS_KEPT:
-            self._desk.counts["expired_predictions"] += 1
+            self._outbox.counts["expired_predictions"] += 1
             return True
         known = self._waiting.pop(place, None)
         parts = {} if known is None else known.parts
@@ -186,14 +186,14 @@ class Partials:
         covered = settings.serving.mode == "private" and settings.privacy.is_private
         content = self._encode(Prediction(entity, prediction, model, covered))
         # Of the part that completes it: the parties' records of an entity may come hours apart.
-        headers = () if self._desk.record is None else self._carry(self._desk.record)
-        self._desk.publish("predictions", entity, content, headers)
-        self._desk.counts["predictions"] += 1
+        headers = () if self._outbox.record is None else self._carry(self._outbox.record)
+        self._outbox.publish("predictions", entity, content, headers)
+        self._outbox.counts["predictions"] += 1
 
     def _expire(self, place: tuple[int, str]) -> None:
         del self._waiting[place]
         self._parts.forget(_key(place))
-        self._desk.counts["expired_predictions"] += 1
+        self._outbox.counts["expired_predictions"] += 1
 
 
 def _common(parts: Collection[_Part]) -> int | None:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.means import intercept
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["ToldMeans"]
 
@@ -25,17 +25,17 @@ class ToldMeans:
     def __init__(self, public: Public, parts: ChangedParts) -> None:
         self._public = public
         self._plans = {party: public.means_plan(party) for party in public.parties}
-        self._told = {party: Chunks(parts, f"means/{party}", 8 * (plan.columns + 1)) for party, plan in self._plans.items()}
+        self._told = {party: ValueFragments(parts, f"means/{party}", 8 * (plan.columns + 1)) for party, plan in self._plans.items()}
 
     @property
     def numbers(self) -> int:
         """How many were released."""
-        return sum(len(chunks.content) // 8 for chunks in self._told.values())
+        return sum(len(fragments.content) // 8 for fragments in self._told.values())
 
     def begin(self) -> None:
         """A window, instead of what was."""
-        for chunks in self._told.values():
-            chunks.clear()
+        for fragments in self._told.values():
+            fragments.clear()
 
     def has(self, party: str) -> bool:
         """Whether the party has centred its window: one of the release before does not, and tells none."""
@@ -55,12 +55,12 @@ class ToldMeans:
     def intercept(self, x: Mapping[str, Floats]) -> float:
         """b of the model with these weights, by party."""
         rows = self._public.settings.window.rows
-        read = {party: self._read(party, chunks.content) for party, chunks in self._told.items() if chunks}
+        read = {party: self._read(party, fragments.content) for party, fragments in self._told.items() if fragments}
         return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a piece back; False if the key is another's."""
-        return any(chunks.restore(key, value) for chunks in self._told.values())
+        return any(fragments.restore(key, value) for fragments in self._told.values())
 
     def _read(self, party: str, content: bytes) -> Integers:
         plan = self._plans[party]

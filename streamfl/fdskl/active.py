@@ -18,12 +18,12 @@ from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.lifetime import of_no_use
 from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
 from streamfl.fdskl.predicting import Predicting
+from streamfl.fdskl.prequential_totals import of_no_use
 from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.shared_model import SharedModel
 from streamfl.fdskl.worker_partition import WorkerPartition
@@ -177,7 +177,7 @@ class ActivePartition:
     @property
     def is_waiting(self) -> bool:
         """Whether others owe it anything."""
-        return self.rounds.busy or (self.shared is not None and self.shared.turns.is_asked_for)
+        return self.rounds.busy or (self.shared is not None and self.shared.queue.is_asked_for)
 
     @property
     def is_due(self) -> bool:
@@ -265,7 +265,7 @@ class ActivePartition:
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.counts["iterations"] += 1
-                if (told := of_no_use(self.labelled.life, self._active.learning.loss)) is not None:
+                if (told := of_no_use(self.labelled.totals, self._active.learning.loss)) is not None:
                     self._partition.notices.say("worse_than_mean", told)
             if isinstance(self._iteration, SharedSgdIteration):
                 assert self.shared is not None
@@ -286,10 +286,10 @@ class ActivePartition:
         """Whether an iteration may begin. Where others are active too, ask for a turn if it is due."""
         if self.shared is None:
             return self.is_due
-        if self.is_due and not self.shared.turns.is_asked_for:
+        if self.is_due and not self.shared.queue.is_asked_for:
             self._sends.append(self.shared.ask())
         # Labelled entities may have been forgotten meanwhile, and a distance is of two.
-        return self.shared.turns.has_come and (self.due.knows_bandwidth or len(self.labelled) >= 2)
+        return self.shared.queue.has_come and (self.due.knows_bandwidth or len(self.labelled) >= 2)
 
     def _ask(self) -> bool:
         """Announce rounds, as many as may be on their way. Returns whether there were any."""
@@ -327,7 +327,7 @@ class ActivePartition:
         if key == b"model":
             self.model.restore(value)
         elif key == b"turns" and self.shared is not None:
-            self.shared.turns.restore(value)
+            self.shared.queue.restore(value)
         elif key == b"labels":
             self.labelled.restore_counts(value)
         elif kind == b"alphas":

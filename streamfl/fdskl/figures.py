@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
 from streamfl.fdskl.losses import MarginLoss
+from streamfl.fdskl.prequential_totals import PrequentialTotals, measure_totals
 from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement
 
@@ -112,11 +112,11 @@ class ActiveFigures:
         self._scored = []
 
     def measure(
-        self, lives: Iterable[Lifetime], awaited: int, labelled: int, features: int, version: int, dropped: int
+        self, totals: Iterable[PrequentialTotals], awaited: int, labelled: int, features: int, version: int, dropped: int
     ) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
 
-        lives: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
+        totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
         version: the largest. dropped: features that gave way to newer ones.
         """
         for name, text in ACTIVE_COUNTS.items():
@@ -131,7 +131,7 @@ class ActiveFigures:
         mean = sum(losses) / max(len(losses), 1)
         yield Measurement("loss_windowed", "gauge", text, mean, (), True, bool(losses), self._recent.until)
         assert self._what is not None
-        yield from measure_lifetimes(lives, self._what)
+        yield from measure_totals(totals, self._what)
         if self._what.classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:

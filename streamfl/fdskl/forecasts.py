@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.moments import overdue, set_back
-from streamfl.restored import Time, check_name
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import overdue, set_back
 from streamfl.wire import Count
 
 __all__ = ["Forecast", "Forecasts"]

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Amount, check_within
 from streamfl.fdskl.config import MOST_FEATURES
 from streamfl.fdskl.doubly_stochastic import SMALLEST_SCALE
 from streamfl.fdskl.messages import LARGEST_BANDWIDTH, SMALLEST_BANDWIDTH, FeatureRange
-from streamfl.restored import Amount, check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Amount, Time, check_name, check_within
+from streamfl.clock_guard import overdue, set_back
 from streamfl.fdskl.messages import FeatureRange
-from streamfl.moments import overdue, set_back
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import Amount, Time, check_name, check_within
 from streamfl.wire import Count, decode_array
 
 __all__ = ["OwnColumns"]

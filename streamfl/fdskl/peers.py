@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Amount
 from streamfl.fdskl.masks import Incarnation as OwnIncarnation
 from streamfl.fdskl.masks import life_number
 from streamfl.fdskl.messages import Incarnation
-from streamfl.restored import Amount
+from streamfl.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.role import PeerError
-from streamfl.sequences import Run, check_numbers, note, was_heard
 from streamfl.wire import Count
 
 __all__ = ["PUBLIC_BYTES", "Answers", "Peers"]
@@ -35,8 +35,8 @@ class _Peer(msgspec.Struct, array_like=True):
     """lives: the one that was heard of last at the end. revisions, tellings: whose numbers were heard, these by life."""
 
     lives: list[_Life] = []
-    revisions: list[Run] = []
-    tellings: list[Run] = []
+    revisions: list[NumberRange] = []
+    tellings: list[NumberRange] = []
 
 
 class Answers(msgspec.Struct, array_like=True):

@@ -149,7 +149,7 @@ class Predicting:
             self._catch_up.predicted(entity, self._last_now)
             self._figures.counts["predictions"] += 1
             prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
-            content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
+            content, headers = self._active.encode(prediction), self._partition.pending_headers.of(entity)
             self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
             if entity in self._again:
                 self._again.discard(entity)
@@ -181,7 +181,7 @@ class Predicting:
     def _forget(self, entity: str) -> None:
         """The entity's forecast is gone."""
         self._catch_up.predicted(entity, self._last_now)
-        self._partition.followed.forget(entity)
+        self._partition.pending_headers.forget(entity)
         self._cache.forget_unlabelled(entity)
 
     @property

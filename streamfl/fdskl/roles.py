@@ -24,15 +24,15 @@ from streamfl.fdskl.turn_signing import decode_signed, signer
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.identity import load_identity
-from streamfl.made_with import MadeWith, by_key
-from streamfl.records.carried import carried, carried_nothing, timed
 from streamfl.records.entities import EntitySamplesSection
+from streamfl.records.header_propagation import carried, carried_nothing, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.secrets import read_secret
+from streamfl.state_settings import StateSettings, by_key
 from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
@@ -358,7 +358,7 @@ _MAY_CHANGE = {
 }
 
 
-def _made_with(settings: FdsklSettings) -> MadeWith:
+def _state_settings(settings: FdsklSettings) -> StateSettings:
     """Of a party's state: its columns, its features, and what the active party has learnt."""
     content = by_key(
         settings,
@@ -367,7 +367,7 @@ def _made_with(settings: FdsklSettings) -> MadeWith:
     if not settings.is_active:
         # The active party's keys: another party's file may have them, and they have no effect there.
         content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
-    return MadeWith.of(content, _MAY_CHANGE)
+    return StateSettings.of(content, _MAY_CHANGE)
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
@@ -382,7 +382,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=_build,
         channels=_channels,
         topics=_topics,
-        made_with=_made_with,
+        state_settings=_state_settings,
         partitioned_like=_partitioned_like,
         begins_anew=_begins_anew,
     )

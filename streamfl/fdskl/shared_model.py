@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.iteration import SharedSgdIteration
+from streamfl.fdskl.iteration_queue import IterationQueue
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_outputs import OwnOutputs
 from streamfl.fdskl.rounds import Rounds
-from streamfl.fdskl.turns import Turns
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError, Send
@@ -39,7 +39,7 @@ class SharedModel:
         self._sign = active.sign
         self._partition = partition
         self._model = model
-        self.turns = Turns(partition.parts, settings.actives, settings.own)
+        self.queue = IterationQueue(partition.parts, settings.actives, settings.own)
         sums = partition.sums
         self.outputs = sums.outputs = OwnOutputs(
             model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.give_up(key, "version")
@@ -54,9 +54,9 @@ class SharedModel:
         if message.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER_LEARNING)
         if not message.learnt:
-            return self.turns.take_request(party, message.number)
-        self.turns.check_end(party, message.number)
-        if not self.turns.is_first(party, message.number):
+            return self.queue.take_request(party, message.number)
+        self.queue.check_end(party, message.number)
+        if not self.queue.is_first(party, message.number):
             return False
         if party != settings.own:
             if message.model != self._model.version:
@@ -67,12 +67,12 @@ class SharedModel:
                 )
             self._model.take_turn(message.first, message.decay, message.bandwidth)
             self.outputs.model_changed()
-        self.turns.take_end()
+        self.queue.take_end()
         return True
 
     def ask(self) -> Send:
         """This party has enough labels for an iteration."""
-        return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.turns.ask(), False, 0, 0, 1.0, 1.0))
+        return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
 
     def end(self, iteration: SharedSgdIteration) -> Send:
         """This party's iteration has come to its end, and the model is of the next version."""
@@ -80,7 +80,7 @@ class SharedModel:
         self.outputs.model_changed()
         assert model.bandwidth is not None
         before, first = model.version - 1, model.oldest.first
-        own = self._fingerprint, self._settings.name, self.turns.end()
+        own = self._fingerprint, self._settings.name, self.queue.end()
         return self._said(Turn(VERSION, *own, True, before, first, model.bandwidth, iteration.decay))
 
     def _said(self, message: Turn) -> Send:

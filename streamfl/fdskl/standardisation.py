@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.asked_rounds import asked_by
 from streamfl.fdskl.contributions import LARGEST_PART
 from streamfl.fdskl.figures import WorkerFigures
-from streamfl.fdskl.heard_rounds import HeardRounds
+from streamfl.fdskl.issued_rounds import asked_by
 from streamfl.fdskl.masks import checked
 from streamfl.fdskl.messages import (
     KNOWN,
@@ -27,6 +26,7 @@ from streamfl.fdskl.messages import (
 from streamfl.fdskl.own_part import OFF, OwnPart
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
+from streamfl.fdskl.received_rounds import ReceivedRounds
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
@@ -101,7 +101,7 @@ class Sums:
         self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
-        self._heard = HeardRounds()
+        self._received = ReceivedRounds()
         self._last_now = 0.0
         # Before the last sample.
         self._scale_was_known = False
@@ -147,13 +147,13 @@ class Sums:
             self._peers.is_mistaken(now)
             return
         identity = identity_of(content, settings.federation, self._partition)
-        if root != settings.own and (self._heard.is_crowded(key) or self._heard.is_another(key, identity)):
+        if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
             # One of two rounds of a name would be shut out; one without room to note it could be answered twice.
-            self._heard.forget()
+            self._received.forget()
             self.pending.give_up_all("incarnation")
             self._peers.begin_anew()
             return
-        if not self._heard.note(key, identity):
+        if not self._received.note(key, identity):
             self._figures.ignored["round_again"] += 1
             return
         self._figures.counts["rounds"] += 1
@@ -181,7 +181,7 @@ class Sums:
         key = message.incarnation, message.number
         pending = self.pending.get(key)
         if pending is None:
-            if key in self._heard:
+            if key in self._received:
                 self._figures.ignored["late_sum"] += 1
                 return
             total = message.stage - message.stage % STAGES + SUM

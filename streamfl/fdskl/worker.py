@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from streamfl.clock_guard import ClockGuard, time_written
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
-from streamfl.moments import Moments, time_written
 from streamfl.notices import Notices
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.silence import Silence
+from streamfl.reply_deadline import ReplyDeadline
+from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["FdsklWorker"]
 
@@ -53,7 +53,7 @@ class FdsklWorker:
         self.settings = settings
         self.active = active
         self._kind = kind
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._notices = Notices()
         if settings.is_open:
             self._notices.say("no_keys", NO_KEYS)
@@ -61,7 +61,7 @@ class FdsklWorker:
         self._active_figures = ActiveFigures(None)
         if active is not None:
             self._active_figures = ActiveFigures(active.learning.loss, active.prediction_of(1.0) - active.prediction_of(0.0))
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
 
@@ -73,7 +73,7 @@ class FdsklWorker:
     @property
     def wake_at(self) -> float | None:
         times = [
-            self._silence.wake_at,
+            self._reply_deadline.wake_at,
             *(task.wake_at for task in self._tasks.values()),
             *(active.wake_at for active in self._actives.values()),
         ]
@@ -110,20 +110,20 @@ class FdsklWorker:
 
     @property
     def trouble(self) -> str | None:
-        if not self._silence.overdue:
+        if not self._reply_deadline.overdue:
             return None
         missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
         which = f"; nothing was heard of {', '.join(missing)}" if missing else ""
-        return NOBODY_ANSWERS.format(self._silence.patience, which, self._kind)
+        return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, self._kind)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:
         return False
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._figures, self._notices)
         if self.active is not None:
             self._actives[partition] = ActivePartition(self.settings, self.active, task, self._active_figures)
@@ -132,11 +132,11 @@ class FdsklWorker:
         del self._tasks[partition]
         self._actives.pop(partition, None)
         if not self._tasks:
-            self._silence.answered()
+            self._reply_deadline.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for task in self._tasks.values():
                 task.set_back(now)
             for active in self._actives.values():
@@ -211,7 +211,7 @@ class FdsklWorker:
             text = "Labelled entities that the first iteration still waits for, of all partitions"
             yield Measurement("missing_entities", "gauge", text, sum(active.due.missing_at_first for active in actives), (), True)
             yield from self._active_figures.measure(
-                [active.labelled.life for active in actives],
+                [active.labelled.totals for active in actives],
                 sum(active.forecasts.awaited for active in actives),
                 sum(len(active.labelled) for active in actives),
                 sum(active.model.kept for active in actives),
@@ -272,10 +272,10 @@ class FdsklWorker:
         owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
             active.is_waiting for active in self._actives.values()
         )
-        if self._ended > ended or not (owed or self._silence.overdue):
-            self._silence.answered()
+        if self._ended > ended or not (owed or self._reply_deadline.overdue):
+            self._reply_deadline.answered()
         if owed:
-            self._silence.asked(now)
+            self._reply_deadline.asked(now)
         if tick:
-            self._silence.look(now)
+            self._reply_deadline.look(now)
 

@@ -19,10 +19,10 @@ from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
-from streamfl.records.followed import FollowedHeaders
+from streamfl.received_numbers import epoch_at, is_to_come
+from streamfl.records.pending_headers import PendingHeaders
 from streamfl.records.samples import Sample
 from streamfl.role import Record, Send
-from streamfl.sequences import epoch_at, is_to_come
 from streamfl.wire import VERSION, Count
 
 __all__ = ["WorkerPartition"]
@@ -60,7 +60,7 @@ class WorkerPartition:
         )
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
         # One more: a sample's are there before the oldest forecast gives way to its own.
-        self.followed = FollowedHeaders(self.parts, settings.carry, settings.limit + 1)
+        self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
         self._life = _Life()
         self._sends: list[Send] = []
         self.sums = Sums(
@@ -101,7 +101,7 @@ class WorkerPartition:
         """An entity's own columns came. Returns whether others had to do with older ones, or without."""
         self._figures.counts["samples"] += 1
         entity, columns = sample.client, np.array(sample.features, np.float64)
-        self.followed.came(entity, record)
+        self.pending_headers.came(entity, record)
         self.standardisation.see(columns, now)
         late = self.columns.put(entity, columns.astype("<f8").tobytes(), now)
         self.sums.columns_came(entity)
@@ -209,5 +209,5 @@ class WorkerPartition:
         elif kind == b"peer":
             self.peers.restore(name, value)
         else:
-            return self.followed.restore(key, value)
+            return self.pending_headers.restore(key, value)
         return True

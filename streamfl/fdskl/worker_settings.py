@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
 from streamfl.fdskl.topology import Aggregation
-from streamfl.records.carried import Carry, carried_nothing
+from streamfl.records.header_propagation import Carry, carried_nothing
 
 __all__ = ["WorkerSettings"]
 

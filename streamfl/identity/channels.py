@@ -9,7 +9,7 @@ from typing import Any
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures
-from streamfl.parts import Part
+from streamfl.message_fragments import Fragment
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
 __all__ = ["sealed_channels"]
@@ -51,7 +51,7 @@ def _checked(source: Input, identity: Identity) -> Input:
     def decode_own(record: Record) -> Any:
         message = decode(record)
         # The receiver would refuse what comes of it, and here nobody would know.
-        _check_name(identity.member, message.sender if isinstance(message, Part) else client_of(message))
+        _check_name(identity.member, message.sender if isinstance(message, Fragment) else client_of(message))
         return message
 
     return replace(source, decode=decode_own)
@@ -64,11 +64,11 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
         # First: what a stranger wrote is not even looked at.
         member = check(record)
         message = decode(record)
-        if isinstance(message, Part):
+        if isinstance(message, Fragment):
             # Whoever puts the parts together sees to it that the whole speaks for nobody else.
             if message.sender != member.name:
                 _check_name(member, message.sender)
-        elif (name := sender.speaker(message)) is not None:
+        elif (name := sender.claimed_sender(message)) is not None:
             _check_name(member, name)
         return message
 

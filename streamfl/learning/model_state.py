@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.restored import check_within
+from streamfl.changelog_checks import check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count
 

@@ -19,8 +19,8 @@ from importlib.metadata import EntryPoints, entry_points
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from streamfl.changelog_checks import decode_restored
 from streamfl.learning.model_state import Remembered, StateRefused, decode_state, encode_state
-from streamfl.restored import decode_restored
 from streamfl.role import ConfigurationError, Measurement
 from streamfl.wire import fingerprint
 
@@ -175,7 +175,7 @@ class OwnChallenger:
         self.labels += 1
 
     @property
-    def lasting(self) -> bool:
+    def stateful(self) -> bool:
         """Whether the model can be remembered."""
         return all(callable(getattr(self._model, name, None)) for name in ("state", "restore"))
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_within
 from streamfl.learning.online_scaling import bounded, moments_with, standardised
-from streamfl.restored import check_within
 
 __all__ = ["RunningScale"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.label_source import LabelSource
-from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.uploads import Uploads
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
@@ -17,13 +17,15 @@ MEANS = b"means/"
 class Admission:
     """Admits new clients. Where there is no place, the client that has been idle for longest is forgotten.
 
-    seats: the clients.
+    registry: the clients.
     uploads, labels, means: what else is known of a client.
     watch: says why there may be more clients than expected.
     """
 
-    def __init__(self, seats: Seats, uploads: Uploads, labels: LabelSource, means: RunningMeans, watch: InputWatch) -> None:
-        self._seats = seats
+    def __init__(
+        self, registry: ClientRegistry, uploads: Uploads, labels: LabelSource, means: RunningMeans, watch: InputWatch
+    ) -> None:
+        self._registry = registry
         self._uploads = uploads
         self._labels = labels
         self._means = means
@@ -31,31 +33,31 @@ class Admission:
 
     def admit(self, key: ClientKey, written_at: float, now: float) -> Client:
         """The new client, whose first sample was written then. PeerError if there is no place for it."""
-        if len(self._seats) >= self._seats.limit:
-            self._make_room(key, self._seats.reached(key[0], written_at))
-        client = self._seats.give(key, now)
-        self._seats.see(key, written_at)
+        if len(self._registry) >= self._registry.limit:
+            self._make_room(key, self._registry.reached(key[0], written_at))
+        client = self._registry.register(key, now)
+        self._registry.observe(key, written_at)
         return client
 
     def forget(self, client: Client) -> None:
         """Forget all that is remembered of a client, with what waits."""
         means = [MEANS + name for name in self._means.forget(client.key)]
-        self._seats.forget(client, [*self._labels.forget(client), *means])
+        self._registry.forget(client, [*self._labels.forget(client), *means])
         self._uploads.forget(client)
 
     def _make_room(self, newcomer: ClientKey, at: float) -> None:
-        waiting = self._labels.room.waiting
-        longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
+        waiting = self._labels.pending.waiting
+        longest = self._registry.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
         if longest is None:
-            elsewhere = self._seats.elsewhere(newcomer[1])
+            elsewhere = self._registry.elsewhere(newcomer[1])
             reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
             else:
                 remedy = self.watch.disorder or (
                     "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
-                    f"{self._seats.expiry:g}"
+                    f"{self._registry.expiry:g}"
                 )
-            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
-        self._seats.expired += 1
+            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._registry.limit + 1}: {remedy}")
+        self._registry.expired += 1
         self.forget(longest)

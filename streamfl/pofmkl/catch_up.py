@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from streamfl.pofmkl.client_record import ClientRecord
-from streamfl.pofmkl.pace import YOUNG_LABELS
-from streamfl.pofmkl.seats import Client, Seats
+from streamfl.pofmkl.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.server_silence import ALONE, ServerSilence
-from streamfl.role import Measurement, Notice
+from streamfl.pofmkl.staleness import YOUNG_LABELS
+from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["CatchUp"]
 
@@ -74,17 +74,17 @@ class CatchUp:
 
     samples: n, the labels of a client on one version while it is behind; 0: no client ever waits.
     silence: of the server; who is alone does not wait.
-    seats: the clients.
+    registry: the clients.
     shards: of the model.
     """
 
-    def __init__(self, samples: int, silence: ServerSilence, seats: Seats, shards: int) -> None:
+    def __init__(self, samples: int, silence: ServerSilence, registry: ClientRegistry, shards: int) -> None:
         self.samples = samples
         self._silence = silence
         self.granted_more = self._learnt_behind = 0
-        self._seats = seats
+        self._registry = registry
         self._partitions: dict[int, _Partition] = {}
-        self._notices: list[Notice] = []
+        self._notices: list[OperatorNotice] = []
         # As they were last, and as they were when a label was learnt last.
         self._versions: tuple[int, ...] = ()
         self._shards = [_Shard() for _ in range(shards)]
@@ -112,18 +112,18 @@ class CatchUp:
                 partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
             partition.unread = unread
             # Before a client is known there, records of all of them look like a backlog of one.
-            if not partition.told and self._seats.count(number) and self._is_behind(number):
+            if not partition.told and self._registry.count(number) and self._is_behind(number):
                 partition.told = True
-                self._notices.append(Notice("behind", BEHIND.format(number, unread, self.samples)))
+                self._notices.append(OperatorNotice("behind", BEHIND.format(number, unread, self.samples)))
 
     def _is_behind(self, number: int) -> bool:
         unread = self._partitions[number].unread or 0
         # By the model's age, as a client's own.
-        labels = min(self._versions, default=0) // (LABELS_A_GRANT * self._seats.limit)
-        return 0 < min(self.samples, 1 + labels) * max(1, self._seats.count(number)) < unread
+        labels = min(self._versions, default=0) // (LABELS_A_GRANT * self._registry.limit)
+        return 0 < min(self.samples, 1 + labels) * max(1, self._registry.count(number)) < unread
 
     def _room(self, number: int) -> int:
-        return max(self._partitions[number].in_hand, 2 * self.samples * self._seats.count(number))
+        return max(self._partitions[number].in_hand, 2 * self.samples * self._registry.count(number))
 
     def most_records(self, waiting: Mapping[int, int]) -> int | None:
         """The most records to take at a time; None: no partition is behind. waiting: samples in hand, by partition."""
@@ -143,7 +143,7 @@ class CatchUp:
         if self._behind:
             # What is learnt together is gathered first: clients that begin together go on together.
             return self._learnt_on == versions
-        return min(versions) < YOUNG_LABELS * self._seats.limit
+        return min(versions) < YOUNG_LABELS * self._registry.limit
 
     def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float) -> bool:
         """These are the versions of the model. Returns whether updates are waited for no longer, since time has passed.
@@ -180,7 +180,7 @@ class CatchUp:
         """So many labels were learnt in this step."""
         if learnt:
             self._learnt_on = self._versions
-        if 4 * self._granted < self._seats.limit:
+        if 4 * self._granted < self._registry.limit:
             # Where a topic holds one client's records after the other's, few clients have something in hand: read further ahead.
             for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
@@ -278,7 +278,7 @@ class CatchUp:
         after = ", ".join(map(str, self._versions))
         return BACKLOG.format(unread, waiting, kind, clients, after or 0)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         notices, self._notices = self._notices, []
         return notices
 

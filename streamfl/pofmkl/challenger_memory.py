@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from streamfl.changelog_checks import check_name
 from streamfl.learning.challengers import Challenger
 from streamfl.learning.model_state import Remembered
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, decode_remembered
-from streamfl.restored import check_name
 from streamfl.role import PeerError, StateChange
 
 __all__ = ["ChallengerMemory"]

@@ -14,10 +14,10 @@ parameters theta_i of every kernel i that the server published:
 
 This is ``preset = "paper"``. With the default preset the server is sent target rows instead, and default_learner.py is the learner.
 
-Each part with state of its own bounds, remembers and restores it: who has a seat (seats.py) and who gets one (admission.py), what
-waits for the model (labels_with_samples.py and late_labels.py, on waiting_room.py), who is behind (catch_up.py), what is gathered
-to be sent (uploads.py), the model as it is heard of (model_watch.py), how well is predicted (outcomes.py), and the means that stand
-for what samples lack (records/imputation.py).
+Each part with state of its own bounds, remembers and restores it: who is registered (client_registry.py) and who gets in
+(admission.py), what waits for the model (labels_with_samples.py and late_labels.py, on pending_samples.py), who is behind
+(catch_up.py), what is to be sent (uploads.py), the model as it is heard of (model_watch.py), how well is predicted
+(prequential.py), and the means that stand for what samples lack (records/imputation.py).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from streamfl.changelog_checks import check_name
+from streamfl.clock_guard import ClockGuard, time_written_by
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import Moments, time_written_by
 from streamfl.pofmkl.admission import MEANS, Admission
-from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.client_record import ClientRecord, ClientSnapshot
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.label_source import LabelSource
 from streamfl.pofmkl.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.late_labels import LateLabels
@@ -44,22 +45,21 @@ from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.model_watch import ModelWatch
-from streamfl.pofmkl.outcomes import Outcomes
-from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.predictions import PredictionWriter
-from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.prequential import PrequentialScores
 from streamfl.pofmkl.server_silence import SILENCE, ServerSilence
+from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.records.carried import carried_nothing
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.header_propagation import carried_nothing
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
-from streamfl.restored import check_name
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 
-__all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
+__all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
 
 class PofmklClient:
     """Predicts every sample, learns from its label, and sends the server no more than it may.
@@ -68,7 +68,7 @@ class PofmklClient:
     samples wait for the model, and no new version of it comes for ``patience`` seconds, the role is in trouble.
 
     learner: the mathematics.
-    pace: how far a client runs ahead of the model.
+    staleness_policy: how far a client runs ahead of the model.
     uplink: what a client may send.
     seed: of the federation.
     clients: so many are remembered at most.
@@ -85,7 +85,7 @@ class PofmklClient:
     join: brings labels of a topic of their own to their samples; None: labels come with their samples.
     signing: where members have keys, says which versions of the model are the server's.
     seal_bytes: where members have keys, what a seal adds to an update.
-    agreement: whether the server's settings are this client's.
+    settings_check: whether the server's settings are this client's.
     watch: looks at every sample and label.
     carry: of a sample's record, the headers that its prediction gets.
     means: fills in what samples lack; None: they lack nothing.
@@ -95,7 +95,7 @@ class PofmklClient:
         self,
         *,
         learner: Learner,
-        pace: Pace,
+        staleness_policy: StalenessPolicy,
         uplink: Uplink,
         seed: int,
         clients: int,
@@ -113,158 +113,158 @@ class PofmklClient:
         join: LabelJoin | None = None,
         signing: ModelSigning | None = None,
         seal_bytes: int = 0,
-        agreement: Agreement | None = None,
+        settings_check: ServerSettingsCheck | None = None,
         watch: InputWatch | None = None,
         carry: Callable[[Record], Headers] = carried_nothing,
         means: RunningMeans | None = None,
     ) -> None:
         self._carry = carry
         self.learner = learner
-        self.pace = pace
+        self.staleness_policy = staleness_policy
         self.fingerprint = fingerprint
         self.waiting_limit = waiting_limit
         self.challengers = challengers
         self.model = ModelTable(
             learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
         )
-        self.agreement = agreement or Agreement({})
+        self.settings_check = settings_check or ServerSettingsCheck({})
         self.watch = watch or InputWatch(None, LABEL_RANGE, (0.0, 1.0), join is not None, clients)
-        self._model_watch = ModelWatch(self.model, self.agreement, pace.lockstep, patience)
+        self._model_watch = ModelWatch(self.model, self.settings_check, staleness_policy.lockstep, patience)
         row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
-        self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
-        self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
+        self._budgets = Budgets(uplink, row_bytes, shards, staleness_policy.lockstep, seal_bytes)
+        self._registry = ClientRegistry(learner, self._budgets, seed, clients, client_expiry)
         self.silence = ServerSilence(catch_up_patience)
-        self.catch_up = CatchUp(catch_up_samples, self.silence, self._seats, shards)
+        self.catch_up = CatchUp(catch_up_samples, self.silence, self._registry, shards)
         self._uploads = Uploads(
-            learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
+            learner, self.model, staleness_policy, self.catch_up, uplink, self._budgets, self._registry, fingerprint, seal_bytes
         )
-        self._outcomes = Outcomes(learner, self._seats, original(1.0) - original(0.0))
-        self._moments = Moments()
+        self._scores = PrequentialScores(learner, self._registry, original(1.0) - original(0.0))
+        self._clock_guard = ClockGuard()
         self._means = means or RunningMeans()
         self._unread: Mapping[int, int] = {}
         predictions = PredictionWriter(encode_prediction, original, self.model)
-        parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions, self.catch_up)
+        parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
         budgeted = uplink.bytes_per_second is not None
         self._labels: LabelSource
         if join is None:
             self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=challengers, trace=trace)
         else:
             self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
-        self._admission = Admission(self._seats, self._uploads, self._labels, self._means, self.watch)
+        self._admission = Admission(self._registry, self._uploads, self._labels, self._means, self.watch)
 
     @property
     def wake_at(self) -> float | None:
-        catch_up = self.catch_up.wake_at if self._labels.room.total else None
+        catch_up = self.catch_up.wake_at if self._labels.pending.total else None
         due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at, catch_up)
         return min([when for when in due if when is not None], default=None)
 
     @property
     def full(self) -> Collection[int]:
-        room = self._labels.room
-        return sorted({*room.full(self.waiting_limit), *self.catch_up.full(room.counts)})
+        pending = self._labels.pending
+        return sorted({*pending.full(self.waiting_limit), *self.catch_up.full(pending.counts)})
 
     @property
     def most_records(self) -> int | None:
-        return self.catch_up.most_records(self._labels.room.counts)
+        return self.catch_up.most_records(self._labels.pending.counts)
 
     def unread(self, records: Mapping[int, int]) -> None:
         self._unread = records
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        return {"samples": self._labels.room.total} if self._labels.room.total else {}
+        return {"samples": self._labels.pending.total} if self._labels.pending.total else {}
 
     @property
     def prompt(self) -> bool:
-        return self.pace.lockstep
+        return self.staleness_policy.lockstep
 
     @property
     def urgent(self) -> bool:
-        return self.catch_up.is_urgent(self.model.versions, self._labels.room.total)
+        return self.catch_up.is_urgent(self.model.versions, self._labels.pending.total)
 
     @property
     def backlog(self) -> str | None:
-        room = self._labels.room
+        pending = self._labels.pending
         kind = "samples" if isinstance(self._labels, LabelsWithSamples) else "labels"
-        return self.catch_up.backlog(kind, room.total, sum(1 for _ in room.waiting_clients()))
+        return self.catch_up.backlog(kind, pending.total, sum(1 for _ in pending.waiting_clients()))
 
     @property
     def trouble(self) -> str | None:
         return (
-            self.agreement.trouble
+            self.settings_check.trouble
             or self._model_watch.trouble
-            or self._outcomes.trouble
-            or self.watch.trouble(self._outcomes.ever_learnt)
+            or self._scores.trouble
+            or self.watch.trouble(self._scores.ever_learnt)
         )
 
-    def notices(self) -> Iterable[Notice]:
-        yield from self.agreement.notices()
-        yield from self.watch.notices(self._outcomes.ever_learnt)
+    def notices(self) -> Iterable[OperatorNotice]:
+        yield from self.settings_check.notices()
+        yield from self.watch.notices(self._scores.ever_learnt)
         yield from self._labels.notices()
-        yield from self._outcomes.notices()
+        yield from self._scores.notices()
         yield from self.catch_up.notices()
         yield from self.silence.notices()
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         self.catch_up.open(partition)
         self.silence.open(partition)
-        self._seats.open(partition)
+        self._registry.open(partition)
         self._labels.open(partition)
 
     def close(self, partition: int) -> None:
-        for client in self._seats.close(partition):
+        for client in self._registry.close(partition):
             self._uploads.forget(client)
         self._labels.close(partition)
         self._means.close(partition)
         self.catch_up.close(partition)
         self.silence.close(partition)
-        if not self._seats.partitions:
+        if not self._registry.partitions:
             self._model_watch.nobody_asks()
 
     def forget(self, name: str) -> bool:
-        known = self._seats.named(name)
+        known = self._registry.named(name)
         for client in known:
             self._admission.forget(client)
         return bool(known)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             self._set_back(now)
-        self._budgets.pass_to(now, len(self._seats))
+        self._budgets.pass_to(now, len(self._registry))
         before = self.model.versions
         replies: list[Send | Rejection] = []
         self.catch_up.note_unread(self._unread, Counter(received.partition for received in batch if received.channel != "model"))
         self._unread = {}
         self._hear(batch, now, replies)
-        room = self._labels.room
-        waited_enough = self.catch_up.begin_step(self.model.versions, room.counts, now)
-        self._seats.end_own_steps(self.silence.hear(self.model.versions))
+        pending = self._labels.pending
+        waited_enough = self.catch_up.begin_step(self.model.versions, pending.counts, now)
+        self._registry.end_own_steps(self.silence.hear(self.model.versions))
         if self.model.versions != before:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
-                self._seats.release(self.model.versions)
-            room.look_again(self._seats)
+                self._registry.release(self.model.versions)
+            pending.look_again(self._registry)
         if self.silence.look(now) or waited_enough:
-            room.look_again(self._seats)
-        self._seats.begin_own_steps(self.silence.is_unanswered)
-        learnt = self._outcomes.labels
+            pending.look_again(self._registry)
+        self._registry.begin_own_steps(self.silence.is_unanswered)
+        learnt = self._scores.labels
         replies += self._uploads.send_outdated(now)
         if not batch:
             replies += self._uploads.send_due(now)
         replies += self._labels.advance(now, tick=not batch)
-        self.catch_up.end_step(self._outcomes.labels - learnt)
-        for partition in self._uploads.take_sent_from() | {number for number, count in room.counts.items() if count}:
+        self.catch_up.end_step(self._scores.labels - learnt)
+        for partition in self._uploads.take_sent_from() | {number for number, count in pending.counts.items() if count}:
             self.silence.ask(partition, now)
-        self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
-        self._outcomes.judge()
+        self._model_watch.look(self._uploads.sent, pending.total > 0, self._anybody_waits_for_model, now, tick=not batch)
+        self._scores.judge()
         return replies
 
     def _anybody_waits_for_model(self) -> bool:
-        return not all(map(self._uploads.may_learn, self._labels.room.waiting_clients()))
+        return not all(map(self._uploads.may_learn, self._labels.pending.waiting_clients()))
 
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
-        logistic, watch, labels, seats, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats, self._carry
+        logistic, watch, labels, known, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._registry, self._carry
         for received in batch:
             channel, message = received.channel, received.message
             try:
@@ -272,39 +272,39 @@ class PofmklClient:
                     self._model_watch.hear(message, received.partition)
                     continue
                 key = received.partition, message.client
-                # Before it may be refused: for want of a seat it often is because of how the topic is keyed.
+                # Before it may be refused: for want of room it often is because of how the topic is keyed.
                 if channel == "samples":
                     watch.sample(*key, message.label)
                 else:
                     watch.label(*key, message.label)
                 if logistic:
                     _check_class(message.label)
-                client, written_at = seats.find(key), time_written_by(now, received.record.timestamp)
+                client, written_at = known.find(key), time_written_by(now, received.record.timestamp)
                 if channel == "samples":
-                    client = seats.see(key, written_at) or self._admission.admit(key, written_at, now)
+                    client = known.observe(key, written_at) or self._admission.admit(key, written_at, now)
                     if self._means:
                         # At once, in the order of the records: what waits for the model waits with the mean of its time.
                         message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
                 labels.arrive(key, client, message, received.record, carry(received.record))
                 if client is not None and channel == "samples":
-                    seats.hear_sample(client, written_at, now)
+                    known.hear_sample(client, written_at, now)
                     if message.label is not None:
-                        seats.hear_label(client, written_at, now)
+                        known.hear_label(client, written_at, now)
             except PeerError as error:
                 replies.append(Rejection(received, error))
-        seats.batch_is_over()
+        known.batch_is_over()
 
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
         self.silence.set_back(now)
         self.catch_up.set_back(now)
         self._uploads.set_back(now)
-        self._seats.set_back(now)
+        self._registry.set_back(now)
         self._labels.set_back(now)
 
     def changed_state(self) -> Iterable[StateChange]:
-        yield from self._seats.forgotten()
-        yield from self._seats.changed_state(self._uploads.remembered)
+        yield from self._registry.forgotten()
+        yield from self._registry.changed_state(self._uploads.remembered)
         yield from self._labels.changed_state()
         yield from self.silence.changed_state()
         for partition, name, value in self._means.changed_state():
@@ -318,9 +318,9 @@ class PofmklClient:
                 self._restore_client((change.partition, check_name(rest)), msgspec.msgpack.decode(value, type=ClientRecord))
             elif kind == b"part":
                 end = 2 + int.from_bytes(rest[:2], "big")
-                self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
+                self._registry.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
             elif kind == b"means":
-                self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
+                self._means.restore(self._registry.known((change.partition, check_name(rest))).key, value)
             elif change.key == SILENCE:
                 self.silence.restore(change.partition, value)
             elif kind in (b"join", b"waiting", b"challenger"):
@@ -335,7 +335,7 @@ class PofmklClient:
         if any(shard >= len(self.model.versions) for shard in record.awaited):
             raise PeerError("malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}")
         upload, record.upload = record.upload, None
-        client = self._seats.restore(key, record)
+        client = self._registry.restore(key, record)
         if upload is not None:
             self._uploads.restore(client, upload)
 
@@ -352,15 +352,15 @@ class PofmklClient:
     @property
     def predicted(self) -> int:
         """Samples predicted by this object since it was made."""
-        return self._outcomes.predicted
+        return self._scores.predicted
 
     def regret(self) -> dict[str, float]:
         """Each client's regret   (POF-MKL, eq. 11), without the regularisation term."""
-        return self._outcomes.regret()
+        return self._scores.regret()
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
         """What is known of each client, by partition and name: for whoever checks it."""
-        return {client.key: self._snapshot_of(client) for client in self._seats}
+        return {client.key: self._snapshot_of(client) for client in self._registry}
 
     def _snapshot_of(self, client: Client) -> ClientSnapshot:
         record, bucket = client.record, client.bucket
@@ -368,7 +368,7 @@ class PofmklClient:
         return ClientSnapshot(
             row=client.row,
             seen_at=record.seen_at,
-            waiting=self._labels.room.waiting(client),
+            waiting=self._labels.pending.waiting(client),
             samples=int(samples),
             labels=int(labels),
             on_version_zero=record.on_version_zero,
@@ -379,13 +379,13 @@ class PofmklClient:
         )
 
     def measure(self) -> Iterable[Measurement]:
-        yield from self._outcomes.measure_counts()
-        yield from self._seats.measure()
-        waiting = sum(1 for _ in self._labels.room.waiting_clients())
+        yield from self._scores.measure_counts()
+        yield from self._registry.measure()
+        waiting = sum(1 for _ in self._labels.pending.waiting_clients())
         yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
-        text, waiting = "Samples, or labels of [labels], that wait for the model", self._labels.room.total
+        text, waiting = "Samples, or labels of [labels], that wait for the model", self._labels.pending.total
         yield Measurement("waiting_samples", "gauge", text, waiting)
-        yield from self._outcomes.measure_errors()
+        yield from self._scores.measure_errors()
         yield from self.watch.measure()
         yield from self._labels.measure()
         yield from self._means.measure()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.restored import check_entry
+from streamfl.pofmkl.changelog_checks import check_entry
 from streamfl.pofmkl.views import LAGS
 from streamfl.role import PeerError
 

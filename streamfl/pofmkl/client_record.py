@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.restored import Time, check_name
+from streamfl.changelog_checks import Time, check_name
 from streamfl.rhythm import Rhythm
 from streamfl.wire import Count
 

@@ -19,6 +19,7 @@ from scipy.special import logit
 
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
+from streamfl.pofmkl.changelog_checks import check_entry, check_snapshot
 from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedParts, ClientJournal, Forecast, check_size
 from streamfl.pofmkl.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
@@ -26,7 +27,6 @@ from streamfl.pofmkl.learner import Batch, Learnt, waves
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.own_steps import OWN_STEPS, OwnSteps
-from streamfl.pofmkl.restored import check_entry, check_snapshot
 from streamfl.pofmkl.target_rows import TargetRows
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import PeerError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from streamfl.pofmkl.seats import Client, ClientKey
-from streamfl.pofmkl.waiting_room import WaitingRoom
+from streamfl.pofmkl.client_registry import Client, ClientKey
+from streamfl.pofmkl.pending_samples import PendingQueues
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 
 __all__ = ["LabelSource"]
 
@@ -18,7 +18,7 @@ class LabelSource(Protocol):
     """Takes what arrives, lets it wait until its client may learn it, and learns it then."""
 
     @property
-    def room(self) -> WaitingRoom[Any]:
+    def pending(self) -> PendingQueues[Any]:
         """What waits for a new version of the model, or for bytes to send."""
 
     def open(self, partition: int) -> None:
@@ -30,7 +30,7 @@ class LabelSource(Protocol):
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
-        """A sample or a label of the client, None if it has no seat; PeerError if there is no room for it.
+        """A sample or a label of the client, None if it is not registered; PeerError if there is no room for it.
 
         record: it came in this one. headers: of a sample, what its prediction gets beside the record's key.
         """
@@ -54,7 +54,7 @@ class LabelSource(Protocol):
     def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
         """Take back what lay under the key ``kind``/``rest``; PeerError if labels came another way then."""
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What the operator should know."""
 
     def measure(self) -> Iterable[Measurement]:

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.challenger_memory import ChallengerMemory
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Batch, Learner, Learnt
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.outcomes import Outcomes
+from streamfl.pofmkl.pending_samples import ClientQueue, PendingSample, PendingSamples
 from streamfl.pofmkl.predictions import PredictionWriter
-from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.prequential import PrequentialScores
 from streamfl.pofmkl.uploads import Upload, Uploads
-from streamfl.pofmkl.waiting_room import Line, SampleRoom, WaitingSample
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.restored import check_name
-from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
 
@@ -55,9 +55,9 @@ class LabelsWithSamples:
         self,
         learner: Learner,
         model: ModelTable,
-        seats: Seats,
+        registry: ClientRegistry,
         uploads: Uploads,
-        outcomes: Outcomes,
+        scores: PrequentialScores,
         predictions: PredictionWriter,
         catch_up: CatchUp,
         *,
@@ -68,21 +68,21 @@ class LabelsWithSamples:
         self.trace = trace
         self._learner = learner
         self._model = model
-        self._seats = seats
+        self._registry = registry
         self._uploads = uploads
-        self._outcomes = outcomes
+        self._scores = scores
         self._predictions = predictions
         self._catch_up = catch_up
         self._budgeted = budgeted
         self._challengers = challengers
         self._memory = ChallengerMemory() if challengers is None else challengers.memory
-        self.room = SampleRoom(learner.dimension, learner.loss is LOGISTIC)
+        self.pending = PendingSamples(learner.dimension, learner.loss is LOGISTIC)
 
     def open(self, partition: int) -> None:
-        self.room.open(partition)
+        self.pending.open(partition)
 
     def close(self, partition: int) -> None:
-        self.room.close(partition)
+        self.pending.close(partition)
         self._memory.close(partition)
         if self._challengers is not None:
             self._challengers.close(partition)
@@ -92,39 +92,41 @@ class LabelsWithSamples:
     ) -> None:
         if client is None or not isinstance(message, Sample):
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
-        self.room.put(client, (message, record.key, headers))
+        self.pending.put(client, (message, record.key, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []
-        samples: list[WaitingSample] = []
+        samples: list[PendingSample] = []
         starts: list[int] = []
         uploads: dict[int, Upload] = {}
-        room = self.room
-        for line in room.ready.values():
+        pending = self.pending
+        for queue in pending.ready.values():
             start = len(samples)
-            self._admit(line, samples, uploads, now)
+            self._admit(queue, samples, uploads, now)
             if len(samples) > start:
-                clients.append(line.client)
+                clients.append(queue.client)
                 starts.append(start)
-            room.remember(line, len(samples) - start)
-        room.rest(self._uploads, self._budgeted)
+            pending.remember(queue, len(samples) - start)
+        pending.rest(self._uploads, self._budgeted)
         return self._learn(clients, samples, starts, uploads, now) if samples else []
 
-    def _admit(self, line: Line[WaitingSample], samples: list[WaitingSample], uploads: dict[int, Upload], now: float) -> None:
+    def _admit(
+        self, queue: ClientQueue[PendingSample], samples: list[PendingSample], uploads: dict[int, Upload], now: float
+    ) -> None:
         """Add the samples that a client may learn now, and by their place the uploads of those that have a label."""
-        items, start = line.items, len(samples)
-        self._catch_up.limit(line.client, len(items), self.room.counts, waited=line.held)
+        items, start = queue.items, len(samples)
+        self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         while items:
             if items[0][0].label is not None:
-                upload = self._uploads.for_label(line.client, now)
+                upload = self._uploads.for_label(queue.client, now)
                 if upload is None:
                     break
                 uploads[len(samples)] = upload
             samples.append(items.popleft())
-        self.room.left(line, len(samples) - start)
+        self.pending.left(queue, len(samples) - start)
 
     def _learn(
-        self, clients: list[Client], samples: list[WaitingSample], starts: list[int], uploads: dict[int, Upload], now: float
+        self, clients: list[Client], samples: list[PendingSample], starts: list[int], uploads: dict[int, Upload], now: float
     ) -> list[Send]:
         given = [sample.label for sample, _, _ in samples]
         batch = Batch(
@@ -138,15 +140,15 @@ class LabelsWithSamples:
         learnt = self._learner.predict_and_learn(batch, self._model.parameters, self._model.squared_norms)
         sends = self._predictions.records(samples, learnt.predictions)
         orders = self._uploads.gather(uploads, learnt)
-        self._outcomes.count(len(samples), len(samples) - len(uploads))
+        self._scores.count(len(samples), len(samples) - len(uploads))
         if not self._model.published:
             for client, count in zip(clients, batch.counts.tolist(), strict=True):
-                self._outcomes.count_on_version_zero(client, count)
-        self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
+                self._scores.count_on_version_zero(client, count)
+        self._scores.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled], now)
         if self._challengers is not None:
             self._challengers.run(((upload.client.key, samples[place][0]) for place, upload in uploads.items()), now)
         for client in clients:
-            self._seats.touch(client)
+            self._registry.touch(client)
         if self.trace is not None:
             self._tell(uploads, batch, learnt, orders, self.trace)
         return sends + self._uploads.send_complete(uploads.values(), now)
@@ -180,17 +182,17 @@ class LabelsWithSamples:
 
     @property
     def wake_at(self) -> float | None:
-        return self.room.wake_at(self._uploads)
+        return self.pending.wake_at(self._uploads)
 
     def set_back(self, now: float) -> None:
         """Samples wait for the model and for bytes, not for a time."""
 
     def forget(self, client: Client) -> Iterable[bytes]:
         keys = [] if self._challengers is None else self._challengers.forget(client.key)
-        return [*self.room.forget_client(client), *keys]
+        return [*self.pending.forget_client(client), *keys]
 
     def changed_state(self) -> Iterable[StateChange]:
-        yield from self.room.changed_state()
+        yield from self.pending.changed_state()
         yield from self._memory.changed_state()
 
     def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
@@ -200,10 +202,10 @@ class LabelsWithSamples:
         if kind != b"waiting":
             raise PeerError("malformed", "it was remembered with labels on a topic of their own: with [labels]")
         name = check_name(rest[8:])
-        sample = self.room.decoded(name, value)
-        self.room.restore(self._seats.known((partition, name)), int.from_bytes(rest[:8], "big"), sample)
+        sample = self.pending.decoded(name, value)
+        self.pending.restore(self._registry.known((partition, name)), int.from_bytes(rest[:8], "big"), sample)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def measure(self) -> Iterable[Measurement]:

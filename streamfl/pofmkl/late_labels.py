@@ -6,22 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from streamfl.clock_guard import time_written_by
 from streamfl.kernels import LOGISTIC
-from streamfl.moments import time_written_by
 from streamfl.pofmkl.catch_up import CatchUp
+from streamfl.pofmkl.changelog_checks import check_label
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.outcomes import Outcomes
+from streamfl.pofmkl.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.predictions import PredictionWriter
-from streamfl.pofmkl.restored import check_label
-from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.prequential import PrequentialScores
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.pofmkl.waiting_room import WaitingRoom, WaitingSample
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, PeerError, Record, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 
 __all__ = ["LateLabels"]
 
@@ -37,9 +37,9 @@ class LateLabels:
         self,
         learner: Learner,
         model: ModelTable,
-        seats: Seats,
+        registry: ClientRegistry,
         uploads: Uploads,
-        outcomes: Outcomes,
+        scores: PrequentialScores,
         predictions: PredictionWriter,
         catch_up: CatchUp,
         *,
@@ -49,23 +49,23 @@ class LateLabels:
     ) -> None:
         self._learner = learner
         self._model = model
-        self._seats = seats
+        self._registry = registry
         self._uploads = uploads
-        self._outcomes = outcomes
+        self._scores = scores
         self._predictions = predictions
         self._catch_up = catch_up
         self._budgeted = budgeted
         self._join = join
         self.watch = watch
-        self.room: WaitingRoom[Pair] = WaitingRoom()
+        self.pending: PendingQueues[Pair] = PendingQueues()
         self._arrived: dict[ClientKey, list[tuple[Sample | Label, Record, Headers]]] = {}
 
     def open(self, partition: int) -> None:
-        self.room.open(partition)
+        self.pending.open(partition)
         self._join.open(partition)
 
     def close(self, partition: int) -> None:
-        self.room.close(partition)
+        self.pending.close(partition)
         self._join.close(partition)
 
     def arrive(
@@ -97,8 +97,8 @@ class LateLabels:
             records = {key: record for key, _, record, _ in wave}
             for pair in pairs:
                 if pair is not None:
-                    client = self._seats[pair.key[:2]]
-                    self._seats.hear_label(client, time_written_by(now, records[client.key].timestamp), now)
+                    client = self._registry[pair.key[:2]]
+                    self._registry.hear_label(client, time_written_by(now, records[client.key].timestamp), now)
                     self._put(client, pair)
             sends += self._learn_pairs(now)
         return sends
@@ -106,69 +106,69 @@ class LateLabels:
     def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]) -> None:
         """Note who is behind with its labels."""
         labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
-        for key in {*labels, *self.room.ready}:
-            client = self._seats.find(key)
+        for key in {*labels, *self.pending.ready}:
+            client = self._registry.find(key)
             if client is not None:
-                line = self.room.line(client)
-                in_hand = len(line.items) + labels.get(key, 0)
-                self._catch_up.limit(client, in_hand, self.room.counts, waited=line.held)
+                queue = self.pending.queue(client)
+                in_hand = len(queue.items) + labels.get(key, 0)
+                self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
 
-    def _predict(self, samples: list[tuple[ClientKey, WaitingSample]], sends: list[Send], now: float) -> list[Pair | None]:
+    def _predict(self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float) -> list[Pair | None]:
         """Predict one sample of each of these clients; the pairs with labels that were there first."""
-        clients = [self._seats[key] for key, _ in samples]
+        clients = [self._registry[key] for key, _ in samples]
         inputs = np.array([sample.features for _, (sample, _, _) in samples], dtype=self._learner.input_dtype)
         forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)
         sends += self._predictions.records([sample for _, sample in samples], forecast.predictions)
-        self._outcomes.count(len(samples))
+        self._scores.count(len(samples))
         if not self._model.published:
             for client in clients:
-                self._outcomes.count_on_version_zero(client, 1)
+                self._scores.count_on_version_zero(client, 1)
         pairs = []
         for client, (_, (sample, _, _)), content in zip(clients, samples, forecast.encoded(), strict=True):
-            self._seats.touch(client)
+            self._registry.touch(client)
             pairs.append(self._join.sample(JoinKey(client.key[0], sample.client, sample.id), content, now))
         return pairs
 
     def _put(self, client: Client, pair: Pair) -> None:
-        self.room.put(client, pair)
+        self.pending.put(client, pair)
         self.watch.pair()
 
     def _learn_pairs(self, now: float) -> list[Send]:
         """Learn every label whose client may learn now, one of each client at a time."""
         sends: list[Send] = []
         while True:
-            admitted = [(line, self._uploads.for_label(line.client, now)) for line in self.room.ready.values() if line.items]
-            learning = [(line, line.items.popleft(), upload) for line, upload in admitted if upload is not None]
+            admitted = [(queue, self._uploads.for_label(queue.client, now)) for queue in self.pending.ready.values() if queue.items]
+            learning = [(queue, queue.items.popleft(), upload) for queue, upload in admitted if upload is not None]
             if not learning:
-                self.room.rest(self._uploads, self._budgeted)
+                self.pending.rest(self._uploads, self._budgeted)
                 return sends
             labels = np.array([pair.label for _, pair, _ in learning])
             learnt = self._learner.learn(
-                np.array([line.client.row for line, _, _ in learning]),
+                np.array([queue.client.row for queue, _, _ in learning]),
                 [pair.content for _, pair, _ in learning],
                 labels,
                 self._model.parameters,
                 self._model.squared_norms,
             )
-            for line, pair, _ in learning:
+            for queue, pair, _ in learning:
                 self._join.learnt(pair.key, now)
-                self.room.left(line, 1)
-                self._seats.touch(line.client)
+                self.pending.left(queue, 1)
+                self._registry.touch(queue.client)
             uploads = {place: upload for place, (_, _, upload) in enumerate(learning)}
             self._uploads.gather(uploads, learnt)
-            self._outcomes.learnt(learnt.predictions, labels, now)
+            self._scores.learnt(learnt.predictions, labels, now)
             sends += self._uploads.send_complete(uploads.values(), now)
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.room.wake_at(self._uploads), self._join.wake_at)
+        times = (self.pending.wake_at(self._uploads), self._join.wake_at)
         return min([when for when in times if when is not None], default=None)
 
     def set_back(self, now: float) -> None:
         self._join.set_back(now)
 
     def forget(self, client: Client) -> Iterable[bytes]:
-        self.room.forget(client)
+        self.pending.forget(client)
         self._join.forget(*client.key)
         return ()
 
@@ -182,11 +182,11 @@ class LateLabels:
         pair = self._join.restore(partition, rest, value, self._learner.check_forecast)
         if pair is not None:
             check_label(pair.label, self._learner.loss is LOGISTIC)
-            client = self._seats.known(pair.key[:2])
+            client = self._registry.known(pair.key[:2])
             self._put(client, pair)
-            self.room.line(client).held = True
+            self.pending.queue(client).held = True
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._join.notices()
 
     def measure(self) -> Iterable[Measurement]:

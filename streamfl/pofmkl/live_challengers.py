@@ -56,13 +56,13 @@ class LiveChallengers:
         self._loss = loss
         # Importing River takes a second: at the start, and not while samples wait.
         made = {name: challenger(model, loss) for name, model in self._models.items()}
-        own = {name: model.lasting for name, model in made.items() if isinstance(model, OwnChallenger)}
-        for name, lasting in own.items():
-            if not lasting:
+        own = {name: model.stateful for name, model in made.items() if isinstance(model, OwnChallenger)}
+        for name, stateful in own.items():
+            if not stateful:
                 log.info("challenger %s has no state() and restore(): it begins anew when this worker starts", name)
         self._states = ModelFailures("challenger", self._models)
-        self.memory = ChallengerMemory([name for name, lasting in own.items() if lasting], self._states)
-        self._lasting = any(own.values())
+        self.memory = ChallengerMemory([name for name, stateful in own.items() if stateful], self._states)
+        self._stateful = any(own.values())
         self._off: dict[_ClientKey, dict[str, int]] = {}
         self._challengers: dict[_ClientKey, dict[str, Challenger]] = {}
         self._labels = dict.fromkeys(self._models, 0)
@@ -170,7 +170,7 @@ class LiveChallengers:
             yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
             if self._loss == "logistic":
                 yield from classification_measurements(predictions, labels, until, "challenger_", label)
-        if self._lasting:
+        if self._stateful:
             text = "States of challengers that were not remembered or not taken back"
             yield from self._states.measure("challenger_state_failures", text, ("state", "too_large", "restore"))
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import model_name, own_model
 from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
+from streamfl.pofmkl.changelog_checks import check_kept
 from streamfl.pofmkl.client_journal import ChangedParts, check_size, cut, part_key
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
-from streamfl.pofmkl.lasting_experts import KIND as MODEL
-from streamfl.pofmkl.lasting_experts import LastingExperts, lasting
 from streamfl.pofmkl.neighbours import neighbour_predictions
-from streamfl.pofmkl.restored import check_kept
+from streamfl.pofmkl.stateful_experts import KIND as MODEL
+from streamfl.pofmkl.stateful_experts import StatefulExperts, is_stateful
 from streamfl.pofmkl.views import LAGS
 from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed
 from streamfl.role import Measurement
@@ -68,14 +68,14 @@ class LocalExperts:
         self.size = min(MOST_KEPT, max(LEAST_KEPT, (STATE_BYTES - other_bytes) // (4 * self._columns)))
         self._failures = ModelFailures("expert", map(model_name, self._river))
         own = {place: own_model(model) for place, model in enumerate(self._river) if is_own_model(model)}
-        lasts = {place: model for place, model in own.items() if lasting(model, loss)}
+        lasts = {place: model for place, model in own.items() if is_stateful(model, loss)}
         brief = {place: model for place, model in enumerate(self._river) if place not in lasts}
         # Each of one's own has a key, so that nothing is left of a model that remembered itself in an earlier release.
         self._own_keys = [part_key(MODEL, place) for place in own]
         self.state_bytes = max((own[place].state_bytes + REMEMBERED_BYTES for place in lasts), default=0)
-        self._lasting = self._river_models = self._detectors = None
+        self._stateful = self._river_models = self._detectors = None
         if lasts:
-            self._lasting = LastingExperts(lasts, loss, width, self._label, self.size, changed, self._failures)
+            self._stateful = StatefulExperts(lasts, loss, width, self._label, self.size, changed, self._failures)
         if brief:
             make = partial(RiverExperts, brief, loss, width, self._label, self._failures)
             self._river_models = Windowed(make, self.size)
@@ -105,8 +105,8 @@ class LocalExperts:
     def forget(self, row: int) -> None:
         self._kept[row] = 0
         self._forget_windows(row)
-        if self._lasting is not None:
-            self._lasting.forget(row)
+        if self._stateful is not None:
+            self._stateful.forget(row)
 
     def keep(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, errors: Floats) -> None:
         """Put one sample of each of these clients into its ring. errors (rows,): of their predictions, between 0 and 1."""
@@ -118,8 +118,8 @@ class LocalExperts:
         self._kept[rows, slots] = kept
         for row, slot, content in zip(rows.tolist(), slots.tolist(), cut(kept, self.sample_bytes), strict=True):
             self._changed.put(row, part_key(KIND, slot), content)
-        if self._lasting is not None:
-            self._lasting.keep(rows.tolist(), self._kept, (scale.kept + 1).tolist())
+        if self._stateful is not None:
+            self._stateful.keep(rows.tolist(), self._kept, (scale.kept + 1).tolist())
 
     def predict(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
         """What each local expert predicts, (rows, count); the running mean until they know better."""
@@ -176,8 +176,8 @@ class LocalExperts:
             found: dict[int, float] = {}
             if self._river_models is not None:
                 found |= self._river_models.at(row, self._kept[row], count).predict(queries[at])
-            if self._lasting is not None:
-                found |= self._lasting.predict(row, self._kept[row], count, queries[at])
+            if self._stateful is not None:
+                found |= self._stateful.predict(row, self._kept[row], count, queries[at])
             result[at, list(found)] = list(found.values())
         return np.where(np.isnan(result), scale.mean[:, None], result)
 
@@ -192,8 +192,8 @@ class LocalExperts:
         for slot, content in enumerate(cut(latest.astype("<f4"), self.sample_bytes)):
             self._changed.put(row, part_key(KIND, slot), content)
         self._forget_windows(row)
-        if self._lasting is not None:
-            self._lasting.begin_anew(row)
+        if self._stateful is not None:
+            self._stateful.begin_anew(row)
         return np.asarray(latest[:, self._label], np.float64)
 
     def _forget_windows(self, row: int) -> None:
@@ -210,8 +210,8 @@ class LocalExperts:
         """Take back a slot, or a model; False if the key is of neither. PeerError if the sample or model cannot be one."""
         if key in self._own_keys:
             remembered = decode_remembered(value)
-            if self._lasting is not None:
-                self._lasting.restore(row, int.from_bytes(key[1:], "big"), remembered)
+            if self._stateful is not None:
+                self._stateful.restore(row, int.from_bytes(key[1:], "big"), remembered)
             return True
         slot = int.from_bytes(key[1:], "big")
         if not (key[:1] == KIND and slot < self.size and key == part_key(KIND, slot)):

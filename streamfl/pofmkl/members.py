@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.restored import Time
+from streamfl.changelog_checks import Time
+from streamfl.received_numbers import NumberRange, note, was_heard
 from streamfl.rhythm import Rhythm
 from streamfl.role import PeerError
-from streamfl.sequences import Run, note, was_heard
 from streamfl.wire import Count
 
 __all__ = ["Member", "Members"]
@@ -30,7 +30,7 @@ class Member(msgspec.Struct, array_like=True):
     epoch, sequence: of the update heard last.
     seen_at: when that was written.
     awaited: the round does not close without the client before its timeout.
-    runs: the numbers that were heard.
+    ranges: the numbers that were heard.
     taught: it has sent a kernel.
     misses: the rounds that waited for it in vain, less those it made good.
     tries: of taking part again, or rounds towards making good.
@@ -42,7 +42,7 @@ class Member(msgspec.Struct, array_like=True):
     sequence: Count
     seen_at: Time
     awaited: bool
-    runs: list[Run] = []
+    ranges: list[NumberRange] = []
     taught: bool = True
     misses: Misses = 0
     tries: Count = 0
@@ -77,7 +77,7 @@ class Members:
 
     def was_heard(self, name: str, epoch: int, sequence: int) -> bool:
         member = self._members.get(name)
-        return member is not None and was_heard(member.runs, epoch, sequence)
+        return member is not None and was_heard(member.ranges, epoch, sequence)
 
     def speaks_for(self, name: str, epoch: int) -> bool:
         """Whether the client's latest update was of this epoch."""
@@ -123,7 +123,7 @@ class Members:
         member = self._members.get(name)
         if member is None:
             member = self._members[name] = Member(epoch, sequence, at, False, taught=taught)
-        behind = note(member.runs, epoch, sequence)
+        behind = note(member.ranges, epoch, sequence)
         member.epoch, member.sequence, member.seen_at = epoch, sequence, at
         member.taught = member.taught or taught
         member.rhythm.came(at, now)
@@ -178,8 +178,8 @@ class Members:
 
     def restore(self, name: str, value: bytes) -> None:
         member = self._members[name] = msgspec.msgpack.decode(value, type=Member)
-        if not member.runs:
+        if not member.ranges:
             # As the first releases remembered it: everything up to the latest number was heard.
-            member.runs.append(Run(member.epoch, 0, member.sequence))
+            member.ranges.append(NumberRange(member.epoch, 0, member.sequence))
         if member.awaited:
             self.awaited.add(name)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, decode_settings
 from streamfl.role import Record
+from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
 from streamfl.wire import Codec, Count, Name, Version
 
 __all__ = [
@@ -129,6 +129,6 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
 
 def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | ServerSettings:
     """The same, or the settings that the model is made with."""
-    if record.key == MADE_WITH_KEY:
-        return ServerSettings(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+    if record.key == STATE_SETTINGS_KEY:
+        return ServerSettings(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     return decode_model(record.key, record.value)

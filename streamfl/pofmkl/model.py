@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.messages import KernelParameters, ShardVersion, SignedVersion
 from streamfl.pofmkl.signed_model import ModelSigning, StagedShard, empty_row
+from streamfl.received_numbers import LARGEST_COUNT
 from streamfl.role import PeerError
-from streamfl.sequences import LARGEST_COUNT
 from streamfl.wire import decode_array
 
 __all__ = ["LARGEST_PARAMETERS", "ModelTable"]

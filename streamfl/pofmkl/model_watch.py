@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.messages import KernelParameters, ServerSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.settings_match import ServerSettingsCheck
+from streamfl.reply_deadline import ReplyDeadline
 from streamfl.role import Measurement, PeerError
-from streamfl.silence import Silence
 
 __all__ = ["ModelWatch"]
 
@@ -22,16 +22,16 @@ class ModelWatch:
     """Gives the model's records to its table, and watches what becomes of it.
 
     table: the model.
-    agreement: whether the model is made with this client's settings.
+    settings_check: whether the model is made with this client's settings.
     lockstep: whether this client counts rounds.
     patience: seconds without a new version after which the server is silent, while it owes one.
     """
 
-    def __init__(self, table: ModelTable, agreement: Agreement, lockstep: bool, patience: float) -> None:
+    def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, lockstep: bool, patience: float) -> None:
         self._table = table
-        self.agreement = agreement
+        self.settings_check = settings_check
         self._lockstep = lockstep
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
         self._versions = table.versions
         self._sent = 0.0
         # Uploads sent when the model last changed.
@@ -39,7 +39,7 @@ class ModelWatch:
 
     @property
     def wake_at(self) -> float | None:
-        return self._silence.wake_at
+        return self._reply_deadline.wake_at
 
     @property
     def trouble(self) -> str | None:
@@ -51,21 +51,21 @@ class ModelWatch:
                 'learning.staleness = "lockstep" at the server and not here: most of what is learnt here comes too late and is '
                 "ignored; set the same at both"
             )
-        return NO_MODEL.format(max(self._table.versions), self._silence.patience) if self._silence.overdue else None
+        return NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
     def hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
         """Take a record of the model's topic; PeerError if it does not fit."""
         if isinstance(message, ServerSettings):
-            self.agreement.told(message.values)
+            self.settings_check.told(message.values)
             return
         try:
             self._table.apply(message, shard)
         except PeerError as error:
             if error.reason == "configuration":
-                self.agreement.refused(shard, error.text)
+                self.settings_check.refused(shard, error.text)
             raise
         if not isinstance(message, KernelParameters):
-            self.agreement.fits(shard)
+            self.settings_check.fits(shard)
 
     def look(self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool) -> None:
         """Note what the server owes: a new version after updates, and for whoever waits for one.
@@ -74,23 +74,23 @@ class ModelWatch:
         waiting: something waits to be learnt.
         wait_for_model: whether anything of it waits for the model and not for a byte budget, asked where it matters.
         """
-        silence = self._silence
+        deadline = self._reply_deadline
         if self._table.versions != self._versions:
-            silence.answered()
+            deadline.answered()
             self._versions, self._answered = self._table.versions, sent
         # One update may change nothing, as one that came twice. Updates that go on going out change something.
         if sent > self._sent or waiting:
-            silence.asked(now)
+            deadline.asked(now)
         self._sent = sent
         if tick:
             if sent == self._answered and not wait_for_model():
                 # All wait for their byte budget.
-                silence.answered()
-            silence.look(now)
+                deadline.answered()
+            deadline.look(now)
 
     def nobody_asks(self) -> None:
         """The last partition was closed: no version is owed any more."""
-        self._silence.answered()
+        self._reply_deadline.answered()
 
     def measure(self) -> Iterable[Measurement]:
         version = max(self._table.versions)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_within
+from streamfl.pofmkl.changelog_checks import LARGEST_OWN_STEP
 from streamfl.pofmkl.client_journal import ChangedParts
-from streamfl.pofmkl.restored import LARGEST_OWN_STEP
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.restored import check_within
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 

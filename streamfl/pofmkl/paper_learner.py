@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from streamfl.changelog_checks import check_within
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
+from streamfl.pofmkl.changelog_checks import check_inputs
 from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.restored import check_inputs
 from streamfl.pofmkl.rows import Rows
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import decode_array, encode_array
 

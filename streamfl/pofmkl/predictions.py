@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.waiting_room import WaitingSample
+from streamfl.pofmkl.pending_samples import PendingSample
 from streamfl.role import Send
 
 __all__ = ["PredictionWriter"]
@@ -28,7 +28,7 @@ class PredictionWriter:
         self._original = original
         self._model = model
 
-    def records(self, samples: Iterable[WaitingSample], predictions: NDArray[np.float64]) -> list[Send]:
+    def records(self, samples: Iterable[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
         """A record for each sample, under its own record's key and with the headers that it carries on. predictions (samples,)."""
         original, encode, version = self._original, self._encode, self._model.name
         return [

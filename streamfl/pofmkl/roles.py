@@ -13,8 +13,7 @@ import numpy as np
 from streamfl.dealt import Dealt
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
-from streamfl.pofmkl.agreement import Agreement
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client_record import client_of
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
@@ -23,13 +22,14 @@ from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.records.carried import carried, timed
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.header_propagation import carried, timed
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
@@ -170,7 +170,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
         learner=made,
-        pace=Pace(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
+        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
         uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.effective_exploration),
         seed=settings.federation.seed,
         clients=settings.federation.clients,
@@ -186,7 +186,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         catch_up_samples=learning.catch_up_samples if learning.staleness == "async" else 0,
         catch_up_patience=learning.catch_up_patience_seconds if learning.staleness == "async" else math.inf,
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
-        agreement=Agreement(federation_settings(settings), pace_settings(settings)),
+        settings_check=ServerSettingsCheck(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
         carry=carried(settings.predictions),
         means=means,
@@ -370,10 +370,10 @@ ROLES: dict[str, RoleKind[Any]] = {
             _build_client,
             _client_channels,
             _client_topics,
-            client_made_with,
+            client_state_settings,
             _client_partitions,
             begins_anew=True,
         ),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True),
+        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_state_settings, begins_anew=True),
     )
 }

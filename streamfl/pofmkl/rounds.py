@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from streamfl.changelog_checks import Time
 from streamfl.pofmkl.messages import UPDATE, Update
-from streamfl.restored import Time
 from streamfl.wire import Count
 
 __all__ = ["Round", "RoundRecord"]

@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
-from streamfl.pofmkl.incidents import Incidents
+from streamfl.clock_guard import ClockGuard
 from streamfl.pofmkl.messages import AWAITED
-from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
 from streamfl.pofmkl.shard_model import Federation
 from streamfl.pofmkl.signed_model import ModelSigning
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.pofmkl.staleness import YOUNG_LABELS
+from streamfl.pofmkl.update_problems import UpdateProblems
+from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["PofmklServer", "ShardSnapshot"]
 
@@ -97,8 +97,8 @@ class PofmklServer:
             signing=signing,
         )
         self._make_step = step or (lambda kernels: AveragedStep(clients))
-        self._moments = Moments()
-        self._incidents = Incidents()
+        self._clock_guard = ClockGuard()
+        self._problems = UpdateProblems()
         self._shards: dict[int, Shard] = {}
         self._awaited = False
 
@@ -130,8 +130,8 @@ class PofmklServer:
     def trouble(self) -> str | None:
         return None
 
-    def notices(self) -> Iterable[Notice]:
-        return self._incidents.notices.collect()
+    def notices(self) -> Iterable[OperatorNotice]:
+        return self._problems.notices.collect()
 
     def forget(self, name: str) -> bool:
         known = [shard for shard in self._shards.values() if name in shard.members]
@@ -140,9 +140,9 @@ class PofmklServer:
         return bool(known)
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         kernels = range(partition, self._federation.kernels, self._federation.shards)
-        self._shards[partition] = Shard(self._federation, partition, self._make_step(len(kernels)), self._incidents)
+        self._shards[partition] = Shard(self._federation, partition, self._make_step(len(kernels)), self._problems)
 
     def close(self, partition: int) -> None:
         del self._shards[partition]
@@ -166,7 +166,7 @@ class PofmklServer:
         shards = self._shards
         for shard in shards.values():
             shard.settle()
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for shard in shards.values():
                 shard.set_back(now)
         if not batch:
@@ -204,7 +204,7 @@ class PofmklServer:
 
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._shards.values())
-        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._incidents.applied, (), True)
+        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._problems.applied, (), True)
         version = max((shard.model.version for shard in shards), default=0)
         text = "Newest version of the model; no number while the worker has no part of it"
         yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
@@ -217,4 +217,4 @@ class PofmklServer:
         text = "Clients of which no update has come for longer than is usual for them"
         yield Measurement("silent_clients", "gauge", text, 0.0, during=silent)
         yield Measurement("round_waiting", "gauge", "Clients heard in the open round", self._heard, (), True)
-        yield from self._incidents.measure()
+        yield from self._problems.measure()

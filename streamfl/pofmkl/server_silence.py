@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from streamfl.restored import Time
-from streamfl.role import Measurement, Notice, StateChange
+from streamfl.changelog_checks import Time
+from streamfl.role import Measurement, OperatorNotice, StateChange
 from streamfl.wire import Count
 
 __all__ = ["ALONE", "SILENCE", "ServerSilence"]
@@ -138,9 +138,9 @@ class ServerSilence:
         """Take back the silence of a partition."""
         self._partitions[partition] = msgspec.msgpack.decode(value, type=_Silence)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         told, self._told_spent = self._told_spent, True
-        return [] if told else [Notice("alone", ALONE.format(self.patience))]
+        return [] if told else [OperatorNotice("alone", ALONE.format(self.patience))]
 
     def measure(self) -> Iterable[Measurement]:
         text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
+from streamfl.changelog_checks import check_within
 from streamfl.pofmkl.gradient_steps import AdaGrad, StochasticGradient
 from streamfl.pofmkl.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
-from streamfl.restored import check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.moments import time_written, time_written_by
-from streamfl.pofmkl.incidents import Incidents
+from streamfl.clock_guard import time_written, time_written_by
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
 from streamfl.pofmkl.rounds import Round
 from streamfl.pofmkl.server_steps import ServerStep
 from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks, norms
+from streamfl.pofmkl.update_problems import UpdateProblems
+from streamfl.received_numbers import check_numbers
 from streamfl.role import ConfigurationError, PeerError, Received, Rejection, StateChange
-from streamfl.sequences import check_numbers
 
 __all__ = ["Shard"]
 
@@ -28,16 +28,16 @@ class Shard:
     federation: what all shards share.
     number: of this one, which is the partition of its updates.
     step: how updates move its parameters.
-    incidents: what happens is noted there.
+    problems: what happens is noted there.
     """
 
-    def __init__(self, federation: Federation, number: int, step: ServerStep, incidents: Incidents) -> None:
+    def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
         self.members = Members(federation.clients, federation.client_expiry)
         self.round = Round(federation.round_timeout)
-        self.model = ShardModel(federation, number, step, incidents)
+        self.model = ShardModel(federation, number, step, problems)
         self._federation = federation
         self._number = number
-        self._incidents = incidents
+        self._problems = problems
         self._settled = False
 
     def settle(self) -> None:
@@ -125,7 +125,7 @@ class Shard:
 
     def _hear(self, update: Update, at: float, now: float) -> bool:
         """Remember who was heard now, with what was written then; whether the update is to be applied at once."""
-        lockstep, model, members, incidents = self._federation.lockstep, self.model, self.members, self._incidents
+        lockstep, model, members, problems = self._federation.lockstep, self.model, self.members, self._problems
         # What may be refused comes first: a message that is refused closes no round by its time, either.
         if update.dimension != self.round.dimension:
             raise PeerError(
@@ -136,10 +136,10 @@ class Shard:
             self._hear_of_unknown_version(update)
         if members.was_heard(name, update.epoch, update.sequence) and not self._is_made_again(update):
             text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
-            incidents.ignore("duplicate", text)
+            problems.ignore("duplicate", text)
             return False
         if not update.kernels and (not lockstep or update.model_version < model.version):
-            incidents.ignore("empty", f"client {name!r} sent an update of nothing, on version {update.model_version}")
+            problems.ignore("empty", f"client {name!r} sent an update of nothing, on version {update.model_version}")
             return False
         giving_way = members.make_room(name, at, bool(update.kernels))
         if lockstep:
@@ -149,15 +149,15 @@ class Shard:
                 return False
         if giving_way is not None:
             self._forget(giving_way)
-            incidents.expired_clients += 1
+            problems.expired_clients += 1
         if members.note(name, update.epoch, update.sequence, at, now, bool(update.kernels)):
-            incidents.superseded += 1
-            incidents.say(
+            problems.superseded += 1
+            problems.say(
                 "superseded",
                 f"client {name!r} speaks with two voices: update {update.sequence} of epoch {update.epoch} came after a later one. "
                 "Are its samples in two partitions (key them by client), or does somebody else speak for it?",
             )
-        incidents.staleness = float(max(0, model.version - update.model_version))
+        problems.staleness = float(max(0, model.version - update.model_version))
         if not lockstep:
             model.count_updates()
             return True
@@ -196,7 +196,7 @@ class Shard:
     def _ignore_late(self, update: Update) -> None:
         # Somebody else may have told the client of another version, and then it waits for the version to change.
         self.model.tell_again(update.model_version)
-        self._incidents.ignore(
+        self._problems.ignore(
             "late",
             f"an update of client {update.client!r} is of version {update.model_version}, the round is of {self.model.version}: "
             'it changed nothing. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
@@ -217,11 +217,11 @@ class Shard:
         over_at = self.round.over_at
         if over_at is None or at < over_at:
             return
-        self._incidents.timed_out_rounds += 1
+        self._problems.timed_out_rounds += 1
         clients, heard, silent = self._federation.clients, len(self.round.pending), sorted(self.round.missing)
         unheard = 0 if self.round.record.ever_timed_out else clients - heard - len(silent)
         names = ", ".join(map(repr, silent[:NAMED])) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
-        self._incidents.say(
+        self._problems.say(
             "round_timed_out",
             f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s with "
             f"{heard} clients, without {names or 'any that was heard before'}"

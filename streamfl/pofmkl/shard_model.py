@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.incidents import Incidents
 from streamfl.pofmkl.messages import ShardVersion, Update
 from streamfl.pofmkl.model import LARGEST_PARAMETERS
 from streamfl.pofmkl.publication import Publication
 from streamfl.pofmkl.server_steps import ServerStep
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.update_problems import UpdateProblems
 from streamfl.role import PeerError, StateChange
 from streamfl.wire import VERSION
 
@@ -78,7 +78,7 @@ class ShardModel:
     step: how updates move the parameters.
     """
 
-    def __init__(self, federation: Federation, number: int, step: ServerStep, incidents: Incidents) -> None:
+    def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
         kernels = range(number, federation.kernels, federation.shards)
         fingerprints = (federation.fingerprint, federation.former_fingerprint)
         self.number = number
@@ -88,7 +88,7 @@ class ShardModel:
         self.version = 0
         self.updates = 0
         self._federation = federation
-        self._incidents = incidents
+        self._problems = problems
         self._publication = Publication(kernels, federation.row_length, federation.dtype, fingerprints, federation.signing)
         self._changed_kernels: set[int] = set()
         self._published = True
@@ -107,8 +107,8 @@ class ShardModel:
                 parameters = self.step.apply(parameters, places, federation.steps(block))
             self._changed_kernels.update(kernels)
         if shortened := self.step.shortened - shortened:
-            self._incidents.bounded += shortened
-            self._incidents.say(
+            self._problems.bounded += shortened
+            self._problems.say(
                 "update_bounded",
                 f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Have "
                 "server and clients the same [learning], or does somebody else write updates?",
@@ -118,15 +118,15 @@ class ShardModel:
         lengths = norms(parameters)
         if lengths.max(initial=0.0) > LONGEST_ROW:
             parameters *= np.minimum(1.0, LONGEST_ROW / np.maximum(lengths, LONGEST_ROW))[:, np.newaxis]
-            self._incidents.bounded += 1
-            self._incidents.say(
+            self._problems.bounded += 1
+            self._problems.say(
                 "model_bounded",
                 f"shard {self.number}: parameters reached a norm of {lengths.max():g} and were shortened to {LONGEST_ROW:g}. Is "
                 "learning.learning_rate far too large, or does somebody else write updates?",
             )
         self.parameters = parameters.astype(federation.dtype)
         self._published = False
-        self._incidents.applied += len(updates)
+        self._problems.applied += len(updates)
 
     def count_updates(self) -> None:
         """Another update is applied as it comes: the version counts updates."""
@@ -154,10 +154,10 @@ class ShardModel:
 
         Once a commit, however many clients say so: that is no more than a commit of many updates publishes.
         """
-        self._incidents.mended += not self._mending
+        self._problems.mended += not self._mending
         self._changed_kernels.update(self.kernels)
         self._mending, self._published = True, False
-        self._incidents.say(
+        self._problems.say(
             "unknown_version",
             f"client {update.client!r} names version {update.model_version} of shard {self.number}, the server has published "
             f"{self.version}: all of it is published anew. Who else may write into the model topic?",
@@ -185,10 +185,10 @@ class ShardModel:
             # All of it once more, under the key of today: an older key may go.
             self._changed_kernels, self._published = set(self.kernels), False
         if settled.mended is not None:
-            self._incidents.mended += 1
-            self._incidents.say("model_mended", settled.mended)
+            self._problems.mended += 1
+            self._problems.say("model_mended", settled.mended)
         if settled.taken_over:
-            self._incidents.say("taken_over", "what was learnt before federation.features was given goes on with it")
+            self._problems.say("taken_over", "what was learnt before federation.features was given goes on with it")
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
         """What has to be remembered and published since the last call. dimension: of the clients' inputs."""

@@ -15,12 +15,12 @@ from streamfl.pofmkl.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.bins import draw_bins
 from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.client_record import UploadRecord
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Learner, Learnt
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.rows import Rows
-from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.role import Measurement, PeerError, Send
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
@@ -55,11 +55,11 @@ class Uploads:
 
     learner: whose steps are gathered.
     model: whose versions the uploads are made on.
-    pace: how many labels a client may learn on one version.
+    staleness_policy: how many labels a client may learn on one version.
     catch_up: the same of a client that is behind.
     uplink: what a client may send.
     budgets: the clients' byte budgets.
-    seats: whose clients they are.
+    registry: whose clients they are.
     fingerprint: of the federation's settings.
     seal_bytes: what a seal adds to a message.
     """
@@ -68,22 +68,22 @@ class Uploads:
         self,
         learner: Learner,
         model: ModelTable,
-        pace: Pace,
+        staleness_policy: StalenessPolicy,
         catch_up: CatchUp,
         uplink: Uplink,
         budgets: Budgets,
-        seats: Seats,
+        registry: ClientRegistry,
         fingerprint: int,
         seal_bytes: int,
     ) -> None:
         self.sent = 0.0
         self._learner = learner
         self._model = model
-        self._pace = pace
+        self._staleness_policy = staleness_policy
         self._catch_up = catch_up
         self._uplink = uplink
         self._budgets = budgets
-        self._seats = seats
+        self._registry = registry
         self._fingerprint = fingerprint
         self._seal_bytes = seal_bytes
         self._open: dict[ClientKey, Upload] = {}
@@ -100,7 +100,7 @@ class Uploads:
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
-        return self._pace.may_learn(client.record, self._model.versions) and self._catch_up.may_learn(client)
+        return self._staleness_policy.may_learn(client.record, self._model.versions) and self._catch_up.may_learn(client)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that the client's next label is for; None: the label has to wait."""
@@ -109,7 +109,7 @@ class Uploads:
         upload = self._open.get(client.key) or self._begin(client, now)
         if upload is not None:
             upload.record.awaited = client.limited
-            self._pace.count(client.record, self._model.versions)
+            self._staleness_policy.count(client.record, self._model.versions)
             self._catch_up.count(client)
             client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
@@ -117,7 +117,7 @@ class Uploads:
     def affordable_at(self, client: Client) -> float | None:
         """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
         bucket = client.bucket
-        if bucket is None or self._pace.samples_per_version is None or client.key in self._open:
+        if bucket is None or self._staleness_policy.samples_per_version is None or client.key in self._open:
             return None
         # It is looked at again with the next version. A time that has passed would only be asked for again and again.
         if not self.may_learn(client):
@@ -139,7 +139,7 @@ class Uploads:
             if allowed:
                 # Its bytes leave the bucket here, so that sending can never overdraw it.
                 bucket.take(client.cost.bytes_for(allowed), now)
-            elif self._pace.samples_per_version is not None:
+            elif self._staleness_policy.samples_per_version is not None:
                 return None
             else:
                 self._skipped += 1
@@ -152,7 +152,7 @@ class Uploads:
 
     def _keep_open(self, upload: Upload) -> None:
         self._open[upload.client.key] = upload
-        heapq.heappush(self._due, (upload.record.opened_at + self._pace.upload_interval, upload.client.key))
+        heapq.heappush(self._due, (upload.record.opened_at + self._staleness_policy.upload_interval, upload.client.key))
 
     # ---- what is gathered
 
@@ -240,14 +240,14 @@ class Uploads:
         while self._due:
             due_at, key = self._due[0]
             upload = self._open.get(key)
-            if upload is not None and upload.record.opened_at + self._pace.upload_interval == due_at:
+            if upload is not None and upload.record.opened_at + self._staleness_policy.upload_interval == due_at:
                 return due_at
             heapq.heappop(self._due)
         return None
 
     def _is_complete(self, upload: Upload) -> bool:
         client = upload.client
-        return not self._learner.summed or self._pace.is_used_up(client.record) or self._catch_up.is_used_up(client)
+        return not self._learner.summed or self._staleness_policy.is_used_up(client.record) or self._catch_up.is_used_up(client)
 
     def _send(self, uploads: Sequence[Upload], now: float) -> list[Send]:
         """End these uploads and send what they gathered."""
@@ -261,7 +261,7 @@ class Uploads:
             client = upload.client
             self._open.pop(client.key, None)
             client.uploading = False
-            self._seats.touch(client)
+            self._registry.touch(client)
             end = start + self._row_bytes * len(upload.step_rows)
             steps = [content[first : first + self._row_bytes] for first in range(start, end, self._row_bytes)]
             start = end
@@ -270,7 +270,7 @@ class Uploads:
             if client.bucket is not None:
                 client.bucket.sent(client.cost.bytes_for(len(steps)), now)
             # Not at a tick alone: there is none while much lies unread.
-            self._seats.renew_epoch(client, now)
+            self._registry.renew_epoch(client, now)
             client.record.sequence += 1
             self._add_updates(upload, steps, sends)
             self._sent_from.add(client.key[0])
@@ -284,7 +284,7 @@ class Uploads:
         name, shards = record.name.encode(), len(self._model.versions)
         for shard in range(shards):
             chosen = [index for index, kernel in enumerate(made.kernels) if kernel % shards == shard]
-            if not chosen and not self._pace.lockstep:
+            if not chosen and not self._staleness_policy.lockstep:
                 continue
             update = Update(
                 version=VERSION,
@@ -344,7 +344,7 @@ class Uploads:
         for upload in self._open.values():
             if upload.record.opened_at > now:
                 upload.record.opened_at = now
-                self._seats.touch(upload.client)
+                self._registry.touch(upload.client)
                 self._keep_open(upload)
 
     def measure(self) -> Iterable[Measurement]:

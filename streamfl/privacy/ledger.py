@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from streamfl.restored import Amount, check_name
-from streamfl.role import Notice, PeerError
+from streamfl.changelog_checks import Amount, check_name
+from streamfl.role import OperatorNotice, PeerError
 from streamfl.wire import Count
 
 __all__ = ["KIND", "Ledger", "promise_ended"]
@@ -115,7 +115,7 @@ class Ledger:
         self._largest = max(self._largest, entry.spent)
 
 
-def promise_ended(who: str, missing: str, without_noise: bool) -> Notice:
+def promise_ended(who: str, missing: str, without_noise: bool) -> OperatorNotice:
     """The notice for the log that a member with a ledger releases without noise from now on.
 
     who: the member.
@@ -128,4 +128,4 @@ def promise_ended(who: str, missing: str, without_noise: bool) -> Notice:
             f"{who} has a ledger of what it told with noise, and {missing} is missing: put it back, or set "
             "privacy.without_noise = true to send without noise from now on, which ends what was claimed of mu",
         )
-    return Notice("without_noise", f"{who} goes on without noise, as privacy.without_noise says: its mu holds no longer")
+    return OperatorNotice("without_noise", f"{who} goes on without noise, as privacy.without_noise says: its mu holds no longer")

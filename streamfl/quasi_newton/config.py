@@ -11,8 +11,8 @@ from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method
 from streamfl.quasi_newton.scorecard import Scale
-from streamfl.records.carried import FollowedPredictions
 from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.settings import Section
 
 __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]

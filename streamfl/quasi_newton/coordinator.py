@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
+from streamfl.quasi_newton.background_tasks import Opening, opened, request
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.descent import Descent, DescentState, Learning
@@ -41,7 +42,6 @@ from streamfl.quasi_newton.own_columns import PRODUCTS
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import loss_from_products
-from streamfl.quasi_newton.works import Opening, opened, request
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Codec, Count, encode_array
 
@@ -98,9 +98,9 @@ class _Run(msgspec.Struct, array_like=True):
 class CoordinatorTask:
     """The coordinator's partition."""
 
-    def __init__(self, settings: CoordinatorSettings, desk: Desk) -> None:
+    def __init__(self, settings: CoordinatorSettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.traffic = Traffic()
         self.parts = ChangedParts()
         self.run = _Run()
@@ -244,9 +244,9 @@ class CoordinatorTask:
     def _fail(self, text: str, told: Sequence[str]) -> None:
         """The run has come to nothing. told: the parties that do not know."""
         self.run.phase = FAILED
-        self.desk.counts["failed_trainings"] += 1
+        self.outbox.counts["failed_trainings"] += 1
         self.run.failure = f"training {self.run.run} has ended: {text}"
-        self.desk.notices.say("failed", self.run.failure)
+        self.outbox.notices.say("failed", self.run.failure)
         for name in told:
             self._say(name, "failed", b"")
         self._remember()
@@ -262,7 +262,7 @@ class CoordinatorTask:
         digest = hashlib.blake2b(message.content, digest_size=32).digest()
         if party in run.opened:
             if run.opened[party] != digest:
-                self.desk.counts["refused_decryptions"] += 1
+                self.outbox.counts["refused_decryptions"] += 1
                 raise PeerError("repeated_decryption", f"{party!r} has had its upload of round {run.round} opened")
             self._repeated()
             return
@@ -300,7 +300,7 @@ class CoordinatorTask:
             check(products, len(self.settings.parties) * self.settings.kinds.inner_products.bound)
         except PeerError as error:
             # They have been decrypted. Were others awaited in their place, the guest could have one vector after the other opened.
-            self.desk.counts["implausible_openings"] += 1
+            self.outbox.counts["implausible_openings"] += 1
             self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
             return
         if run.round % 2:
@@ -322,7 +322,7 @@ class CoordinatorTask:
         run = self.run
         iteration = run.round // 2
         run.losses.append(run.loss)
-        self.desk.counts["iterations"] += 1
+        self.outbox.counts["iterations"] += 1
         epoch_ends, over = (iteration + 1) % run.batches == 0, False
         if epoch_ends:
             over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
@@ -331,7 +331,7 @@ class CoordinatorTask:
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
-            self.desk.counts["trainings"] += 1
+            self.outbox.counts["trainings"] += 1
         self._remember()
 
     def _check_round(self, party: str, message: Message) -> None:
@@ -342,10 +342,10 @@ class CoordinatorTask:
             raise PeerError("alignment", "other entities are in common there")
 
     def _open(self, content: bytes, then: Any) -> None:
-        self.desk.counts["decryptions"] += 1
+        self.outbox.counts["decryptions"] += 1
         key = self.settings.key
         p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
-        self.desk.ask(opened, request(Opening(p, q, content)), then)
+        self.outbox.ask(opened, request(Opening(p, q, content)), then)
 
     # ---- what is said
 
@@ -366,7 +366,7 @@ class CoordinatorTask:
         message = Message(
             VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
         )
-        size = self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+        size = self.outbox.send(f"decisions/{party}", records_of(settings.codec, message))
         if kind in ("opened", "step"):
             self.traffic.add(run.run, run.round // 2, 0, size)
 
@@ -375,7 +375,7 @@ class CoordinatorTask:
             self._say(party, "step", content_of(step))
 
     def _repeated(self) -> None:
-        self.desk.counts["repeated_messages"] += 1
+        self.outbox.counts["repeated_messages"] += 1
 
     def _remember(self) -> None:
         self.parts.remember(b"run", self.run)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamfl.quasi_newton.background_tasks import Kind, Multiplying, Product, multiplied, read_product, request
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import OPENING
-from streamfl.quasi_newton.works import Kind, Multiplying, Product, multiplied, read_product, request
 
 __all__ = ["ask_for_product", "upload_product"]
 
@@ -25,15 +25,15 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
         matrix.astype("<i8").tobytes(),
         matrix.shape[1],
         Kind.of(rounds.upload_kind),
-        party.post.place("residuals"),
-        party.post.place("gradient"),
+        party.exchange.place("residuals"),
+        party.exchange.place("gradient"),
         party.settings.masked,
     )
-    party.desk.ask(multiplied, request(content), lambda result: then(read_product(result)))
+    party.outbox.ask(multiplied, request(content), lambda result: then(read_product(result)))
 
 
 def upload_product(party: PartyTask, product: Product) -> None:
     """The coordinator is to open it. Its digest is remembered, by which the mask is found again."""
     party.progress.phase, party.progress.digest = OPENING, product.digest
-    party.post.remember()
-    party.post.upload("gradient", product.upload)
+    party.exchange.remember()
+    party.exchange.upload("gradient", product.upload)

@@ -6,9 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.chunks import Chunks
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.alignment import check_answer
+from streamfl.quasi_newton.background_tasks import (
+    Adding,
+    Kind,
+    Product,
+    added,
+    blinded,
+    matched,
+    read_alignment,
+    request,
+)
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.keys import LARGEST_BITS
@@ -19,18 +28,9 @@ from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_guest import GuestScoring
 from streamfl.quasi_newton.scoring_party import ScoringParty
 from streamfl.quasi_newton.taylor import residuals
-from streamfl.quasi_newton.works import (
-    Adding,
-    Kind,
-    Product,
-    added,
-    blinded,
-    matched,
-    read_alignment,
-    request,
-)
 from streamfl.records.labels import Label
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["GuestTask"]
 
@@ -42,33 +42,33 @@ KNOWN = b"\1"
 class GuestTask(ScoringParty):
     """The guest's partition."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
-        super().__init__(settings, desk)
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        super().__init__(settings, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
         # With the longest key: the one of the settings may be another than that of the state.
         vector = settings.learning.batch * LARGEST_BITS // 4
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
-        self._common = {host: Chunks(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
+        self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
         # By host: rows with which a batch is large enough for it, 8 bytes.
-        self._least = {host: Chunks(self.parts, f"least/{host}", 8) for host in settings.hosts}
-        self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
-        self._dots = {host: Chunks(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
+        self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in settings.hosts}
+        self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
+        self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
         # The own products of the round, until all hosts' have come.
-        self._products = Chunks(self.parts, "products", dots)
+        self._products = ValueFragments(self.parts, "products", dots)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not any(one.restore(key, value) for one in self._heard):
             super().restore(key, value)
 
     @property
-    def _heard(self) -> list[Chunks]:
+    def _heard(self) -> list[ValueFragments]:
         by_host = self._common, self._least, self._outputs, self._dots
-        return [*(chunks for one in by_host for chunks in one.values()), self._products]
+        return [*(fragments for one in by_host for fragments in one.values()), self._products]
 
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
-            self.desk.counts["labels"] += 1
+            self.outbox.counts["labels"] += 1
             self._now = now
             self.put(message.client, label=int(2 * message.label - 1))
             self.scoring.labelled(message.client)
@@ -92,26 +92,26 @@ class GuestTask(ScoringParty):
 
     def align(self) -> None:
         self.freeze()
-        for chunks in self._heard:
-            chunks.clear()
+        for fragments in self._heard:
+            fragments.clear()
         for host in self.settings.hosts:
-            content = request(self.aligning(host, self.post.session(host), self.rows.candidates))
-            self.desk.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
+            content = request(self.aligning(host, self.exchange.session(host), self.rows.candidates))
+            self.outbox.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
     def _tell_blinded(self, host: str, points: bytes) -> None:
-        self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
+        self.exchange.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
         if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
-            self.post.repeated()
+            self.exchange.repeated()
             return
-        if not self.post.is_present(message, ALIGNING):
+        if not self.exchange.is_present(message, ALIGNING):
             return
-        answer: FirstAnswer = read_content(self.post.unsealed(host, message), FirstAnswer)
+        answer: FirstAnswer = read_content(self.exchange.unsealed(host, message), FirstAnswer)
         names = self.rows.candidates
         check_answer(answer.own, answer.twice, len(names), self.settings.most)
-        content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
-        self.desk.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
+        content = self.aligning(host, self.exchange.session(host), names, answer.own, answer.twice)
+        self.outbox.ask(matched, request(content), lambda result: self._keep_common(host, answer.least, result))
 
     def _keep_common(self, host: str, least: int, result: bytes) -> None:
         (places,) = read_alignment(result)
@@ -125,26 +125,26 @@ class GuestTask(ScoringParty):
     def _align_all(self) -> None:
         settings, rows = self.settings, self.rows
         names = rows.candidates
-        places = {host: np.frombuffer(chunks.content[len(KNOWN) :], "<u4") for host, chunks in self._common.items()}
-        least = [int.from_bytes(chunks.content, "big") or settings.learning.batch for chunks in self._least.values()]
-        for chunks in (*self._common.values(), *self._least.values()):
-            chunks.clear()
+        places = {host: np.frombuffer(fragments.content[len(KNOWN) :], "<u4") for host, fragments in self._common.items()}
+        least = [int.from_bytes(fragments.content, "big") or settings.learning.batch for fragments in self._least.values()]
+        for fragments in (*self._common.values(), *self._least.values()):
+            fragments.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
         size = rows.batches.size_with(int(common.sum()), max(settings.least_batch, *least))
         batches = FrozenBatches(size, settings.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
-            self.desk.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
+            self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
         if not filled and not rows.batches.count:
             self.fail(f"{int(common.sum())} entities in common fill no batch of {size}")
             return
         chosen = [name for number in filled for name in batches.batches[number]]
         place = {name: number for number, name in enumerate(names)}
         numbers = [place[name] for name in chosen]
-        alignment = rows.batches.digest(chosen, self.post.session(""))
+        alignment = rows.batches.digest(chosen, self.exchange.session(""))
         self.progress.alignment = alignment
         for host, own in places.items():
-            self.post.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
+            self.exchange.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
         self.choose(chosen)
         self.join(alignment)
 
@@ -158,7 +158,7 @@ class GuestTask(ScoringParty):
         settings, progress = self.settings, self.progress
         now, then = (progress.run, progress.round), (message.run, message.round)
         if then < now or (then == now and progress.phase > OUTPUTS):
-            self.post.repeated()
+            self.exchange.repeated()
             return
         # A host may have heard the coordinator's decision already. It is a round ahead at most.
         ahead = message.round - progress.round
@@ -167,12 +167,12 @@ class GuestTask(ScoringParty):
             raise PeerError("implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them")
         if message.alignment != progress.alignment:
             raise PeerError("alignment", "other entities are in common there")
-        vector = self.post.unsealed(host, message)
+        vector = self.exchange.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
         self.rounds.scheme.check(vector, self.rows.batches.size, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         self._outputs[host].write(head + vector)
         if progress.phase == OUTPUTS:
@@ -189,28 +189,28 @@ class GuestTask(ScoringParty):
     def _tell_residuals(self, product: Product) -> None:
         for host in self.settings.hosts:
             self._outputs[host].clear()
-            self.post.tell(f"residuals/{host}", host, "residuals", product.hidden)
+            self.exchange.tell(f"residuals/{host}", host, "residuals", product.hidden)
         upload_product(self, product)
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = ADDING
-        self.post.remember()
+        self.exchange.remember()
         self._products.write(numbers_to_bytes(products))
         self._add_products()
 
     def _take_dots(self, host: str, message: Message) -> None:
         settings, progress = self.settings, self.progress
-        if progress.phase != OPENING and not self.post.is_present(message, ADDING):
+        if progress.phase != OPENING and not self.exchange.is_present(message, ADDING):
             return
-        if progress.phase == OPENING and not self.post.is_present(message, OPENING):
+        if progress.phase == OPENING and not self.exchange.is_present(message, OPENING):
             return
-        vector = self.post.unsealed(host, message)
+        vector = self.exchange.unsealed(host, message)
         pairs = self.iterates.own.pair_count
         count = 4 * pairs + 4 if self.rounds.for_curvature else 2 * pairs + 2
         scheme = self.rounds.scheme
         scheme.check(vector, scheme.units(count, settings.products), settings.products)
         if self._dots[host]:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         self._dots[host].write(_head(message) + vector)
         self._add_products()
@@ -220,19 +220,20 @@ class GuestTask(ScoringParty):
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
-        content = Adding(self.rounds.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
-        self.desk.ask(added, request(content), self._tell_sums)
+        kind, place = Kind.of(settings.products), self.exchange.place("sums")
+        content = Adding(self.rounds.hidden, vectors, self._products.content, kind, place)
+        self.outbox.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:
-        for chunks in (*self._dots.values(), self._products):
-            chunks.clear()
+        for fragments in (*self._dots.values(), self._products):
+            fragments.clear()
         self.progress.phase = DECIDING
-        self.post.remember()
-        self.post.upload("sums", vector)
+        self.exchange.remember()
+        self.exchange.upload("sums", vector)
 
-    def _of_round(self, chunks: Chunks) -> bytes:
+    def _of_round(self, fragments: ValueFragments) -> bytes:
         """What a host said in the present round; empty for nothing."""
-        content = chunks.content
+        content = fragments.content
         head = self.progress.run.to_bytes(8, "big") + self.progress.round.to_bytes(8, "big")
         return content[ROUND_BYTES:] if content[:ROUND_BYTES] == head else b""
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.chunks import Chunks
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at
+from streamfl.quasi_newton.background_tasks import (
+    Encrypting,
+    Kind,
+    aligned,
+    encrypted,
+    request,
+)
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
@@ -14,14 +20,8 @@ from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUT
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_host import HostScoring
 from streamfl.quasi_newton.scoring_party import ScoringParty
-from streamfl.quasi_newton.works import (
-    Encrypting,
-    Kind,
-    aligned,
-    encrypted,
-    request,
-)
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["HostTask"]
 
@@ -29,13 +29,13 @@ __all__ = ["HostTask"]
 class HostTask(ScoringParty):
     """A host's partition."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
-        super().__init__(settings, desk)
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        super().__init__(settings, outbox)
         self.scoring: HostScoring = HostScoring(self)
         # What the guest said before the coordinator's beginning came, behind the number of its run.
-        self._asked = Chunks(self.parts, "asked", 8 + settings.most * POINT_BYTES)
+        self._asked = ValueFragments(self.parts, "asked", 8 + settings.most * POINT_BYTES)
         # Names in the order of the points that the guest has, behind the number of the run.
-        self._order = Chunks(self.parts, "order", 16 + settings.most * NAME_BYTES)
+        self._order = ValueFragments(self.parts, "order", 16 + settings.most * NAME_BYTES)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not (self._asked.restore(key, value) or self._order.restore(key, value)):
@@ -49,7 +49,7 @@ class HostTask(ScoringParty):
         elif message.kind == "aligned":
             self._take_aligned(message)
         elif message.kind == "residuals":
-            if self.post.is_present(message, OUTPUTS):
+            if self.exchange.is_present(message, OUTPUTS):
                 self._take_residuals(message)
         else:
             raise PeerError("malformed", f"{message.kind!r} is nothing that a guest says")
@@ -59,15 +59,15 @@ class HostTask(ScoringParty):
     def _take_blinded(self, message: Message) -> None:
         progress = self.progress
         if message.run < progress.run or (message.run == progress.run and (progress.phase != ALIGNING or self._answered)):
-            self.post.repeated()
+            self.exchange.repeated()
             return
         if message.run > progress.run + 1 or message.round:
             raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
-        points = read_content(self.post.unsealed(self.settings.guest, message), Blinded).points
+        points = read_content(self.exchange.unsealed(self.settings.guest, message), Blinded).points
         check_points(points, self.settings.most)
         if self._asked.content[:8] == message.run.to_bytes(8, "big"):
             # One question a run: with as many as it likes the guest could ask for every name there is.
-            self.post.repeated()
+            self.exchange.repeated()
             return
         if message.run == progress.run:
             self._answer(points)
@@ -83,8 +83,8 @@ class HostTask(ScoringParty):
     def _answer(self, points: bytes, *, early: bool = False) -> None:
         """early: the points came before, and whoever is heard now has not sent them."""
         settings = self.settings
-        content = request(self.aligning(settings.guest, self.post.session(settings.own), self.table.candidates(), points))
-        self.desk.ask(aligned, content, lambda result: self._tell_answer(result, early))
+        content = request(self.aligning(settings.guest, self.exchange.session(settings.own), self.table.candidates(), points))
+        self.outbox.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
         found = self.points_of_both(result, "an alignment" if early else "")
@@ -96,7 +96,7 @@ class HostTask(ScoringParty):
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
         # An earlier release does not know the first kind.
         answer = Answer(own, twice) if self.rows.batches.count else FirstAnswer(own, twice, self.settings.least_batch)
-        self.post.tell("outputs", self.settings.guest, "answer", content_of(answer))
+        self.exchange.tell("outputs", self.settings.guest, "answer", content_of(answer))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
@@ -105,18 +105,18 @@ class HostTask(ScoringParty):
         late = bool(self._order) and run == message.run and (message.run < progress.run or progress.phase == FAILED)
         if not late:
             if message.run == progress.run and progress.phase != ALIGNING:
-                self.post.repeated()
+                self.exchange.repeated()
                 return
-            if not self.post.is_present(message, ALIGNING):
+            if not self.exchange.is_present(message, ALIGNING):
                 return
-        content: Aligned = read_content(self.post.unsealed(settings.guest, message), Aligned)
+        content: Aligned = read_content(self.exchange.unsealed(settings.guest, message), Aligned)
         names = names_at(numbers_of(content.places, "<u4"), order)
         batches = self.rows.batches
         size = batches.size_with(len(names), settings.least_batch)
         fresh = len(names) // size
         if len(names) % size or batches.count + fresh == 0 or fresh > batches.room:
             raise PeerError("alignment", f"{len(names)} entities are no batches of {size}, or too many")
-        if message.alignment != batches.digest(names, self.post.session("", message.run)):
+        if message.alignment != batches.digest(names, self.exchange.session("", message.run)):
             raise PeerError("alignment", "the digest is of other entities, or of other batches")
         self._order.clear()
         self.choose(names)
@@ -136,18 +136,18 @@ class HostTask(ScoringParty):
 
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
-        content = request(Encrypting(self.rounds.hidden, self.post.place("outputs"), numbers))
-        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
+        content = request(Encrypting(self.rounds.hidden, self.exchange.place("outputs"), numbers))
+        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
         kinds, rounds = self.settings.kinds, self.rounds
-        vector = self.post.unsealed(self.settings.guest, message)
+        vector = self.exchange.unsealed(self.settings.guest, message)
         rounds.scheme.check(vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals)
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING
-        self.post.remember()
+        self.exchange.remember()
         kind = Kind.of(self.settings.products)
-        content = request(Encrypting(self.rounds.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
-        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))
+        content = request(Encrypting(self.rounds.hidden, self.exchange.place("dots"), numbers_to_bytes(products), kind))
+        self.outbox.ask(encrypted, content, lambda vector: self.exchange.tell("outputs", self.settings.guest, "dots", vector))

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import CHUNK_BYTES, Chunks
+from streamfl.changelog_checks import decode_restored
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.restored import decode_restored
 from streamfl.role import PeerError
+from streamfl.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
 from streamfl.wire import LONGEST_NAME
 
 __all__ = ["MOST_EVER", "NAME_BYTES", "LearntBatches"]
@@ -35,12 +35,12 @@ class _Batch:
     """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; none at a host."""
 
     def __init__(self, parts: ChangedParts, number: int, size: int, columns: int) -> None:
-        self.names = Chunks(parts, f"batch/{number}/names", 5 + size * NAME_BYTES)
-        self.inputs = Chunks(parts, f"batch/{number}/inputs", 8 * size * columns)
-        self.signs = Chunks(parts, f"batch/{number}/signs", size)
+        self.names = ValueFragments(parts, f"batch/{number}/names", 5 + size * NAME_BYTES)
+        self.inputs = ValueFragments(parts, f"batch/{number}/inputs", 8 * size * columns)
+        self.signs = ValueFragments(parts, f"batch/{number}/signs", size)
 
     @property
-    def pieces(self) -> tuple[Chunks, ...]:
+    def fragments(self) -> tuple[ValueFragments, ...]:
         return self.names, self.inputs, self.signs
 
     def names_in_order(self) -> list[str]:
@@ -138,8 +138,8 @@ class LearntBatches(Collection[str]):
         kept = sorted(self._batches)
         first, size = self._next, self.size_with(len(names))
         new = [f"{first + place // size} {name}" for place, name in enumerate(names)]
-        staying = kept[max(0, len(kept) + len(names) // size - self._most) :]
-        old = [f"{number} {name}" for number in staying for name in self._batches[number].names_in_order()]
+        permanent_fault = kept[max(0, len(kept) + len(names) // size - self._most) :]
+        old = [f"{number} {name}" for number in permanent_fault for name in self._batches[number].names_in_order()]
         return set_digest(old + new, session)
 
     def add(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
@@ -176,10 +176,10 @@ class LearntBatches(Collection[str]):
         batch = self._batches.get(number) or _Batch(self._parts, number, self._largest, self._columns)
         if number not in self._batches and len(self._batches) >= self._most:
             raise PeerError("malformed", f"more than {self._most} batches in state")
-        if key.endswith(b"/names/0") and len(value) < CHUNK_BYTES:
+        if key.endswith(b"/names/0") and len(value) < VALUE_FRAGMENT_BYTES:
             # All of them. Longer ones are looked at when they are needed.
             _names(value)
-        if not any(pieces.restore(key, value) for pieces in batch.pieces):
+        if not any(fragments.restore(key, value) for fragments in batch.fragments):
             raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
         self._batches[number], self._known, self._size = batch, None, None
         return True
@@ -193,8 +193,8 @@ class LearntBatches(Collection[str]):
         digests = np.array([self._digest(name) for name in batch.names_in_order()], "<u8").tobytes()
         self._gone[number], self._known_gone = digests, None
         self._parts.remember(GONE + b"%d" % number, digests)
-        for pieces in batch.pieces:
-            pieces.clear()
+        for fragments in batch.fragments:
+            fragments.clear()
         self._counts["expired_batches"] += 1
 
     def _digest(self, name: str) -> int:

@@ -1,6 +1,7 @@
 """What members say to one another: one header for all, and a content that belongs to its kind.
 
-Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.link`), with the header in what the seal vouches for.
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.end_to_end`), with the header in what the seal vouches
+for.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from streamfl.parts import PART_BYTES, split
-from streamfl.quasi_newton.link import Link
+from streamfl.message_fragments import FRAGMENT_BYTES, split
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
 __all__ = [
     "ANOTHER",
     "COORDINATOR_NAME",
+    "FRAGMENT_BYTES",
     "HEADER_BYTES",
     "KINDS",
-    "PART_BYTES",
     "Aligned",
     "Answer",
     "Begin",
@@ -196,12 +197,12 @@ def place_of(message: Message) -> bytes:
     )
 
 
-def seal(message: Message, content: bytes, link: Link, topic: str) -> Message:
+def seal(message: Message, content: bytes, link: EncryptedLink, topic: str) -> Message:
     """The message with a content that only the other end of the link can read, and on this topic alone."""
     return replace(message, content=link.seal(content, topic, place_of(message)))
 
 
-def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
+def unseal(message: Message, sender: str, link: EncryptedLink, topic: str) -> bytes:
     """The content that was sealed. PeerError where it was not this sender, or not for this topic."""
     if message.sender != sender:
         raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")
@@ -211,4 +212,4 @@ def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:
     """The values of the records that carry a message. The same message is the same bytes."""
     sequence = message.round * len(KINDS) + KINDS[message.kind]
-    return split(message.sender, message.run, sequence, own.encode(message), PART_BYTES)
+    return split(message.sender, message.run, sequence, own.encode(message), FRAGMENT_BYTES)

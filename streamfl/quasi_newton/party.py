@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import Desk
-from streamfl.moments import time_written_by
+from streamfl.clock_guard import time_written_by
+from streamfl.partitioned_role import Outbox
+from streamfl.quasi_newton.background_tasks import Aligning, read_alignment
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.correspondence import Correspondence
+from streamfl.quasi_newton.exchange import MessageExchange
 from streamfl.quasi_newton.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
@@ -47,7 +48,6 @@ from streamfl.quasi_newton.rounds import Rounds
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Aligning, read_alignment
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 
@@ -62,12 +62,12 @@ IMPLAUSIBLE = (
 class PartyTask:
     """A party's partition. What is only the guest's or a host's is in its own class."""
 
-    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         self.settings = settings
-        self.desk = desk
+        self.outbox = outbox
         self.parts = ChangedParts()
-        self.post = Correspondence(self.parts, settings, desk)
-        self.progress = self.post.progress
+        self.exchange = MessageExchange(self.parts, settings, outbox)
+        self.progress = self.exchange.progress
         self.is_held_out = HeldOut(settings.secret, settings.held_out if settings.is_guest else 0.0)
         self.rows = TrainingRows(
             self.parts,
@@ -77,12 +77,12 @@ class PartyTask:
             settings.kinds.inputs,
             settings.min_support,
             settings.secret,
-            desk.counts,
+            outbox.counts,
             largest=settings.largest_leverage,
             intercept=settings.is_guest,
         )
         self.table = EntityTable(
-            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, desk.counts, self._is_taken
+            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, outbox.counts, self._is_taken
         )
         self.rounds = Rounds(self.parts, settings, self.progress, self.rows)
         self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
@@ -144,11 +144,11 @@ class PartyTask:
         elif self.progress.phase != READY:
             self.progress.again = True
         self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
-        self.post.remember()
-        self.post.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
+        self.exchange.remember()
+        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
 
     def restore(self, key: bytes, value: bytes) -> None:
-        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.post)
+        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
         if not any(owner.restore(key, value) for owner in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
         self.table.recount()
@@ -163,12 +163,12 @@ class PartyTask:
         yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
         text = "Entities that the first training still waits for at this party"
         yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
-        yield from self.post.traffic.measure()
+        yield from self.exchange.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
         if isinstance(message, Sample):
-            self.desk.counts["samples"] += 1
+            self.outbox.counts["samples"] += 1
             self.put(message.client, columns=np.array(message.features, "<f8").tobytes())
             return
         assert isinstance(message, Message)
@@ -184,7 +184,7 @@ class PartyTask:
     def put(self, entity: str, columns: bytes = b"", label: int = 0) -> None:
         """Something of an entity came."""
         more = self.table.put(entity, self._now, columns, label)
-        written = 0.0 if self.desk.record is None else self.desk.record.timestamp
+        written = 0.0 if self.outbox.record is None else self.outbox.record.timestamp
         self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
 
     def _look_at_key(self) -> None:
@@ -224,8 +224,8 @@ class PartyTask:
         except PeerError as error:
             if not early:
                 raise
-            self.desk.counts["refused_alignments"] += 1
-            self.desk.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
+            self.outbox.counts["refused_alignments"] += 1
+            self.outbox.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
             return None
 
     # ---- rounds
@@ -248,7 +248,7 @@ class PartyTask:
         columns = len(preparation.kept) + settings.is_guest
         progress.alignment, progress.batches = alignment, rows.batches.count
         if rows.preparation is None and (left_out := preparation.results - len(preparation.kept)):
-            self.desk.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
+            self.outbox.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
         if not 0 < columns <= MOST_COLUMNS:
             self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
             return
@@ -269,17 +269,17 @@ class PartyTask:
         start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
         self.rounds.begin(inputs, far, start)
         if muted:
-            self.desk.counts["muted_rows"] += muted
-            self.desk.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
-        self.post.remember()
-        self.post.upload("joined", content_of(Joined(columns, progress.batches)))
+            self.outbox.counts["muted_rows"] += muted
+            self.outbox.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
+        self.exchange.remember()
+        self.exchange.upload("joined", content_of(Joined(columns, progress.batches)))
         self.attempt_round()
 
     def attempt_round(self) -> None:
         """Begin the round, or say why this party cannot."""
         self.progress.phase = OUTPUTS
         self.progress.digest = b""
-        self.post.remember()
+        self.exchange.remember()
         self.within_bounds(self.begin_round)
 
     def within_bounds(self, act: Callable[[], None]) -> None:
@@ -291,14 +291,14 @@ class PartyTask:
     def fail(self, text: str) -> None:
         """The run has come to nothing here, and so everywhere."""
         self._end(text)
-        self.post.upload("failed", b"")
+        self.exchange.upload("failed", b"")
 
     def _end(self, text: str) -> None:
         self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
         self.readiness.ended(self._now, failed=True)
-        self.desk.counts["failed_trainings"] += 1
-        self.desk.notices.say("failed", self.progress.failure)
-        self.post.remember()
+        self.outbox.counts["failed_trainings"] += 1
+        self.outbox.notices.say("failed", self.progress.failure)
+        self.exchange.remember()
 
     def _keep_model(self) -> None:
         """The training has come to its end."""
@@ -309,8 +309,8 @@ class PartyTask:
         self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
         progress.phase = TRAINED
         self.readiness.ended(self._now)
-        self.desk.counts["trainings"] += 1
-        self.post.remember()
+        self.outbox.counts["trainings"] += 1
+        self.exchange.remember()
 
     # ---- the coordinator
 
@@ -319,10 +319,10 @@ class PartyTask:
             self._begin(message)
         elif message.kind == "failed":
             self._take_failed(message)
-        elif message.kind == "opened" and self.post.is_present(message, OPENING):
+        elif message.kind == "opened" and self.exchange.is_present(message, OPENING):
             opened: Opened = read_content(message.content, Opened)
             self.within_bounds(lambda: self._take_opened(opened))
-        elif message.kind == "step" and self.post.is_present(message, DECIDING):
+        elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
             self._take_step(read_content(message.content, Step))
         elif message.kind not in ("opened", "step"):
             raise PeerError("malformed", f"{message.kind!r} is nothing that a coordinator says")
@@ -330,7 +330,7 @@ class PartyTask:
     def _begin(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
         if message.run <= progress.run:
-            self.post.repeated()
+            self.exchange.repeated()
             return
         if message.run != progress.run + 1 or not progress.has_said:
             raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
@@ -346,13 +346,13 @@ class PartyTask:
             raise PeerError("configuration", ANOTHER)
         self.progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
         self.readiness.began()
-        self.post.remember()
+        self.exchange.remember()
         self.align()
 
     def _take_failed(self, message: Message) -> None:
         progress = self.progress
         if message.run < progress.run or progress.phase == FAILED:
-            self.post.repeated()
+            self.exchange.repeated()
         elif message.run > progress.run or not self.owed:
             raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
         else:
@@ -362,22 +362,22 @@ class PartyTask:
         rounds = self.rounds
         count, digest = rounds.matrix.shape[1], self.progress.digest
         try:
-            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.post.place("gradient"), digest)
+            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest)
             rounds.check(numbers)
         except PeerError as error:
             if error.reason != "out_of_bounds":
                 raise
             # It is not opened a second time, so nothing else will come.
-            self.desk.counts["implausible_openings"] += 1
+            self.outbox.counts["implausible_openings"] += 1
             self.fail(f"{IMPLAUSIBLE}: {error.text}")
             return
         products = rounds.products(numbers)
-        self.post.remember()
+        self.exchange.remember()
         self.tell_products(products)
 
     def _take_step(self, step: Step) -> None:
         goes_on = self.rounds.take(step)
-        self.desk.counts["iterations"] += not step.pair
+        self.outbox.counts["iterations"] += not step.pair
         if goes_on:
             self.attempt_round()
         else:

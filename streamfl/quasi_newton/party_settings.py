@@ -9,9 +9,9 @@ import msgspec
 
 from streamfl.quasi_newton.batches import least_batch
 from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.keys import agreed_key
-from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.own_columns import PRODUCTS
 from streamfl.quasi_newton.preprocessing import Method, most_columns
@@ -95,7 +95,7 @@ class PartySettings:
     key_fingerprint: str
     masked: bool
     secret: bytes
-    links: Mapping[str, Link]
+    links: Mapping[str, EncryptedLink]
     link_topics: Mapping[str, tuple[str, str]]
     method: Method
     min_batch: int

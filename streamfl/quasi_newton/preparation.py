@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import decode_restored
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.preprocessing import EVIDENCE, MOST_KNOTS, Method, Preprocessing
-from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 

@@ -1,7 +1,7 @@
 """What a party does to its own columns before training: it learns it from its own rows alone.
 
-Only the guest may use labels for it (:mod:`streamfl.quasi_newton.evidence`): a host would need counts of labels in its bins.
-No function here takes any.
+Only the guest may use labels for it (:mod:`streamfl.quasi_newton.weight_of_evidence`): a host would need counts of labels in its
+bins. No function here takes any.
 """
 
 from __future__ import annotations

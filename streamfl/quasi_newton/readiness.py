@@ -9,12 +9,12 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Time
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.keys import digest_of
 from streamfl.quasi_newton.learnt_batches import LearntBatches
 from streamfl.quasi_newton.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, Progress
 from streamfl.quasi_newton.table import EntityTable
-from streamfl.restored import Time
 from streamfl.wire import Count
 
 __all__ = ["HeldOut", "Readiness"]

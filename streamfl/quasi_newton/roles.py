@@ -8,29 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from streamfl.made_with import MadeWith, by_key
-from streamfl.member import Member
-from streamfl.parts import Limits, decoded_in_parts
+from streamfl.message_fragments import Limits, decoded_in_fragments
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton import SYSTEM, bignum, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.figures import COUNTS
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.key_file import read_key_file
 from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.quasi_newton.scoring_settings import ScoringSettings
-from streamfl.records.carried import carried, timed
+from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.secrets import read_secret
+from streamfl.state_settings import StateSettings, by_key
 from streamfl.wire import fingerprint
 
 __all__ = ["ROLES"]
@@ -87,12 +87,12 @@ def _predictions(settings: QuasiNewtonSettings) -> str:
     return f"{settings.federation.name}.predictions"
 
 
-def _member(settings: QuasiNewtonSettings, make: Any) -> Member[Any]:
+def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
-    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
+    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # The whole of a message is decoded as a single record is.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return Member(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
+    return PartitionedRole(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:
@@ -122,7 +122,7 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         if secret in known:
             raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already")
         known.add(secret)
-        links[other] = Link(secret, federation.name)
+        links[other] = EncryptedLink(secret, federation.name)
         host = other if settings.role.kind == GUEST else own
         both = _residuals(settings, host), _outputs(settings, host)
         topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
@@ -173,17 +173,17 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
     )
 
 
-def _build_guest(settings: QuasiNewtonSettings) -> Member[GuestTask]:
+def _build_guest(settings: QuasiNewtonSettings) -> PartitionedRole[GuestTask]:
     party = _party_settings(settings)
-    return _member(settings, lambda desk: GuestTask(party, desk))
+    return _member(settings, lambda outbox: GuestTask(party, outbox))
 
 
-def _build_host(settings: QuasiNewtonSettings) -> Member[HostTask]:
+def _build_host(settings: QuasiNewtonSettings) -> PartitionedRole[HostTask]:
     party = _party_settings(settings)
-    return _member(settings, lambda desk: HostTask(party, desk))
+    return _member(settings, lambda outbox: HostTask(party, outbox))
 
 
-def _build_coordinator(settings: QuasiNewtonSettings) -> Member[CoordinatorTask]:
+def _build_coordinator(settings: QuasiNewtonSettings) -> PartitionedRole[CoordinatorTask]:
     federation = settings.federation
     own = CoordinatorSettings(
         federation=federation.name,
@@ -196,7 +196,7 @@ def _build_coordinator(settings: QuasiNewtonSettings) -> Member[CoordinatorTask]
         most_batches=settings.alignment.limit // settings.learning.batch,
         codec=codec(settings.message_bytes),
     )
-    return _member(settings, lambda desk: CoordinatorTask(own, desk))
+    return _member(settings, lambda outbox: CoordinatorTask(own, outbox))
 
 
 def _private_key(settings: QuasiNewtonSettings) -> PrivateKey | None:
@@ -242,7 +242,7 @@ def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
 
 def _channels(settings: QuasiNewtonSettings) -> Channels:
     federation, kind, scores = settings.federation, settings.role.kind, settings.scoring.enabled
-    decode = decoded_in_parts(_decoder(settings))
+    decode = decoded_in_fragments(_decoder(settings))
     changelogs = {"state": f"{settings.member}.state"}
     if kind == COORDINATOR:
         parties = {party: GUEST if party == federation.guest_party else HOST for party in federation.parties}
@@ -358,16 +358,16 @@ _MAY_CHANGE = {
 _PARTY_LAYOUT = 2
 
 
-def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
+def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
     sections = [
         *("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"),
         "scoring",
     ]
     layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
-    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE, layout)
+    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, layout)
 
 
-_BUILD: Mapping[str, Callable[[QuasiNewtonSettings], Member[Any]]] = {
+_BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {
     GUEST: _build_guest,
     HOST: _build_host,
     COORDINATOR: _build_coordinator,
@@ -380,7 +380,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         channels=_channels,
         topics=_reasoned_topics,
-        made_with=_made_with,
+        state_settings=_state_settings,
     )
     for name, build in _BUILD.items()
 }

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.background_tasks import Own
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.messages import Step
@@ -17,7 +18,6 @@ from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED, PartySettings
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import residuals
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Own
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 

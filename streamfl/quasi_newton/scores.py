@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import check_name, check_within
 from streamfl.quasi_newton.table import EntityTable
-from streamfl.restored import check_name, check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamfl.chunks import Chunks
+from streamfl.changelog_checks import Time, check_within
 from streamfl.quasi_newton.alignment import check_answer, set_digest
+from streamfl.quasi_newton.background_tasks import blinded, matched, read_alignment, request
 from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
@@ -28,11 +29,10 @@ from streamfl.quasi_newton.scoring_messages import (
     Question,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
-from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
-from streamfl.records.followed import FollowedHeaders
-from streamfl.restored import Time, check_within
+from streamfl.records.pending_headers import PendingHeaders
 from streamfl.rhythm import Rhythm
 from streamfl.role import Measurement, PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import Count
 
 __all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
@@ -79,16 +79,17 @@ class GuestScoring(Scoring):
         super().__init__(party)
         settings = party.settings
         self._hosts = settings.hosts
-        self._lines = {host: Line(settings, party.desk, f"questions/{host}", host, host) for host in settings.hosts}
+        self._lines = {host: Line(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
         self._sessions = {host: _Session() for host in settings.hosts}
         # Entities of the present question, then those that are chosen, in the order of the places.
-        self._sought = {host: Chunks(party.parts, f"sought/{host}", 5 + settings.most * NAME_BYTES) for host in settings.hosts}
+        most = 5 + settings.most * NAME_BYTES
+        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in settings.hosts}
         self.scores = Scores(party.parts, party.table, len(settings.hosts))
         self._fitted: Calibrated | None = None
         # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
-        self._followed = FollowedHeaders(party.parts, settings.scoring.carry, settings.most)
+        self._pending_headers = PendingHeaders(party.parts, settings.scoring.carry, settings.most)
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
@@ -129,9 +130,9 @@ class GuestScoring(Scoring):
         self._publish()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        if self.scores.restore(key, value) or self._followed.restore(key, value):
+        if self.scores.restore(key, value) or self._pending_headers.restore(key, value):
             return True
-        if any(chunks.restore(key, value) for chunks in self._sought.values()):
+        if any(fragments.restore(key, value) for fragments in self._sought.values()):
             return True
         if key == CALIBRATION:
             self._fitted = read_calibration(value)
@@ -163,8 +164,8 @@ class GuestScoring(Scoring):
 
     def came(self, name: str) -> None:
         """The table has an entity's columns."""
-        if (record := self._party.desk.record) is not None:
-            self._followed.came(name, record)
+        if (record := self._party.outbox.record) is not None:
+            self._pending_headers.came(name, record)
         if self._ready():
             self.scores.came(name)
 
@@ -205,7 +206,7 @@ class GuestScoring(Scoring):
         phase = CHOSEN if message.kind == "points" else ASKED
         now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
         if then < now or (session.phase == IDLE and message.round > 0 and then[:2] == now[:2]):
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if then > now:
             text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
@@ -220,7 +221,7 @@ class GuestScoring(Scoring):
             session.phase = SHUT
             self._sought[host].clear()
             self._remember(host)
-            self._party.desk.notices.say(
+            self._party.outbox.notices.say(
                 "closed", f"{host} answers no questions about model {session.version}: it has answered for scoring.versions of them"
             )
 
@@ -228,7 +229,7 @@ class GuestScoring(Scoring):
         names = self._names(host)
         check_answer(found.own, found.twice, len(names), self._party.settings.most)
         content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
-        self._party.desk.ask(matched, request(content), lambda result: self._choose(host, result))
+        self._party.outbox.ask(matched, request(content), lambda result: self._choose(host, result))
 
     def _choose(self, host: str, result: bytes) -> None:
         (places,) = read_alignment(result)
@@ -299,7 +300,7 @@ class GuestScoring(Scoring):
         self._sought[host].write(msgspec.msgpack.encode(names))
         self._counts["questions"] += 1
         content = request(self._party.aligning(host, self._session_name(host), names))
-        self._party.desk.ask(blinded, content, lambda points: self._tell_question(host, points))
+        self._party.outbox.ask(blinded, content, lambda points: self._tell_question(host, points))
 
     def _tell_question(self, host: str, points: bytes) -> None:
         session = self._sessions[host]
@@ -336,16 +337,16 @@ class GuestScoring(Scoring):
         revisions = [self.scores.publish(name, told) for name in names]
         predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
         for name, prediction in zip(names, predictions, strict=True):
-            self._party.desk.publish("predictions", name, self._settings.encode(prediction), self._followed.of(name))
+            self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._pending_headers.of(name))
             if told == CALIBRATED:
                 # What follows is of a later model, and no sample has led to it.
-                self._followed.forget(name)
+                self._pending_headers.forget(name)
         self._counts["predictions"] += len(names)
 
     def _forget(self, name: str) -> None:
         """The table has it no more."""
         self.scores.forget(name)
-        self._followed.forget(name)
+        self._pending_headers.forget(name)
 
     # ----
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from streamfl.chunks import Chunks
+from streamfl.changelog_checks import check_name
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at, set_digest
+from streamfl.quasi_newton.background_tasks import aligned, request
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
@@ -23,9 +24,8 @@ from streamfl.quasi_newton.scoring_messages import (
     Question,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
-from streamfl.quasi_newton.works import aligned, request
-from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import Count
 
 __all__ = ["HostScoring"]
@@ -55,12 +55,12 @@ class HostScoring(Scoring):
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
         settings = party.settings
-        self._line = Line(settings, party.desk, "answers", settings.guest, settings.own)
+        self._line = Line(settings, party.outbox, "answers", settings.guest, settings.own)
         self._state = _State()
         # Names in the order of the points that the guest has.
-        self._offered = Chunks(party.parts, "offered", 5 + settings.most * NAME_BYTES)
+        self._offered = ValueFragments(party.parts, "offered", 5 + settings.most * NAME_BYTES)
         # A question about the model of a training whose end this party has not heard yet, behind its version and number.
-        self._early = Chunks(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
+        self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
         self._answered: dict[str, int] = {}
         party.table.on_forget = self._forget
 
@@ -129,7 +129,7 @@ class HostScoring(Scoring):
     def _take_question(self, message: Message) -> None:
         version, place = self._version, (message.run, message.round)
         if place <= (self._state.version, self._state.number) or message.run < version:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
             raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
@@ -138,7 +138,7 @@ class HostScoring(Scoring):
         if message.run == version:
             self._answer(*place, points)
         elif self._early and place <= self._early_place:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
         else:
             head = b"".join(number.to_bytes(PLACE_BYTES // 2, "big") for number in place)
             self._early.write(head + points)
@@ -150,7 +150,7 @@ class HostScoring(Scoring):
             return
         names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
         content = self._party.aligning(self._party.settings.guest, self._line.session(version, number), names, points)
-        self._party.desk.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
+        self._party.outbox.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
         found = self._party.points_of_both(result, "scoring" if early else "")
@@ -165,14 +165,14 @@ class HostScoring(Scoring):
     def _close(self, version: int, number: int) -> None:
         self._counts["closed_questions"] += 1
         self._go_to(version, number, IDLE)
-        self._party.desk.notices.say("closed", str(self.trouble))
+        self._party.outbox.notices.say("closed", str(self.trouble))
         self._line.tell(version, number, "closed", Closed())
 
     def _take_chosen(self, message: Message) -> None:
         state, place = self._state, (message.run, message.round)
         now = state.version, state.number
         if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
-            self._party.post.repeated()
+            self._party.exchange.repeated()
             return
         if place != now or not state.number:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.wire import VERSION
@@ -47,9 +47,9 @@ class Line:
     channel: what the party sends to. host: whose line it is.
     """
 
-    def __init__(self, settings: PartySettings, desk: Desk, channel: str, other: str, host: str) -> None:
+    def __init__(self, settings: PartySettings, outbox: Outbox, channel: str, other: str, host: str) -> None:
         self._settings = settings
-        self._desk = desk
+        self._outbox = outbox
         self._channel = channel
         self._other = other
         self._host = host
@@ -64,7 +64,7 @@ class Line:
         settings, other = self._settings, self._other
         message = Message(VERSION, settings.fingerprint, settings.own, version, number, kind, alignment, b"")
         sealed = seal(message, content_of(content), settings.links[other], settings.scoring.topics[other][0])
-        self._desk.send(self._channel, records_of(settings.codec, sealed))
+        self._outbox.send(self._channel, records_of(settings.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
         """What the other said. PeerError where it was not that one."""

@@ -21,7 +21,7 @@ class Scoring:
         self._party = party
         self._settings = party.settings.scoring
         self._parts = party.parts
-        self._counts = party.desk.counts
+        self._counts = party.outbox.counts
 
     @property
     def wake_at(self) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.quasi_newton.scorecard import Scale
-from streamfl.records.carried import Carry
+from streamfl.records.header_propagation import Carry
 
 __all__ = ["ScoringSettings"]
 

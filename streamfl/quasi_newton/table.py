@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.moments import overdue, set_back
+from streamfl.changelog_checks import Time, check_name, check_within
+from streamfl.clock_guard import overdue, set_back
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import Time, check_name, check_within
 from streamfl.role import PeerError
 from streamfl.wire import decode_array
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
+from streamfl.changelog_checks import decode_restored
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.own_columns import inner, rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
-from streamfl.restored import decode_restored
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["MOST_MODEL_BYTES", "TRAINED", "LatestModel", "TrainedModel"]
@@ -85,7 +85,7 @@ class LatestModel:
     """The owner of ``trained``: the model of the latest successful training, which goes on scoring while another one learns."""
 
     def __init__(self, parts: ChangedParts) -> None:
-        self._content = Chunks(parts, "trained", MOST_MODEL_BYTES)
+        self._content = ValueFragments(parts, "trained", MOST_MODEL_BYTES)
         self._model: TrainedModel | None = None
 
     @property

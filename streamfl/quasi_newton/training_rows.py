@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.chunks import Chunks
 from streamfl.quasi_newton.batches import check_support, far_rows
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 from streamfl.role import PeerError
+from streamfl.value_fragments import ValueFragments
 
 __all__ = ["TrainingRows"]
 
@@ -54,10 +54,10 @@ class TrainingRows:
         self._least = least
         self._largest = largest
         self._intercept = intercept
-        self._names = Chunks(parts, "names", 5 + limit * NAME_BYTES)
-        self._inputs = Chunks(parts, "inputs", limit * columns * 8)
-        self._signs = Chunks(parts, "signs", limit)
-        self._preparation = Chunks(parts, "preparation", MOST_PREPARATION_BYTES)
+        self._names = ValueFragments(parts, "names", 5 + limit * NAME_BYTES)
+        self._inputs = ValueFragments(parts, "inputs", limit * columns * 8)
+        self._signs = ValueFragments(parts, "signs", limit)
+        self._preparation = ValueFragments(parts, "preparation", MOST_PREPARATION_BYTES)
         self.batches = LearntBatches(parts, batch, columns, limit // batch, secret, counts)
 
     @property
@@ -79,8 +79,8 @@ class TrainingRows:
         raw = np.frombuffer(self._inputs.content, "<f8").reshape(len(known), self._columns)[rows]
         signs = np.frombuffer(self._signs.content, np.int8)
         self.batches.add(names, raw, signs[rows] if len(signs) else signs)
-        for chunks in (self._names, self._inputs, self._signs):
-            chunks.clear()
+        for fragments in (self._names, self._inputs, self._signs):
+            fragments.clear()
 
     @property
     def preparation(self) -> Preparation | None:
@@ -93,7 +93,7 @@ class TrainingRows:
         if found is not None:
             return found
         raw = self.batches.raw
-        fitted = fit_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
+        fitted = fit_weight_of_evidence(raw, self.signs) if method == EVIDENCE else fit_preprocessing(method, raw)
         refused = {column for _, columns in self._refused(fitted.apply(raw)) for column in columns}
         preprocessing = cut_at_near_rows(
             fitted, raw, self._kind, self.batches.size, self._largest, intercept=self._intercept, left_out=refused

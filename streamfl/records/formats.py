@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from streamfl.records.csv_layout import Decimal
-from streamfl.role import ConfigurationError, PassedOver, PeerError
+from streamfl.role import ConfigurationError, IgnoredRecord, PeerError
 
 if TYPE_CHECKING:
     from streamfl.records.topic import RegistrySection
@@ -63,7 +63,7 @@ class Format(Protocol):
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type`` (a msgspec Struct or Any).
 
-        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, PassedOver or NotYetReadable.
+        It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, IgnoredRecord or NotYetReadable.
         Of Any it gives plain dicts, lists, text, numbers, truth values, bytes and None.
         """
 
@@ -101,10 +101,10 @@ def is_textual(format: Format) -> bool:
     return bool(getattr(format, "textual", False))
 
 
-def without_value(format: Format, what: str) -> PeerError | PassedOver:
+def without_value(format: Format, what: str) -> PeerError | IgnoredRecord:
     """What to raise of a record without a value. what: a sample, a label, for the text."""
     if getattr(format, "tombstones", False):
-        return PassedOver("tombstone")
+        return IgnoredRecord("tombstone")
     return PeerError("malformed", f"{what} without a value")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from streamfl.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import check_within
 from streamfl.role import Measurement, PeerError
 
 __all__ = ["RunningMeans"]

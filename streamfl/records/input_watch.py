@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from streamfl.role import Measurement, Notice
+from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["InputWatch"]
 
@@ -84,7 +84,7 @@ class InputWatch:
         """What keeps the clients from learning as they should. learnt: whether any of them ever learnt, asked where it matters."""
         return self.disorder or self._nothing_to_learn(learnt)
 
-    def notices(self, learnt: Callable[[], bool]) -> Iterable[Notice]:
+    def notices(self, learnt: Callable[[], bool]) -> Iterable[OperatorNotice]:
         """What was found since the last call, each kind once, and how many labels were outside their range."""
         found = {reason: text for reason, (_, text) in self._found.items()}
         if (nothing := self._nothing_to_learn(learnt)) is not None:
@@ -92,11 +92,11 @@ class InputWatch:
         for reason in sorted(found.keys() - self._said):
             self._said.add(reason)
             # Whether anything was ever learnt is in the state.
-            yield Notice(reason, found[reason], of_records=reason != "no_labels")
+            yield OperatorNotice(reason, found[reason], of_records=reason != "no_labels")
         if self._outside > self._told:
             self._told = self._outside
             shown = self._low + self._last_outside * (self._high - self._low)
-            yield Notice(
+            yield OperatorNotice(
                 "labels_outside_range",
                 f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: give the "
                 "range of all that can come, before anything is learnt with another",

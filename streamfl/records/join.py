@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamfl.moments import overdue, set_back
-from streamfl.restored import Time, check_name
-from streamfl.role import Measurement, Notice, PeerError
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import overdue, set_back
+from streamfl.role import Measurement, OperatorNotice, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]
 
@@ -209,7 +209,7 @@ class LabelJoin:
         held.put(key, entry)
         return None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What was given up since the last call. Nothing is learnt from it."""
         for (stage, why), count in self._given_up.items():
             if count > self._told[stage, why]:
@@ -218,7 +218,7 @@ class LabelJoin:
                 one, other = ("samples", "label") if stage is _Stage.SAMPLE else ("labels", "sample")
                 expired = why == "expired"
                 cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
-                yield Notice(
+                yield OperatorNotice(
                     f"{one}_without_{other}",
                     f"{came} {one} were forgotten {cause} without their {other}: see that both topics have the same keys, and that "
                     "samples.sample_id and labels.sample_id give a sample the same name",

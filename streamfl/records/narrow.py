@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streamfl.records.guessed import Guess, last_name
 from streamfl.records.paths import path_of
+from streamfl.records.schema_inference import InferredField, last_name
 from streamfl.records.times import Timestamps
 from streamfl.role import PeerError
 
@@ -59,13 +59,15 @@ class Narrow:
         return f"each record has one number, {self.value}, and {self.name} says which: {shown}"
 
 
-def narrow_shape(readings: Sequence[Reading], guesses: Sequence[Guess], columns: Collection[str] | None = None) -> Narrow | None:
+def narrow_shape(
+    readings: Sequence[Reading], guesses: Sequence[InferredField], columns: Collection[str] | None = None
+) -> Narrow | None:
     """How these records become samples, if they are narrow; else None.
 
     guesses: of all fields but those that name the client and the sample.
     """
 
-    def values(guess: Guess) -> list[Any]:
+    def values(guess: InferredField) -> list[Any]:
         return [path_of(guess.path, columns).find(dict(reading.content)) for reading in readings]
 
     fields = {guess.path: values(guess) for guess in guesses}
@@ -106,7 +108,7 @@ def narrow_shape(readings: Sequence[Reading], guesses: Sequence[Guess], columns:
     return Narrow(name, value, sorted(set(names)), together, complete, as_text)
 
 
-def _kind(guess: Guess) -> str:
+def _kind(guess: InferredField) -> str:
     keys = guess.keys
     if keys is None:
         return "other"
@@ -155,7 +157,11 @@ def _by_id(
 
 
 def _by_time(
-    readings: Sequence[Reading], names: Sequence[str], times: Sequence[Guess], fields: Mapping[str, Sequence[Any]], hinted: bool
+    readings: Sequence[Reading],
+    names: Sequence[str],
+    times: Sequence[InferredField],
+    fields: Mapping[str, Sequence[Any]],
+    hinted: bool,
 ) -> tuple[Mapping[str, Any], float | None] | None:
     """The span of time whose records are one sample. hinted: the fields' names alone say that the records are narrow."""
     clients = [reading.client for reading in readings]

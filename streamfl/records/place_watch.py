@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 __all__ = ["PlaceWatch"]
 
@@ -49,8 +49,8 @@ class PlaceWatch:
         """What was seen lately."""
         return None if self._found is None or self._seen - self._found[0] >= LATEST else self._found[1]
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """The same for the log, once."""
         if self._found is not None and not self._said:
             self._said = True
-            yield Notice(REASON, self._found[1], of_records=True)
+            yield OperatorNotice(REASON, self._found[1], of_records=True)

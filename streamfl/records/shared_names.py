@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from streamfl.records.guessed import last_name, looks_like_an_id
+from streamfl.records.schema_inference import last_name, looks_like_an_id
 
 __all__ = ["names_in", "same_ids", "same_names"]
 

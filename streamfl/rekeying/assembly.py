@@ -13,9 +13,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.records.carried import LONGEST_HEADERS
-from streamfl.rekeying.pieces import Piece, Scalar, Values, check_size
-from streamfl.restored import Time, check_name, decode_restored
+from streamfl.changelog_checks import Time, check_name, decode_restored
+from streamfl.records.header_propagation import LONGEST_HEADERS
+from streamfl.rekeying.assembly_rows import AssemblyRow, Scalar, Values, check_size
 from streamfl.role import Headers, Measurement, PeerError
 from streamfl.wire import Count
 
@@ -26,11 +26,11 @@ ENDS = ("complete", "over", "expired", "displaced")
 
 @dataclass(frozen=True)
 class Together:
-    """Which pieces are one sample, and when it goes on.
+    """Which rows are one sample, and when it goes on.
 
     fields: it is complete with all of these. several: of several values for one input, which. spans: a place is the number of a
-    span of time, of ``span`` seconds each; it is over with a piece ``grace`` seconds beyond it, None: never. expiry: seconds after
-    the first piece. limit: of samples in a partition.
+    span of time, of ``span`` seconds each; it is over with a row ``grace`` seconds beyond it, None: never. expiry: seconds after
+    the first row. limit: of samples in a partition.
     """
 
     fields: Collection[str]
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Assembled(NamedTuple):
-    """A sample that goes on. time: of its newest piece, in seconds; written: as that piece's record has it."""
+    """A sample that goes on. time: of its newest row, in seconds; written: as that row's record has it."""
 
     client: str
     place: str
@@ -62,7 +62,7 @@ class Assembled(NamedTuple):
 class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A sample that is being put together, or that went on; then ``values`` is empty and ``lacked`` says what it went without.
 
-    since: when its first piece came, or when it went on. counts: of the values in a mean, more than one.
+    since: when its first row came, or when it went on. counts: of the values in a mean, more than one.
     """
 
     since: Time
@@ -115,7 +115,7 @@ class _Partition:
 
 
 class Assembly:
-    """Puts pieces together. A sample goes on once; what came too late for it is said, what came beyond need is counted."""
+    """Puts rows together. A sample goes on once; what came too late for it is said, what came beyond need is counted."""
 
     def __init__(self, together: Together) -> None:
         self._together = together
@@ -130,26 +130,26 @@ class Assembly:
     def close(self, partition: int) -> None:
         del self._partitions[partition]
 
-    def take(self, partition: int, piece: Piece, headers: Headers, now: float) -> list[Assembled]:
-        """The samples that go on because of a piece, oldest span first.
+    def take(self, partition: int, row: AssemblyRow, headers: Headers, now: float) -> list[Assembled]:
+        """The samples that go on because of a row, oldest span first.
 
         PeerError with reason late if its sample went on without it, oversized if the sample would be too long.
         """
-        held, place = self._partitions[partition], self._place(piece.client, piece.place)
-        done = self._spans_over(held, piece)
+        held, place = self._partitions[partition], self._place(row.client, row.place)
+        done = self._spans_over(held, row)
         entry = held.entries.get(place)
         if entry is None:
-            entry = _Entry(now, False, piece.time, piece.written, {}, {}, (), headers)
+            entry = _Entry(now, False, row.time, row.written, {}, {}, (), headers)
         elif entry.gone:
-            if piece.values.keys().isdisjoint(entry.lacked):
+            if row.values.keys().isdisjoint(entry.lacked):
                 self._surplus += 1
                 return self._go_on(held, done, "over", now)
-            lacked = ", ".join(sorted(piece.values))
-            raise PeerError("late", f"the sample {piece.place!r} of {piece.client!r} went on without {lacked:.200}")
-        added = self._added(entry, piece)
+            lacked = ", ".join(sorted(row.values))
+            raise PeerError("late", f"the sample {row.place!r} of {row.client!r} went on without {lacked:.200}")
+        added = self._added(entry, row)
         if place not in held.entries:
             held.put(place, entry)
-        self._add(entry, piece, added)
+        self._add(entry, row, added)
         self._remember(held, place)
         sent = self._go_on(held, done, "over", now)
         if self._together.several == "first" and self._fields <= entry.values.keys():
@@ -228,10 +228,10 @@ class Assembly:
             raise PeerError("malformed", f"{place[:60]!r} is no number of a span")
         return Place(client, place)
 
-    def _added(self, entry: _Entry, piece: Piece) -> Values:
-        """The values of the entry with those of the piece; PeerError if they would be too long."""
+    def _added(self, entry: _Entry, row: AssemblyRow) -> Values:
+        """The values of the entry with those of the row; PeerError if they would be too long."""
         values = dict(entry.values)
-        for name, value in piece.values.items():
+        for name, value in row.values.items():
             before = values.get(name)
             if before is None or self._together.several == "last":
                 values[name] = value
@@ -242,27 +242,27 @@ class Assembly:
         check_size(values)
         return values
 
-    def _add(self, entry: _Entry, piece: Piece, values: Values) -> None:
+    def _add(self, entry: _Entry, row: AssemblyRow, values: Values) -> None:
         if self._together.several == "mean":
-            for name in piece.values.keys() & entry.values.keys():
+            for name in row.values.keys() & entry.values.keys():
                 entry.counts[name] = entry.counts.get(name, 1) + 1
-        elif self._together.several == "first" and not piece.values.keys() - entry.values.keys():
+        elif self._together.several == "first" and not row.values.keys() - entry.values.keys():
             self._surplus += 1
         entry.values = values
-        if piece.time > entry.time:
-            entry.time, entry.written = piece.time, piece.written
+        if row.time > entry.time:
+            entry.time, entry.written = row.time, row.written
 
-    def _spans_over(self, held: _Partition, piece: Piece) -> list[Place]:
-        """The spans of a client that are over with a piece, the oldest first."""
+    def _spans_over(self, held: _Partition, row: AssemblyRow) -> list[Place]:
+        """The spans of a client that are over with a row, the oldest first."""
         span, grace = self._together.span, self._together.grace
         if span is None or grace is None:
             return []
         over = [
             (int(place), place)
-            for place in held.open.get(piece.client, ())
-            if place != piece.place and (int(place) + 1) * span + grace <= piece.time
+            for place in held.open.get(row.client, ())
+            if place != row.place and (int(place) + 1) * span + grace <= row.time
         ]
-        return [Place(piece.client, place) for _, place in sorted(over)]
+        return [Place(row.client, place) for _, place in sorted(over)]
 
     def _go_on(self, held: _Partition, places: Iterable[Place], why: str, now: float) -> list[Assembled]:
         sent = []

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfl.dealt import Dealt
-from streamfl.made_with import MadeWith
-from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import Format, format_of
+from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.keys import KeySection, key_reader, key_writer
 from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together, client_of
-from streamfl.rekeying.pieces import decode_piece
-from streamfl.rekeying.reader import PieceReader, RekeyReader, with_infinities
+from streamfl.rekeying.assembly_rows import decode_row
+from streamfl.rekeying.reader import RekeyReader, RowReader, with_infinities
 from streamfl.rekeying.role import Rekeying
 from streamfl.role import Channels, ConfigurationError, Input, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.settings import RoleSettings
+from streamfl.state_settings import StateSettings
 
 __all__ = ["STREAMS", "Stream", "rekey_kind", "streams_of"]
 
@@ -95,12 +95,12 @@ def rekey_kind(name: str) -> RoleKind[Any]:
         source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
         # How far one came stands here too: Kafka forgets a group's offsets, and all would be written a second time.
         state = {"state": f"{settings.group}.state"}
-        # Pieces are keyed by their client's name as it is, whatever the new records' keys are.
+        # Rows are keyed by their client's name as it is, whatever the new records' keys are.
         dealt = Dealt(client_of, str.encode)
         if stream.assemble is None:
             return Channels({"source": source}, outputs, state, dealt=dealt)
         pieces = f"{settings.group}.pieces"
-        inputs = {"source": source, "pieces": Input(pieces, decode_piece, client=lambda piece: piece.client)}
+        inputs = {"source": source, "pieces": Input(pieces, decode_row, client=lambda row: row.client)}
         return Channels(inputs, outputs | {"pieces": pieces}, state, dealt=dealt)
 
     def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
@@ -118,7 +118,7 @@ def rekey_kind(name: str) -> RoleKind[Any]:
         owned = ("state",) if stream.assemble is None else ("pieces", "state")
         return {f"{settings.group}.{own}": stream.source.topic for own in owned}
 
-    def made_with(settings: RoleSettings) -> MadeWith:
+    def state_settings(settings: RoleSettings) -> StateSettings:
         stream = _stream(settings, name)
         # What was read is not read again, so another topic to write would lack it.
         content: dict[str, Any] = {f"{name}.rekey.topic": stream.source.topic, f"{name}.topic": stream.target.topic}
@@ -129,12 +129,12 @@ def rekey_kind(name: str) -> RoleKind[Any]:
         if stream.assemble is not None:
             content |= {f"{name}.assemble.{key}": value for key, value in stream.assemble.model_dump(mode="json").items()}
         # Under another span a place means another time; whatever else changes holds from the next sample on.
-        return MadeWith.of(content, content.keys() - must_stay)
+        return StateSettings.of(content, content.keys() - must_stay)
 
     def build(settings: RoleSettings) -> Rekeying:
         return _build(settings, name)
 
-    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like, begins_anew=True)
+    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, state_settings, partitioned_like, begins_anew=True)
 
 
 def _build(settings: RoleSettings, name: str) -> Rekeying:
@@ -163,7 +163,7 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
     write_key: Callable[[str], bytes] | None = key_writer(stream.target)
     if stream.assemble is not None:
         _check_written(stream)
-        return PieceReader(source, stream.by, columns, stream.assemble, stream.fields, read_key).decode
+        return RowReader(source, stream.by, columns, stream.assemble, stream.fields, read_key).decode
     encode = None
     if not stream.as_it_is:
         _check_written(stream)

@@ -1,4 +1,4 @@
-"""How a user's record becomes what `streamfl rekey` writes: the same bytes under another key, or a piece of a sample."""
+"""How a user's record becomes what `streamfl rekey` writes: the same bytes under another key, or a row of a sample."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.records.carried import event_time, time_header, time_in
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, without_value
+from streamfl.records.header_propagation import event_time, time_header, time_in
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
-from streamfl.rekeying.pieces import Named, Piece, Scalar, check_size, scalar
+from streamfl.rekeying.assembly_rows import AssemblyRow, Named, Scalar, check_size, scalar
 from streamfl.role import Headers, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 
-__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed", "with_infinities"]
+__all__ = ["FROM", "RekeyReader", "Rekeyed", "RowReader", "with_infinities"]
 
 FROM = "streamfl.from"
 """The header of a record that was written anew: where it lay, as topic-partition-offset."""
@@ -104,7 +104,7 @@ class RekeyReader:
         return Rekeyed(key, value, headers)
 
 
-class PieceReader:
+class RowReader:
     """Decodes records of which several are a sample. fields: what a sample consists of, as its own record names it."""
 
     def __init__(
@@ -124,8 +124,8 @@ class PieceReader:
             None if text is None else path_of(text, columns) for text in (section.id, section.time, section.name, section.value)
         )
 
-    def decode(self, record: Record) -> Piece:
-        """The piece in a record; PeerError with reason oversized, malformed or missing_field."""
+    def decode(self, record: Record) -> AssemblyRow:
+        """The row in a record; PeerError with reason oversized, malformed or missing_field."""
         content = self._content.fields(record)
         client = self._content.key(record, content)
         written: Scalar | None = None
@@ -141,7 +141,7 @@ class PieceReader:
             place = str(math.floor(time / self._section.seconds))
         values = self._inputs(content)
         check_size(values)
-        return Piece(VERSION, client, place, time, written, tuple(Named(name, value) for name, value in values.items()))
+        return AssemblyRow(VERSION, client, place, time, written, tuple(Named(name, value) for name, value in values.items()))
 
     def _inputs(self, content: Mapping[str, Any]) -> dict[str, Scalar]:
         if self._name is not None and self._value is not None:

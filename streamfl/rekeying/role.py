@@ -1,4 +1,4 @@
-"""The role of `streamfl rekey`: records go on under another key, and pieces of a sample as one record."""
+"""The role of `streamfl rekey`: records go on under another key, and rows of a sample as one record."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from streamfl.moments import Moments
-from streamfl.records.carried import time_header
+from streamfl.clock_guard import ClockGuard
+from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
-from streamfl.rekeying.pieces import PIECE, Piece
+from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
 from streamfl.rekeying.reader import Rekeyed
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["Rekeying"]
 
@@ -25,7 +25,7 @@ class Rekeying:
     Inputs: ``source``, the user's records; with an assembly also ``pieces``, which come from the output of that name by way of
     their client's partition. Output: ``keyed``.
 
-    assembly: puts pieces together; None: a record is a sample.
+    assembly: puts rows together; None: a record is a sample.
     encode: the bytes of a sample that was put together.
     carry: of a record, the headers that its sample gets.
     write_key: the key of a sample that was put together, by its client.
@@ -46,7 +46,7 @@ class Rekeying:
         self._assembly = assembly
         self._encode = encode
         self._carry = carry
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._counts: Counter[str] = Counter()
         # Partitions of which something was written, and whether that is remembered: from then on the settings bind.
         self._written: dict[int, bool] = {}
@@ -60,7 +60,7 @@ class Rekeying:
         return {}
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         if self._assembly is not None:
             self._assembly.open(partition)
 
@@ -80,7 +80,7 @@ class Rekeying:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch) and self._assembly is not None:
+        if self._clock_guard.pass_to(now, tick=not batch) and self._assembly is not None:
             self._assembly.set_back(now)
         for received in batch:
             try:
@@ -97,7 +97,7 @@ class Rekeying:
         if isinstance(message, Rekeyed):
             self._written.setdefault(received.partition, False)
             return [Send("keyed", message.key, message.value, None, message.headers)]
-        assert isinstance(message, Piece)
+        assert isinstance(message, AssemblyRow)
         assert self._assembly is not None, "pieces come with an assembly"
         try:
             self._write_key(message.client)
@@ -109,7 +109,7 @@ class Rekeying:
         if not message.inputs:
             self._counts["unused"] += 1
             return []
-        return [Send("pieces", message.client.encode(), PIECE.encode(message), None, self._carry(received.record))]
+        return [Send("pieces", message.client.encode(), ASSEMBLY_ROW.encode(message), None, self._carry(received.record))]
 
     def _send(self, sample: Assembled) -> Send:
         timed = time_header(sample.time)
@@ -124,7 +124,7 @@ class Rekeying:
             for partition, key, value in self._assembly.changed_state():
                 yield StateChange("state", partition, key, value)
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

@@ -7,10 +7,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamfl.parts import Part
-from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
+from streamfl.message_fragments import Fragment
+from streamfl.role import (
+    Channels,
+    ConfigurationError,
+    IgnoredRecord,
+    Input,
+    NotYetReadable,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+)
 from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
-from streamfl.runtime.draft import Draft
+from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.tasks import Tasks
 
 __all__ = ["Inputs"]
@@ -69,21 +79,21 @@ class Inputs:
         """What is waited for, to read a record; None: nothing."""
         return self._awaited if self._held else None
 
-    def notices(self) -> list[Notice]:
+    def notices(self) -> list[OperatorNotice]:
         """What the operator's log should say of it."""
-        notices = [Notice("not_yet_readable", self._awaited)] if self._held else []
+        notices = [OperatorNotice("not_yet_readable", self._awaited)] if self._held else []
         if self._moved is not None:
             (record, home), self._moved = self._moved, None
             place = f"{record.topic}-{record.partition}-{record.offset}"
             text = f"{place} is of a client whose state moved when partitions were added: it was sent on to partition {home}"
-            notices.append(Notice("moved", text))
+            notices.append(OperatorNotice("moved", text))
         return notices
 
     def dropped(self, partition: int) -> None:
         """A partition is another worker's now."""
         self._held = {place: until for place, until in self._held.items() if place[1] != partition}
 
-    def decode_tables(self, records: Sequence[Record], draft: Draft) -> list[Received]:
+    def decode_tables(self, records: Sequence[Record], pending: PendingStep) -> list[Received]:
         """The messages in records of tables."""
         batch: list[Received] = []
         for record in records:
@@ -91,10 +101,10 @@ class Inputs:
             try:
                 batch.append(Received(channel, table.decode(record), record))
             except PeerError as error:
-                self.reject(record, error, draft)
+                self.reject(record, error, pending)
         return batch
 
-    def decode(self, session: Session, records: Sequence[Record], draft: Draft) -> list[Received]:
+    def decode(self, session: Session, records: Sequence[Record], pending: PendingStep) -> list[Received]:
         """The messages in records of inputs that the state does not reflect yet. ConfigurationError if a topic is another one."""
         batch: list[Received] = []
         read: dict[TopicPartition, int] = {}
@@ -107,22 +117,22 @@ class Inputs:
                 continue
             read[place] = record.offset + 1
             if record.offset < positions.get(place, 0):
-                draft.repeated += 1
+                pending.repeated += 1
                 repeated.add(place)
                 continue
             channel, source = self._sources[record.topic]
             try:
                 message = source.decode(record)
                 if source.keyed_by is not None:
-                    if isinstance(message, Part):
+                    if isinstance(message, Fragment):
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
-                self._send_on(source, message, record, draft)
+                self._send_on(source, message, record, pending)
                 batch.append(Received(channel, message, record))
-            except PassedOver as passed:
-                draft.passed_over[passed.reason] += 1
+            except IgnoredRecord as passed:
+                pending.passed_over[passed.reason] += 1
             except PeerError as error:
-                self.reject(record, error, draft)
+                self.reject(record, error, pending)
             except NotYetReadable as awaited:
                 held.add(place)
                 self._held[place] = self._monotonic() + AGAIN_SECONDS
@@ -130,8 +140,8 @@ class Inputs:
                 session.seek(*place, record.offset)
                 continue
             self._held.pop(place, None)
-            draft.records += 1
-            positions[place] = draft.step.positions[place] = record.offset + 1
+            pending.records += 1
+            positions[place] = pending.step.positions[place] = record.offset + 1
         if repeated:
             self.join()
             lag = session.lag()
@@ -139,7 +149,7 @@ class Inputs:
                 self._tasks.check_topic(*place, positions[place], read[place] + lag.get(place, positions[place]))
         return batch
 
-    def moved(self, moved: Iterable[Moved], draft: Draft) -> None:
+    def moved(self, moved: Iterable[Moved], pending: PendingStep) -> None:
         """What was to be read next is gone. The step goes on behind it, and counts it."""
         for one in moved:
             if one.partition in self._tasks:
@@ -150,18 +160,18 @@ class Inputs:
                     self._tasks.check_topic(one.topic, one.partition, one.position, end)
                 self._tasks.go_on(one)
                 place = one.topic, one.partition
-                draft.step.positions[place] = self._tasks.positions[place]
-                draft.moved.append(one)
+                pending.step.positions[place] = self._tasks.positions[place]
+                pending.moved.append(one)
 
-    def _send_on(self, source: Input, message: Any, record: Record, draft: Draft) -> None:
-        """PassedOver for a message whose client's state is in another partition: the record goes there."""
-        if source.client is None or isinstance(message, Part):
+    def _send_on(self, source: Input, message: Any, record: Record, pending: PendingStep) -> None:
+        """IgnoredRecord for a message whose client's state is in another partition: the record goes there."""
+        if source.client is None or isinstance(message, Fragment):
             return
         home = self._tasks.dealing.home(source.client(message))
         if home is not None and home != record.partition:
             self._moved = record, home
-            draft.send_on(record, home)
-            raise PassedOver("moved")
+            pending.send_on(record, home)
+            raise IgnoredRecord("moved")
 
     def _check_place(self, record: Record, name: str) -> None:
         expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
@@ -173,12 +183,12 @@ class Inputs:
                 "`streamfl rekey CONFIG` write the topic anew ([samples.rekey])",
             )
 
-    def reject(self, record: Record, error: PeerError, draft: Draft) -> None:
+    def reject(self, record: Record, error: PeerError, pending: PendingStep) -> None:
         """A record is wrong: one of an input becomes a dead letter, one of a table is counted, for everybody reads it."""
         if record.topic in self._sources:
-            draft.refuse(record, error, self._dead_letter_topic)
+            pending.refuse(record, error, self._dead_letter_topic)
         else:
-            draft.table_rejections.append((record, error))
+            pending.table_rejections.append((record, error))
 
 
 def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:

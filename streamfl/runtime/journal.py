@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.printable import printable
-from streamfl.role import Notice, PeerError, Record
+from streamfl.role import OperatorNotice, PeerError, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
 
@@ -75,7 +75,7 @@ class Journal:
     >>> lines = []
     >>> journal = Journal(lambda event, **facts: lines.append((event, facts.get("more"))), clock=lambda: 0.0)
     >>> for _ in range(60):
-    ...     journal.notice(Notice("late", "the round closed without 'pump'"))
+    ...     journal.notice(OperatorNotice("late", "the round closed without 'pump'"))
     >>> journal.close()
     >>> lines
     [("the round closed without 'pump'", None), ("the round closed without 'pump'", 59)]
@@ -110,7 +110,7 @@ class Journal:
         """Log that the bus did not answer: a cluster that refuses connections is tried again twice a second."""
         self._tell("", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])})
 
-    def notice(self, notice: Notice) -> None:
+    def notice(self, notice: OperatorNotice) -> None:
         """Log what a role has to tell its operator."""
         self._tell("", printable(notice.text[:LONGEST_TEXT]), {"reason": notice.reason})
 

@@ -124,7 +124,7 @@ def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleK
         restore_seconds=settings.bus.connect_timeout_seconds,
         stall_seconds=settings.bus.stall_timeout_seconds,
         progress_seconds=settings.log.progress_seconds,
-        made_with=kind.made_with(settings),
+        state_settings=kind.state_settings(settings),
         metrics=_metrics(settings, kind),
         **given,
     )

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamfl.role import Measurement, PassedOver
+from streamfl.role import IgnoredRecord, Measurement
 from streamfl.runtime.bus import Moved
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
@@ -110,7 +110,7 @@ class Metrics:
         for refused in (self.dead_letters, self.table_rejections):
             for reason in reasons:
                 refused.labels(reason)
-        for reason in PassedOver.REASONS:
+        for reason in IgnoredRecord.REASONS:
             self.passed_over.labels(reason)
         self.commits = counter("commits", "Steps committed.")
         self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")

@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, Difference, MadeWith, decode_settings
 from streamfl.role import ConfigurationError, Headers, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
+from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, Difference, StateSettings, decode_settings
 
 __all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "stream_option", "ways_to_begin_anew"]
 
@@ -18,19 +18,19 @@ log = logger(__name__)
 
 def is_settings(record: Record) -> bool:
     """Whether it is a record of settings, and not of a role's state."""
-    return record.key == MADE_WITH_KEY
+    return record.key == STATE_SETTINGS_KEY
 
 
-def differences(made_with: MadeWith, record: Record) -> tuple[list[Difference], list[Difference]]:
+def differences(state_settings: StateSettings, record: Record) -> tuple[list[Difference], list[Difference]]:
     """What must have stayed since ``record`` and did not, and what has changed and may.
 
     ConfigurationError if it cannot be read, or the state was written by a release whose state this one does not read.
     """
     place = f"topic {record.topic}, partition {record.partition}"
     try:
-        unreadable = made_with.unreadable(record.headers)
+        unreadable = state_settings.unreadable(record.headers)
         if not unreadable:
-            return made_with.compare(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+            return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except PeerError as error:
         raise ConfigurationError(f"{place}, key {record.key!r}: what the state was made with cannot be read ({error})") from None
     raise ConfigurationError(
@@ -90,10 +90,12 @@ class RememberedSettings:
     a mistake that had everything refused can be corrected. more: headers of the record besides those of the settings.
     """
 
-    def __init__(self, made_with: MadeWith, changelogs: Mapping[str, str], group: str, more: Callable[[], Headers]) -> None:
-        self._made_with = made_with
+    def __init__(
+        self, state_settings: StateSettings, changelogs: Mapping[str, str], group: str, more: Callable[[], Headers]
+    ) -> None:
+        self._state_settings = state_settings
         self._more = more
-        self._changelogs = tuple(changelogs.values()) if made_with else ()
+        self._changelogs = tuple(changelogs.values()) if state_settings else ()
         self._group = group
         self._partitions: dict[int, _Partition] = {}
         self._said: set[str] = set()
@@ -116,12 +118,12 @@ class RememberedSettings:
         held = self._partitions[partition]
         held.begun |= begun
         if record is None:
-            if binds and state and self._made_with:
+            if binds and state and self._state_settings:
                 text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
-                self._say_once(topic, text, topic=topic, settings=self._made_with.shown())
+                self._say_once(topic, text, topic=topic, settings=self._state_settings.shown())
             return
         if binds and state:
-            wrong, others = differences(self._made_with, record)
+            wrong, others = differences(self._state_settings, record)
             if wrong:
                 raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
             for one in others:
@@ -135,10 +137,10 @@ class RememberedSettings:
             if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):
                 held.up_to_date, held.begun = len(self._changelogs), True
                 for topic in self._changelogs:
-                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, self._headers())
+                    yield Outgoing(topic, STATE_SETTINGS_KEY, struct.pack("<q", 0), partition, self._headers())
 
     def _headers(self) -> Headers:
-        return (*self._made_with.headers(), *self._more())
+        return (*self._state_settings.headers(), *self._more())
 
     def _say_once(self, what: str, text: str, **facts: object) -> None:
         if what not in self._said:

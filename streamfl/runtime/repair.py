@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
-from streamfl.runtime.draft import Draft
+from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.worker import Worker
 
 __all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
@@ -102,10 +102,10 @@ class Repair(Worker):
                         "more than one record is passed over"
                     )
                 skipped = replace(skipped, following=to)
-            draft = Draft(Step({place: skipped.following}))
-            self._inputs.reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), draft)
-            draft.step.changelog += self._tasks.changelog(draft.step.positions)
-            session.commit(draft.step)
+            pending = PendingStep(Step({place: skipped.following}))
+            self._inputs.reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), pending)
+            pending.step.changelog += self._tasks.changelog(pending.step.positions)
+            session.commit(pending.step)
             return skipped
 
         return self._do(change)

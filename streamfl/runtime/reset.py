@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Received
+from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Received
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
-from streamfl.runtime.draft import Draft
+from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.repair import Repair
 
 __all__ = ["Offsets", "Reset"]
@@ -46,10 +46,10 @@ class Reset(Repair):
         """Let the role begin: peers that start before its workers do must not read what it published before."""
         for partition in sorted(self._held):
             self._open_task(session, partition)
-        draft = Draft()
-        self._answer(self.role.receive([], self._clock()), draft)
-        draft.step.changelog += self._tasks.changelog({})
-        session.commit(draft.step)
+        pending = PendingStep()
+        self._answer(self.role.receive([], self._clock()), pending)
+        pending.step.changelog += self._tasks.changelog({})
+        session.commit(pending.step)
 
     def learn_again(self, name: str, offsets: Offsets) -> tuple[list[int], int]:
         """Forget a client, and give the role its records between these offsets and where the role reads on; all others stay.
@@ -82,7 +82,7 @@ class Reset(Repair):
 
     def _hear_tables(self) -> None:
         records, self._table_records = self._table_records, []
-        if batch := self._inputs.decode_tables(records, Draft()):
+        if batch := self._inputs.decode_tables(records, PendingStep()):
             self.role.receive(batch, self._clock())
 
     def _give(self, session: Session, batch: list[Received]) -> None:
@@ -92,17 +92,17 @@ class Reset(Repair):
             raise CommitRefused("another worker of the group came")
         self._table_records += polled.tables
         self._hear_tables()
-        draft = Draft()
+        pending = PendingStep()
         now = self._clock()
         # One by one, as live records come: what comes all at once would wait for the model.
         replies = [reply for received in batch for reply in self.role.receive([received], now)]
         replies += self.role.receive([], now)
-        if self._answer(replies, draft):
+        if self._answer(replies, pending):
             raise ConfigurationError("this role learns in steps that take long: reset all of it")
         if self.role.full:
             raise ConfigurationError("its samples wait for the model: run the role, and reset the client once they are learnt")
-        draft.step.changelog += self._tasks.changelog({})
-        session.commit(draft.step)
+        pending.step.changelog += self._tasks.changelog({})
+        session.commit(pending.step)
 
     def _history(self, session: Session, name: str, offsets: Offsets) -> Iterator[list[Received]]:
         """The client's messages in the order in which they were written, so many at once as a step takes."""
@@ -130,7 +130,7 @@ class Reset(Repair):
                 return
             try:
                 yield Received(channel, source.decode(record), record)
-            except (PeerError, PassedOver):
+            except (PeerError, IgnoredRecord):
                 # It became a dead letter, or was counted, when it was read first.
                 continue
             except NotYetReadable as error:

@@ -10,7 +10,6 @@ import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from streamfl.made_with import MADE_WITH_KEY, MadeWith
 from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
@@ -18,6 +17,7 @@ from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
+from streamfl.state_settings import STATE_SETTINGS_KEY, StateSettings
 
 __all__ = ["POSITION_KEY", "Tasks"]
 
@@ -32,7 +32,7 @@ class Tasks:
     positions: the offsets after the last records that the state reflects. topics: what is remembered of the inputs beside them.
 
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as unavailable. monotonic,
-    sleep: by what waiting is measured. made_with: the settings that are remembered beside the state.
+    sleep: by what waiting is measured. state_settings: the settings that are remembered beside the state.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Tasks:
         channels: Channels,
         bus: Bus,
         subscription: Subscription,
-        made_with: MadeWith,
+        state_settings: StateSettings,
         restore_seconds: float,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
@@ -52,7 +52,7 @@ class Tasks:
         self._subscription = subscription
         self._bus = bus
         self.dealing = Dealing(channels, bus, subscription.group)
-        self._settings = RememberedSettings(made_with, channels.own_changelogs, subscription.group, self.dealing.headers)
+        self._settings = RememberedSettings(state_settings, channels.own_changelogs, subscription.group, self.dealing.headers)
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
@@ -164,7 +164,7 @@ class Tasks:
             records += [
                 Outgoing(topic, key, None, partition)
                 for key, is_there in live.items()
-                if is_there and key != MADE_WITH_KEY and not key.startswith(POSITION_KEY)
+                if is_there and key != STATE_SETTINGS_KEY and not key.startswith(POSITION_KEY)
             ]
         # Last, as they hold for what comes after.
         records += [*self._settings.to_write([partition])]
@@ -221,10 +221,10 @@ class Tasks:
         for channel, topic in self._channels.changelogs.items():
             published = channel in self._channels.published
             latest: dict[bytes, Record] = {}
-            made_with: Record | None = None
+            settings: Record | None = None
             for record in session.restore(topic, partition):
                 if is_settings(record):
-                    made_with = record
+                    settings = record
                     continue
                 key = record.key or b""
                 if published and record.value is not None:
@@ -235,12 +235,12 @@ class Tasks:
                 latest[key] = record
             of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
             if channel in self._channels.own_changelogs and not published:
-                if made_with is not None:
-                    self.dealing.found(made_with)
+                if settings is not None:
+                    self.dealing.found(settings)
                 elif not latest:
                     self.dealing.look_elsewhere(session, partition)
             if channel not in self._channels.lasting:
-                self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
+                self._settings.found(topic, partition, settings, bool(latest or settings), of_the_role, binds=not published)
             for key, record in latest.items():
                 if record.value is None or published:
                     continue

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from streamfl.made_with import MadeWith
 from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
@@ -25,17 +24,18 @@ from streamfl.runtime.bus import (
     TopicPartition,
     Unreadable,
 )
-from streamfl.runtime.draft import Draft
 from streamfl.runtime.health import Health
 from streamfl.runtime.inputs import Inputs
 from streamfl.runtime.journal import Journal
 from streamfl.runtime.lag import Lag
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
+from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool, WorkEnded
 from streamfl.runtime.progress import Progress
 from streamfl.runtime.tasks import Tasks
 from streamfl.runtime.ticks import Ticks
+from streamfl.state_settings import StateSettings
 
 __all__ = ["Worker"]
 
@@ -59,7 +59,7 @@ class Worker:
     clock: the ``now`` that the role sees, in seconds. commit_interval: seconds for which records are gathered for one commit.
     max_records: the input records of one commit at most. restore_seconds: how long a changelog may lag behind the group's offsets
     before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: by what
-    it measures its own waiting. made_with: the settings that are remembered beside the role's state. pool: where the role's work is
+    it measures its own waiting. state_settings: those that are remembered beside the role's state. pool: where the role's work is
     done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
@@ -78,7 +78,7 @@ class Worker:
         progress_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        made_with: MadeWith | None = None,
+        state_settings: StateSettings | None = None,
         pool: Pool | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class Worker:
         self._monotonic = monotonic
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
-        self._tasks = Tasks(role, channels, bus, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
+        self._tasks = Tasks(role, channels, bus, subscription, state_settings or StateSettings(), restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._backlog = Backlog(role, max_records)
@@ -122,7 +122,7 @@ class Worker:
         ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at what cannot be read; WorkFailed if
         the role's work cannot be done.
         """
-        draft: Draft | None = None
+        pending: PendingStep | None = None
         try:
             session = self._join()
             polled = self._gather(session, timeout)
@@ -133,26 +133,26 @@ class Worker:
             with self.metrics.step_seconds.time():
                 with self.lock:
                     self._move_tasks(session, polled)
-                draft = Draft()
-                self._process(session, polled, draft)
-                if draft.step:
+                pending = PendingStep()
+                self._process(session, polled, pending)
+                if pending.step:
                     with self.metrics.commit_seconds.time():
-                        session.commit(draft.step)
-            self._count(draft)
+                        session.commit(pending.step)
+            self._count(pending)
             self.health.completed()
             return True
         except _GivenUp:
-            assert draft is not None
-            self._count_tables(draft)
+            assert pending is not None
+            self._count_tables(pending)
             self._after_giving_up(session, polled)
             return True
         except CommitRefused as refusal:
             self.health.refused()
-            if draft is None:
+            if pending is None:
                 # Table records that were polled have not reached the role: only a new session reads them again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
                 return True
-            self._count_tables(draft)
+            self._count_tables(pending)
             self._after_refusal(refusal)
             return True
         except (BusUnavailable, NotYetReadable) as failure:
@@ -257,11 +257,11 @@ class Worker:
 
     # ---- processing
 
-    def _process(self, session: Session, polled: Polled, draft: Draft) -> None:
+    def _process(self, session: Session, polled: Polled, pending: PendingStep) -> None:
         """Give the role what was polled, and note in the draft what comes of it."""
         with self.lock:
-            batch = self._inputs.decode_tables(polled.tables, draft) + self._inputs.decode(session, polled.records, draft)
-            self._inputs.moved(polled.moved, draft)
+            batch = self._inputs.decode_tables(polled.tables, pending) + self._inputs.decode(session, polled.records, pending)
+            self._inputs.moved(polled.moved, pending)
             self._tasks.topics.written_by(polled.epochs)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
@@ -273,7 +273,7 @@ class Worker:
                     self._ticks.ticked(now)
                     replies += self.role.receive([], now)
             self._ticks.passed(now)
-        while work := self._answer(replies, draft):
+        while work := self._answer(replies, pending):
             # Unlocked: whoever asks for figures does not wait for it.
             results = self._have_done(session, work)
             with self.lock:
@@ -283,16 +283,16 @@ class Worker:
         with self.lock:
             for notice in (*self.role.notices(), *self._inputs.notices()):
                 self._journal.notice(notice)
-            draft.step.changelog += self._tasks.changelog(draft.step.positions)
+            pending.step.changelog += self._tasks.changelog(pending.step.positions)
 
-    def _answer(self, replies: Sequence[Send | Rejection | Work], draft: Draft) -> list[Work]:
+    def _answer(self, replies: Sequence[Send | Rejection | Work], pending: PendingStep) -> list[Work]:
         """Put into the draft what the role said, but for the work that it asks for."""
         work: list[Work] = []
         for reply in replies:
             if isinstance(reply, Send):
-                draft.step.outputs.append(self._outgoing(reply))
+                pending.step.outputs.append(self._outgoing(reply))
             elif isinstance(reply, Rejection):
-                self._inputs.reject(reply.received.record, reply.error, draft)
+                self._inputs.reject(reply.received.record, reply.error, pending)
             else:
                 work.append(reply)
         return work
@@ -339,22 +339,22 @@ class Worker:
     def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
         return self._channels.seals[channel](key, value, partition) if channel in self._channels.seals else ()
 
-    def _count(self, draft: Draft) -> None:
-        self.metrics.taken(draft.records, draft.repeated, draft.passed_over)
-        for record, error in draft.dead_letters:
+    def _count(self, pending: PendingStep) -> None:
+        self.metrics.taken(pending.records, pending.repeated, pending.passed_over)
+        for record, error in pending.dead_letters:
             self.metrics.dead_letters.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=True)
-        for moved in draft.moved:
+        for moved in pending.moved:
             self._journal.moved(moved)
             self.metrics.moved(moved)
-        self._count_tables(draft)
-        if draft.step:
+        self._count_tables(pending)
+        if pending.step:
             self.health.committed()
-            self.metrics.committed(draft.output_bytes, draft.changelog_bytes)
+            self.metrics.committed(pending.output_bytes, pending.changelog_bytes)
 
-    def _count_tables(self, draft: Draft) -> None:
+    def _count_tables(self, pending: PendingStep) -> None:
         # Apart: a refused step's inputs are read again, its table records are not.
-        for record, error in draft.table_rejections:
+        for record, error in pending.table_rejections:
             self.metrics.table_rejections.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=False)
 

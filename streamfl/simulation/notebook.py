@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind
-from streamfl.simulation.laboratory import Asked
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
 from streamfl.simulation.pictures import check_can_draw
+from streamfl.simulation.system_tools import Asked
 from streamfl.simulation.tables import DataSource, label_told
 from streamfl.system import find_system, installed_systems, load
 

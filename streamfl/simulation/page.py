@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from streamfl.settings import RoleSettings
-from streamfl.simulation.laboratory import Report
+from streamfl.simulation.system_tools import Report
 
 __all__ = ["Arrays", "Chart", "Line", "Page", "Reports", "Seen", "Table", "Topics"]
 

@@ -19,9 +19,9 @@ from streamfl.records.paths import path_of
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.options import LabelOption
 from streamfl.simulation.parties import SplitOption, split_columns
+from streamfl.simulation.system_tools import Replayed, Rows
 from streamfl.simulation.tables import (
     DEFAULT_LABEL,
     DataTable,

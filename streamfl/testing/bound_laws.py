@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
-from streamfl.runtime.draft import dead_letter
+from streamfl.runtime.pending_step import dead_letter
 from streamfl.testing.extremes import ORDINARY, Extreme, extremes
 from streamfl.testing.subjects import LONG, Run, Subject, Traffic
 from streamfl.wire import MAXIMUM_BYTES, encoded_size

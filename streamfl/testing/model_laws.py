@@ -78,7 +78,7 @@ class ModelLaws:
     def test_it_goes_on_as_if_never_stopped(self, stream: list[Sample]) -> None:
         """What ``state`` leaves out is forgotten, again and again."""
         model = OwnChallenger(self.own, self.loss)
-        if not model.lasting:
+        if not model.stateful:
             return
         again, since = OwnChallenger(self.own, self.loss), len(stream) // 2
         for inputs, label in stream[:since]:
@@ -93,7 +93,7 @@ class ModelLaws:
     def test_its_state_is_bounded(self, stream: list[Sample]) -> None:
         """A state that grows with the samples is refused one day: of ten times as many it takes hardly more."""
         model = OwnChallenger(self.own, self.loss)
-        if not model.lasting:
+        if not model.stateful:
             return
         sizes = []
         for number, (inputs, label) in enumerate(self._drawn(10 * self.samples), 1):

@@ -19,7 +19,7 @@ SYSTEM = System(
         "vafl-party": "streamfl.simulation.sources:entity_samples",
         "vafl-coordinator": "streamfl.simulation.sources:entity_labels",
     },
-    standings=dict.fromkeys(("vafl-party", "vafl-coordinator"), "streamfl.simulation.laboratory:what_learning_waits_for"),
+    standings=dict.fromkeys(("vafl-party", "vafl-coordinator"), "streamfl.simulation.system_tools:what_learning_waits_for"),
     faults="streamfl.vafl.lab.faults:FAULTS",
     fuzz="streamfl.vafl.lab.fuzz:VAFL",
     dashboards="streamfl.vafl.lab.dashboard:DASHBOARDS",

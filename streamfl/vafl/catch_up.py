@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, InFlightEmbeddings
 from streamfl.vafl.party_life import PartyLife, Window
-from streamfl.vafl.shown_entities import ShownEntities, ShownEntity
 
 __all__ = ["CatchUp"]
 
@@ -28,14 +28,14 @@ class CatchUp:
     """Of one partition.
 
     life: counts embeddings, and remembers what is waited for.
-    shown: entities without a gradient.
+    in_flight: entities without a gradient.
     samples: n; 0: it never waits.
     patience: seconds.
     """
 
-    def __init__(self, life: PartyLife, shown: ShownEntities, samples: int, patience: float) -> None:
+    def __init__(self, life: PartyLife, in_flight: InFlightEmbeddings, samples: int, patience: float) -> None:
         self._life = life
-        self._shown = shown
+        self._in_flight = in_flight
         self._samples = samples
         self._patience = patience
         self._unread: int | None = None
@@ -79,7 +79,7 @@ class CatchUp:
         if self.is_behind(waiting) and not self._life.window.alone:
             self._life.window = replace(self._life.window, since=now)
 
-    def heard(self, one: ShownEntity, now: float) -> None:
+    def heard(self, one: InFlightEmbedding, now: float) -> None:
         """A gradient came to an embedding."""
         window = self._life.window
         if window.alone and one.since + self._patience >= now:
@@ -102,7 +102,7 @@ class CatchUp:
 
     @property
     def _unanswered(self) -> int:
-        return self._shown.count_after(self._life.window.begin, self._samples)
+        return self._in_flight.count_after(self._life.window.begin, self._samples)
 
     @property
     def _limit(self) -> float:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.learning.optimisers import OptimiserName
-from streamfl.records.carried import FollowedAcross
 from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.records.header_propagation import FollowedAcross
 from streamfl.settings import Section
 from streamfl.vafl.networks import Activation
 from streamfl.wire import ROOM

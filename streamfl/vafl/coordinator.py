@@ -21,13 +21,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
 from streamfl.notices import Notices
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
-from streamfl.records.carried import Carry, carried_nothing
+from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.vafl.alignment import NOTHING, Alignment
 from streamfl.vafl.coordinator_figures import CoordinatorFigures
 from streamfl.vafl.coordinator_partition import CoordinatorPartition, CoordinatorSnapshot
@@ -38,7 +38,7 @@ from streamfl.vafl.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.learning_head import KEY as COUNTERS
 from streamfl.vafl.learning_head import HeadSteps, LearningHead
 from streamfl.vafl.messages import Prediction
-from streamfl.vafl.parties import Parties, Shown
+from streamfl.vafl.parties import Parties, SentEmbeddings
 from streamfl.vafl.party_watch import PartyWatch
 from streamfl.vafl.predictions import Predictions
 from streamfl.vafl.replies import Replies
@@ -115,7 +115,7 @@ class VaflCoordinator:
         self.ledger_limit = ledger_limit
         self.without_noise = without_noise
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._tasks: dict[int, CoordinatorPartition] = {}
         self._notices = Notices()
         self._figures = CoordinatorFigures()
@@ -145,14 +145,14 @@ class VaflCoordinator:
     def trouble(self) -> str | None:
         return self._watch.trouble
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return [*self._notices.collect(), *self._watch.notices()]
 
     def forget(self, name: str) -> bool:
         return False
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         count, size, figures = len(self.parties), self.embedding_size, self._figures
         self._tasks[partition] = CoordinatorPartition(
             partition,
@@ -169,7 +169,7 @@ class VaflCoordinator:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for task in self._tasks.values():
                 task.entities.set_back(now)
         if not batch:
@@ -267,7 +267,7 @@ class VaflCoordinator:
             sends += self._work_off(task, names, rows, now, task.parties.behind)
         return sends
 
-    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: Shown, now: float) -> list[Send]:
+    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: SentEmbeddings, now: float) -> list[Send]:
         new, again, late = task.parties.unheard(number, shown.epochs, shown.sequences)
         if again or late:
             self._tell_of_two(number, shown, again, late)
@@ -287,7 +287,7 @@ class VaflCoordinator:
             sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages), part.headers)
         return sends
 
-    def _tell_of_two(self, number: int, shown: Shown, again: list[int], late: list[int]) -> None:
+    def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
         """Count embeddings that came again or late, and tell the operator that two processes may speak for one party."""
         self._figures.duplicates += len(again)
         self._figures.superseded += len(late)

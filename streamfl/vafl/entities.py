@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.changelog_checks import check_name, check_within
 from streamfl.records.alignment import EntityRows
-from streamfl.restored import check_name, check_within
 from streamfl.role import PeerError
 from streamfl.vafl.alignment import Alignment, Decision, Predicting, decide
-from streamfl.vafl.awaited import Awaited
-from streamfl.vafl.parties import Shown
+from streamfl.vafl.parties import SentEmbeddings
+from streamfl.vafl.pending_embeddings import PendingEmbeddings
 from streamfl.vafl.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
 
 __all__ = ["LARGEST_OUTPUT", "Entities", "Tally"]
@@ -57,7 +57,7 @@ class Entities:
         self._alignment = alignment
         self._learning_quorum = alignment.learning_quorum or parties
         self._rows = EntityRows(alignment.limit, alignment.expiry)
-        self._awaited = Awaited(alignment.reply_seconds)
+        self._pending = PendingEmbeddings(alignment.reply_seconds)
         self._entities = np.zeros(0, ENTITY)
         self._embeddings = np.zeros((0, parties), EMBEDDING)
         self._values = np.zeros((0, parties, embedding_size), dtype)
@@ -75,7 +75,7 @@ class Entities:
     @property
     def awaited(self) -> frozenset[str]:
         """Names of those of which a newer embedding, or the learning quorum, is awaited."""
-        return self._awaited.names
+        return self._pending.names
 
     def lacking(self) -> tuple[int, int]:
         """How many no label has come of, though enough parties to learn from them have shown them; and the other way round."""
@@ -90,7 +90,7 @@ class Entities:
 
     @property
     def wake_at(self) -> float | None:
-        return min((at for at in (self._rows.wake_at, self._awaited.wake_at) if at is not None), default=None)
+        return min((at for at in (self._rows.wake_at, self._pending.wake_at) if at is not None), default=None)
 
     # ---- what comes in
 
@@ -118,8 +118,8 @@ class Entities:
         self._rows.mark(rows, now)
         # The clock may have been ahead: nothing is awaited, and nothing was learnt, since later than now.
         self._entities["learnt_at"][rows] = np.minimum(self._entities["learnt_at"][rows], now)
-        for place in np.flatnonzero(self._awaited.since(rows) > now).tolist():
-            self._awaited.put(names[places[place]], taken[place], now)
+        for place in np.flatnonzero(self._pending.since(rows) > now).tolist():
+            self._pending.put(names[places[place]], taken[place], now)
         return rows, places, read
 
     def _without_label(self, names: Sequence[str]) -> list[int]:
@@ -158,7 +158,7 @@ class Entities:
     def label(self, rows: NDArray[np.intp], labels: NDArray[np.float64]) -> None:
         self._entities["label"][rows], self._entities["labelled"][rows] = labels, True
 
-    def show(self, rows: NDArray[np.intp], number: int, shown: Shown) -> None:
+    def show(self, rows: NDArray[np.intp], number: int, shown: SentEmbeddings) -> None:
         """Take the embeddings of one party, in the order of the rows. number: the party's."""
         of_party = self._embeddings[:, number]
         before = of_party.take(rows)
@@ -247,8 +247,8 @@ class Entities:
         answered = decision.answered & learns[:, np.newaxis]
         asks = decision.asks & ~withheld
         decided = decision.ready & ~asks
-        waits = np.where(decided, decision.waits & ~withheld, ~np.isnan(self._awaited.since(rows)))
-        self._awaited.settle(names, rows, now, asks, waits)
+        waits = np.where(decided, decision.waits & ~withheld, ~np.isnan(self._pending.since(rows)))
+        self._pending.settle(names, rows, now, asks, waits)
         fresh = embeddings["fresh"] & ~decision.given_up & ~answered
         asked = embeddings["asked"] | (decision.stale & asks[:, np.newaxis])
         self._embeddings["fresh"][rows], self._embeddings["asked"][rows] = fresh, asked
@@ -270,20 +270,20 @@ class Entities:
 
     def give_up_waiting(self, now: float) -> tuple[list[str], NDArray[np.intp]]:
         """Names and rows of those that have waited for long enough. Who was asked and did not answer counts as absent."""
-        names = self._awaited.overdue(now)
+        names = self._pending.overdue(now)
         rows, _, _ = self.admit(names, now)
         embeddings = self._embeddings.take(rows, axis=0)
         silent = embeddings["fresh"] & embeddings["asked"]
         self._tally.silent += int(silent.sum())
         self._embeddings["fresh"][rows] = embeddings["fresh"] & ~silent
-        self._awaited.give_up(names, rows)
+        self._pending.give_up(names, rows)
         return names, rows
 
     def set_back(self, now: float) -> None:
         """Let everything that came after ``now`` have come now: the clock was ahead. Whoever was asked later was asked now."""
         names, rows = self._rows.set_back(now)
         for name, row in zip(names, rows.tolist(), strict=True):
-            self._awaited.not_later_than(name, row, now)
+            self._pending.not_later_than(name, row, now)
         self._entities["learnt_at"][rows] = np.minimum(self._entities["learnt_at"][rows], now)
 
     def expire(self, now: float) -> None:
@@ -309,7 +309,7 @@ class Entities:
 
     def _remove(self, name: str) -> None:
         self._rows.remove(name)
-        self._awaited.remove(name)
+        self._pending.remove(name)
 
     # ---- state
 
@@ -326,7 +326,7 @@ class Entities:
             self._embeddings.take(rows, axis=0),
             self._values.take(rows, axis=0),
             self._outputs.take(rows, axis=0),
-            {"since": self._rows.since(rows), "awaited_at": self._awaited.since(rows)},
+            {"since": self._rows.since(rows), "awaited_at": self._pending.since(rows)},
         )
         changes += zip([b"entity/" + name.encode() for name in names], contents, strict=True)
         return changes
@@ -337,14 +337,14 @@ class Entities:
         if len(outputs) != (self._outputs.shape[1] if entity.shown else 0):
             raise PeerError("shape", f"of the entity {name!r} {len(outputs)} outputs are remembered")
         check_within(outputs, -LARGEST_OUTPUT, LARGEST_OUTPUT, f"the outputs of entity {name!r}")
-        self._awaited.remove(name)
+        self._pending.remove(name)
         row = self._rows.restore(name, entity.since)
         self._blank()
         for column in ("shown", "revision", "rounds", "life", "noise", "withheld"):
             self._entities[column][row] = getattr(entity, column)
         self._entities["label"][row], self._entities["labelled"][row] = entity.label or 0.0, entity.label is not None
         if entity.awaited_at is not None:
-            self._awaited.put(name, row, entity.awaited_at)
+            self._pending.put(name, row, entity.awaited_at)
         if entity.learnt_at is not None:
             self._entities["learnt_at"][row] = entity.learnt_at
         for (number, one), content in zip(entity.held.items(), values, strict=True):
@@ -366,6 +366,6 @@ class Entities:
                 grown = np.zeros((capacity, *before.shape[1:]), before.dtype)
                 grown[:old] = before
                 setattr(self, name, grown)
-        self._awaited.blank(rows, capacity)
+        self._pending.blank(rows, capacity)
         self._entities[rows], self._embeddings[rows] = np.zeros((), ENTITY), np.zeros((), EMBEDDING)
         self._entities["learnt_at"][rows] = np.nan

@@ -7,14 +7,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.moments import time_written
-from streamfl.records.carried import Carry, carried_nothing
+from streamfl.clock_guard import time_written
+from streamfl.received_numbers import check_numbers
+from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.role import PeerError, Received, Rejection
-from streamfl.sequences import check_numbers
 from streamfl.vafl.heads import OutputLoss
 from streamfl.vafl.messages import ANOTHER, Embedding, bounded_array, bounded_rows
-from streamfl.vafl.parties import Shown
+from streamfl.vafl.parties import SentEmbeddings
 
 __all__ = ["Intake"]
 
@@ -46,7 +46,7 @@ class Intake:
         self._loss = loss
         self._carry = carry
 
-    def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], Shown, list[Rejection]]:
+    def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], SentEmbeddings, list[Rejection]]:
         """The messages that nothing is wrong with, the embeddings among them, and the others."""
         embeddings = [one for one in messages if one.channel in self._numbers]
         shown, bounded = self._columns(embeddings)
@@ -73,7 +73,7 @@ class Intake:
         if not self._loss.accepts(label):
             raise PeerError("label", text)
 
-    def _columns(self, embeddings: list[Received]) -> tuple[Shown, bool]:
+    def _columns(self, embeddings: list[Received]) -> tuple[SentEmbeddings, bool]:
         """All of them side by side, and whether all of their numbers are within bounds."""
         shown: list[Embedding] = [one.message for one in embeddings]
         values, bounded = bounded_rows([one.values for one in shown], self._dtype, self._embedding_size)
@@ -84,9 +84,9 @@ class Intake:
             [one.parameters_version for one in shown],
         )
         headers = [self._carry(one.record) for one in embeddings]
-        return Shown(*columns, headers, values), bool(bounded.all())
+        return SentEmbeddings(*columns, headers, values), bool(bounded.all())
 
-    def _are_sound(self, embeddings: list[Received], shown: Shown, now: float) -> bool:
+    def _are_sound(self, embeddings: list[Received], shown: SentEmbeddings, now: float) -> bool:
         """Whether nothing is wrong with any of them. False means that each has to be looked at by itself."""
         if not embeddings:
             return True

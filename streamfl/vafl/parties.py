@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.received_numbers import NumberRange, note, was_heard
 from streamfl.role import Headers, PeerError
-from streamfl.sequences import Run, note, was_heard
 from streamfl.vafl.messages import bounded_array
 from streamfl.wire import Count, encode_array
 
-__all__ = ["Parties", "Shown"]
+__all__ = ["Parties", "SentEmbeddings"]
 
 # The running mean of embeddings follows the parties' models: it remembers about so many embeddings.
 MEAN_OF = 1000
@@ -30,7 +30,7 @@ class _Party(msgspec.Struct, array_like=True):
     epoch, sequence, parameters_version: of the embedding that was taken last.
     count: how many embeddings the mean is of, 1000 at most.
     mean: of its embeddings, float64 numbers.
-    runs: numbers of the embeddings that were taken.
+    ranges: numbers of the embeddings that were taken.
     behind: whether entities were learnt from without waiting for it any longer, and it has not been in time since.
     """
 
@@ -39,12 +39,12 @@ class _Party(msgspec.Struct, array_like=True):
     parameters_version: Count = 0
     count: Count = 0
     mean: bytes = b""
-    runs: list[Run] = []
+    ranges: list[NumberRange] = []
     behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SentEmbeddings:
     """Embeddings of one party, each of another entity: names, numbers, ``headers`` that a prediction made of it gets, and
     ``values`` (n, embedding size)."""
 
@@ -55,8 +55,8 @@ class Shown:
     headers: list[Headers]
     values: NDArray[Any]
 
-    def __getitem__(self, part: slice) -> Shown:
-        return Shown(
+    def __getitem__(self, part: slice) -> SentEmbeddings:
+        return SentEmbeddings(
             self.names[part],
             self.epochs[part],
             self.sequences[part],
@@ -65,8 +65,8 @@ class Shown:
             self.values[part],
         )
 
-    def only(self, places: Sequence[int]) -> Shown:
-        return Shown(
+    def only(self, places: Sequence[int]) -> SentEmbeddings:
+        return SentEmbeddings(
             [self.names[place] for place in places],
             [self.epochs[place] for place in places],
             [self.sequences[place] for place in places],
@@ -84,7 +84,7 @@ class Parties:
 
     def __init__(self, count: int, embedding_size: int) -> None:
         self.means = np.zeros((count, embedding_size))
-        self._parties = [_Party(runs=[]) for _ in range(count)]
+        self._parties = [_Party(ranges=[]) for _ in range(count)]
         self._epochs = np.full(count, -1, np.int64)
         self._versions = np.zeros(count, np.int64)
         self._touched: set[int] = set()
@@ -99,9 +99,9 @@ class Parties:
 
         Returns the places of the new ones, of those that came before, and of the new ones that came after a later one.
         """
-        runs, places = self._parties[number].runs, range(len(sequences))
-        if len(runs) == 1:
-            latest = runs[0]
+        ranges, places = self._parties[number].ranges, range(len(sequences))
+        if len(ranges) == 1:
+            latest = ranges[0]
             following = range(latest.last + 1, latest.last + 1 + len(sequences))
             if list(following) == sequences and set(epochs) == {latest.epoch}:
                 # Nearly all come in this order.
@@ -111,15 +111,15 @@ class Parties:
         again: list[int] = []
         late: list[int] = []
         for place, epoch, sequence in zip(places, epochs, sequences, strict=True):
-            if was_heard(runs, epoch, sequence):
+            if was_heard(ranges, epoch, sequence):
                 again.append(place)
                 continue
-            if note(runs, epoch, sequence):
+            if note(ranges, epoch, sequence):
                 late.append(place)
             new.append(place)
         return new, again, late
 
-    def take(self, number: int, shown: Shown) -> NDArray[np.int64]:
+    def take(self, number: int, shown: SentEmbeddings) -> NDArray[np.int64]:
         """Take new embeddings of one party, at least one. Returns the age of each when it came, (n,).
 
         The age is 0 unless a later embedding came before.
@@ -206,9 +206,9 @@ class Parties:
         self.check_numbers([number])
         party = msgspec.msgpack.decode(value, type=_Party)
         self.means[number] = bounded_array(party.mean, np.float64, self.means.shape[1], "mean")
-        if not party.runs and party.epoch >= 0:
+        if not party.ranges and party.epoch >= 0:
             # As the first releases remembered it: everything up to the latest number was taken.
-            party.runs.append(Run(party.epoch, 0, party.sequence))
+            party.ranges.append(NumberRange(party.epoch, 0, party.sequence))
         self._parties[number] = party
         self._epochs[number], self._versions[number] = party.epoch, party.parameters_version
 

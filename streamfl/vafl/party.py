@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.moments import Moments
+from streamfl.clock_guard import ClockGuard
 from streamfl.notices import Notices
-from streamfl.records.carried import Carry, carried_nothing
+from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.samples import Sample
-from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.silence import Silence
+from streamfl.reply_deadline import ReplyDeadline
+from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.vafl.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.messages import (
     ANOTHER,
     EMBEDDING,
@@ -34,7 +35,6 @@ from streamfl.vafl.party_figures import PartyFigures, measure_privacy
 from streamfl.vafl.party_model import PartySteps
 from streamfl.vafl.party_partition import PartyPartition, PartySettings, PartySnapshot
 from streamfl.vafl.privacy import Mechanism
-from streamfl.vafl.shown_entities import ShownEntity
 from streamfl.wire import VERSION
 
 __all__ = ["PartySnapshot", "PartySteps", "VaflParty"]
@@ -125,15 +125,15 @@ class VaflParty:
             catch_up_patience=catch_up_patience,
             standardise=standardise,
         )
-        self._moments = Moments()
+        self._clock_guard = ClockGuard()
         self._tasks: dict[int, PartyPartition] = {}
         self._figures = PartyFigures()
         self._notices = Notices()
-        self._silence = Silence(patience)
+        self._reply_deadline = ReplyDeadline(patience)
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._silence.wake_at, *(task.wake_at for task in self._tasks.values())]
+        times = [self._reply_deadline.wake_at, *(task.wake_at for task in self._tasks.values())]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -166,28 +166,28 @@ class VaflParty:
 
     @property
     def trouble(self) -> str | None:
-        return NO_GRADIENT.format(self._silence.patience) if self._silence.overdue else None
+        return NO_GRADIENT.format(self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return self._notices.collect()
 
     def forget(self, name: str) -> bool:
         return False
 
     def open(self, partition: int) -> None:
-        self._moments.opened()
+        self._clock_guard.opened()
         self._tasks[partition] = PartyPartition(self._settings, partition, self._figures.forgotten)
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
         if not self._tasks:
-            self._silence.answered()
+            self._reply_deadline.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        if self._moments.pass_to(now, tick=not batch):
+        if self._clock_guard.pass_to(now, tick=not batch):
             for task in self._tasks.values():
-                task.shown.set_back(now)
+                task.in_flight.set_back(now)
                 task.catch_up.set_back(now)
                 task.renew_epoch(now)
         for task in self._tasks.values():
@@ -197,7 +197,7 @@ class VaflParty:
         for task in self._tasks.values():
             # What is forgotten by now is not waited for either, whether a tick or a message comes first.
             if not batch or task.catch_up.is_over(len(task.waiting), now):
-                task.shown.expire(now)
+                task.in_flight.expire(now)
             task.catch_up.pass_time(len(task.waiting), now)
             self._queue_waiting(task, now)
         gradients = [one.message.gradient for one in batch if isinstance(one.message, Reply)]
@@ -215,12 +215,12 @@ class VaflParty:
                 replies += self._take_reply(task, message, now)
         for task in self._tasks.values():
             replies += self._send_queued(task, now)
-        if any(len(task.shown) for task in self._tasks.values()):
-            self._silence.asked(now)
-        elif not self._silence.overdue:
-            self._silence.answered()
+        if any(len(task.in_flight) for task in self._tasks.values()):
+            self._reply_deadline.asked(now)
+        elif not self._reply_deadline.overdue:
+            self._reply_deadline.answered()
         if not batch:
-            self._silence.look(now)
+            self._reply_deadline.look(now)
         return replies
 
     # ---- what others may look at
@@ -263,7 +263,7 @@ class VaflParty:
 
     def measure(self) -> Iterable[Measurement]:
         tasks = self._tasks.values()
-        entities, waiting = sum(len(task.shown) for task in tasks), sum(len(task.waiting) for task in tasks)
+        entities, waiting = sum(len(task.in_flight) for task in tasks), sum(len(task.waiting) for task in tasks)
         yield from self._figures.measure(entities, waiting)
         text = "Entities whose gradient the first step still waits for, of all partitions"
         yield Measurement("missing_entities", "gauge", text, sum(task.missing for task in tasks), (), True)
@@ -293,7 +293,7 @@ class VaflParty:
             bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 
     def _take_reply(self, task: PartyPartition, reply: Reply, now: float) -> list[Send]:
-        shown = task.shown.get(reply.entity)
+        shown = task.in_flight.get(reply.entity)
         epoch = task.life.epoch
         if shown is None or epoch is None or reply.epoch != (shown.epoch or epoch):
             self._figures.ignored["unknown"] += 1
@@ -301,19 +301,19 @@ class VaflParty:
         if reply.sequence != shown.sequence:
             self._figures.ignored["superseded"] += 1
             return []
-        self._silence.answered()
+        self._reply_deadline.answered()
         task.catch_up.heard(shown, now)
         sends: list[Send] = []
         if not reply.gradient:
             if self._queue_again(task, reply.entity, shown, now):
                 return []
             # No gradient will come, and the coordinator waits for this party no longer.
-            task.shown.forget(reply.entity)
+            task.in_flight.forget(reply.entity)
         else:
-            task.shown.forget(reply.entity)
+            task.in_flight.forget(reply.entity)
             if self.mechanism is None or self._may_learn(task, reply.entity, self.mechanism):
                 self._figures.counts["gradients"] += 1
-                if task.model.gather(reply.entity, shown, reply.gradient, task.shown.count_after):
+                if task.model.gather(reply.entity, shown, reply.gradient, task.in_flight.count_after):
                     # What was queued before this step is shown by the parameters before it.
                     sends = self._send_queued(task, now)
                     self._figures.counts["steps" if task.model.step() else "refused_steps"] += 1
@@ -321,7 +321,7 @@ class VaflParty:
             self._queue_waiting(task, now)
         return sends
 
-    def _queue_again(self, task: PartyPartition, entity: str, shown: ShownEntity, now: float) -> bool:
+    def _queue_again(self, task: PartyPartition, entity: str, shown: InFlightEmbedding, now: float) -> bool:
         """Whether the entity will be shown anew, as the coordinator asks."""
         if shown.requests >= self.requests:
             self._figures.withheld["requests"] += 1
@@ -351,18 +351,18 @@ class VaflParty:
         if mechanism is not None and not self._spend(task, entity, mechanism.cost(1, 0)):
             return False
         sequence = task.life.next_sequence(bare=mechanism is None)
-        task.shown.queue(entity, ShownEntity(now, sequence, features, requests), headers)
+        task.in_flight.queue(entity, InFlightEmbedding(now, sequence, features, requests), headers)
         task.catch_up.showed(len(task.waiting), now)
         self._figures.counts["embeddings"] += 1
         return True
 
     def _send_queued(self, task: PartyPartition, now: float) -> list[Send]:
         """The embeddings, by the present parameters, of all entities that are queued."""
-        if not task.shown.queued:
+        if not task.in_flight.queued:
             return []
         # At a tick alone it could come too late: there is no tick while much lies unread.
         task.renew_epoch(now)
-        queue, life = task.shown.take_queue(), task.life
+        queue, life = task.in_flight.take_queue(), task.life
         epoch, steps = life.epoch, life.steps
         assert epoch is not None
         embeddings = task.model.embeddings([(entity, shown) for entity, shown, _ in queue])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.restored import Time
+from streamfl.changelog_checks import Time
+from streamfl.received_numbers import epoch_at
 from streamfl.role import PeerError
-from streamfl.sequences import epoch_at
 from streamfl.vafl.messages import ANOTHER
 from streamfl.wire import Count
 

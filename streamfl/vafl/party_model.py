@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.changelog_checks import Amount, check_within
 from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.restored import Amount, check_within
 from streamfl.role import PeerError
+from streamfl.vafl.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.messages import bounded_array
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.party_life import PartyLife
 from streamfl.vafl.party_noise import PartyNoise
-from streamfl.vafl.shown_entities import ShownEntity
 from streamfl.wire import Count, Name, decode_array
 
 __all__ = ["AnsweredEntity", "PartyModel", "PartySteps"]
@@ -123,7 +123,7 @@ class PartyModel:
         outputs: NDArray[Any] = self._function.forward(self._parameters, inputs).outputs
         return outputs
 
-    def embeddings(self, showing: Sequence[tuple[str, ShownEntity]]) -> NDArray[Any]:
+    def embeddings(self, showing: Sequence[tuple[str, InFlightEmbedding]]) -> NDArray[Any]:
         """The embeddings of entities as others see them, (n, embedding size)."""
         inputs = self._rows([shown.features for _, shown in showing], self._inputs)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -133,7 +133,7 @@ class PartyModel:
             # other batches.
             return np.array([self._noisy(self._noise, own, *one) for own, one in zip(inputs, showing, strict=True)])
 
-    def _noisy(self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: ShownEntity) -> NDArray[np.float64]:
+    def _noisy(self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: InFlightEmbedding) -> NDArray[np.float64]:
         """The embedding of one entity with its noise, (embedding size,). inputs: (inputs,)."""
         inside = noise.inside(self._function.noise_units, [shown.sequence])
         (values,) = self._function.forward(self._parameters, inputs[np.newaxis], inside).outputs
@@ -165,7 +165,7 @@ class PartyModel:
         most = self._steps.batch_size
         return min(most, 1 + self._life.under_way) if self._steps.fewer else most
 
-    def gather(self, entity: str, shown: ShownEntity, gradient: bytes, later: Callable[[int, int], int]) -> bool:
+    def gather(self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]) -> bool:
         """A gradient waits for the next step. Returns whether there are enough for it.
 
         later: how many entities are under way that were shown after a sequence number, up to a bound. Those shown before may never

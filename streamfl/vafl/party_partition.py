@@ -14,16 +14,16 @@ from streamfl.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
-from streamfl.role import Notice, PeerError
-from streamfl.sequences import is_to_come
+from streamfl.received_numbers import is_to_come
+from streamfl.role import OperatorNotice, PeerError
 from streamfl.vafl.catch_up import CatchUp
+from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.party_life import KEY as LIFE
 from streamfl.vafl.party_life import PartyLife
 from streamfl.vafl.party_model import AnsweredEntity, PartyModel, PartySteps
 from streamfl.vafl.party_noise import PartyNoise
 from streamfl.vafl.privacy import Mechanism
-from streamfl.vafl.shown_entities import ShownEntities, WaitingSamples
 from streamfl.wire import encode_array
 
 __all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
@@ -57,14 +57,14 @@ class PartySnapshot:
 
     epoch: of the present life; None: it has not begun.
     steps: how many were taken.
-    shown: by entity, the number of its newest embedding; the oldest first.
+    in_flight: by entity, the number of its newest embedding; the oldest first.
     answered: the gradients that wait for the next step, in order.
     waiting: how many samples wait.
     """
 
     epoch: int | None
     steps: int
-    shown: Mapping[str, int]
+    in_flight: Mapping[str, int]
     answered: Sequence[AnsweredEntity]
     waiting: int
 
@@ -82,12 +82,12 @@ class PartyPartition:
         self.partition = partition
         self._parts = ChangedParts()
         self.life = PartyLife(self._parts, settings.fingerprint, settings.start)
-        self.shown = ShownEntities(self._parts, settings.expiry, settings.limit, forgotten)
+        self.in_flight = InFlightEmbeddings(self._parts, settings.expiry, settings.limit, forgotten)
         self.waiting = WaitingSamples(self._parts, self.life)
         steps = settings.steps
         # With in_flight it never shows all at once, behind or not.
         samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
-        self.catch_up = CatchUp(self.life, self.shown, samples, settings.catch_up_patience)
+        self.catch_up = CatchUp(self.life, self.in_flight, samples, settings.catch_up_patience)
         # None: inputs are shown as they come.
         self._scale = RunningScale(settings.inputs) if settings.standardise else None
         self._scale_changed = False
@@ -150,12 +150,12 @@ class PartyPartition:
         limit = self._settings.steps.in_flight
         if limit is None:
             return self.catch_up.waits(len(self.waiting))
-        return len(self.shown) + self.model.gathered >= limit
+        return len(self.in_flight) + self.model.gathered >= limit
 
     @property
     def wake_at(self) -> float | None:
         """When an entity is forgotten, or waited for no longer."""
-        times = (self.shown.wake_at, self.catch_up.wake_at(len(self.waiting)))
+        times = (self.in_flight.wake_at, self.catch_up.wake_at(len(self.waiting)))
         return min((at for at in times if at is not None), default=None)
 
     def renew_epoch(self, now: float) -> None:
@@ -166,7 +166,7 @@ class PartyPartition:
         """
         epoch = self.life.epoch
         if epoch is not None and is_to_come(epoch, now):
-            self.shown.end_epoch(epoch)
+            self.in_flight.end_epoch(epoch)
             self.life.renew_epoch(now)
 
     def snapshot(self) -> PartySnapshot:
@@ -174,7 +174,7 @@ class PartyPartition:
         return PartySnapshot(
             life.epoch,
             life.steps,
-            {entity: shown.sequence for entity, shown in self.shown.items()},
+            {entity: shown.sequence for entity, shown in self.in_flight.items()},
             self.model.answered,
             len(self.waiting),
         )
@@ -185,7 +185,7 @@ class PartyPartition:
             self._scale_changed = False
             yield from changed_chunks(self._scale.arrays)
 
-    def restore(self, key: bytes, value: bytes) -> Notice | None:
+    def restore(self, key: bytes, value: bytes) -> OperatorNotice | None:
         """Take back one part. Returns what the operator is to know of it, if anything.
 
         Raises PeerError or ValueError for what this party cannot have remembered, or must not go on from.
@@ -198,7 +198,7 @@ class PartyPartition:
             if not self.life.steps:
                 self.model.begin_with(self._first_parameters(self.life.start))
         elif kind == b"entity":
-            self.shown.restore(name, value, self.model.check_features)
+            self.in_flight.restore(name, value, self.model.check_features)
         elif kind == b"answered":
             self.model.restore_answered(name, value)
         elif kind == b"waiting":

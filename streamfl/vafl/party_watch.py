@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from streamfl.records.place_watch import PlaceWatch
-from streamfl.role import Notice
-from streamfl.silence import Silence
+from streamfl.reply_deadline import ReplyDeadline
+from streamfl.role import OperatorNotice
 
 __all__ = ["PartyWatch"]
 
@@ -26,7 +26,7 @@ class PartyWatch:
     def __init__(self, parties: Sequence[str], patience: float) -> None:
         self._parties = parties
         self._patience = patience
-        self._silences = [Silence(patience) for _ in parties]
+        self._reply_deadlines = [ReplyDeadline(patience) for _ in parties]
         # Of this batch: who showed something, and who did not show what was shown or labelled.
         self._heard: set[int] = set()
         self._awaited: set[int] = set()
@@ -34,14 +34,14 @@ class PartyWatch:
 
     @property
     def wake_at(self) -> float | None:
-        return min((one.wake_at for one in self._silences if one.wake_at is not None), default=None)
+        return min((one.wake_at for one in self._reply_deadlines if one.wake_at is not None), default=None)
 
     @property
     def trouble(self) -> str | None:
-        silent = [name for name, silence in zip(self._parties, self._silences, strict=True) if silence.overdue]
+        silent = [name for name, deadline in zip(self._parties, self._reply_deadlines, strict=True) if deadline.overdue]
         return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else self._places.disorder
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         """What the operator's log should say."""
         return self._places.notices()
 
@@ -59,16 +59,16 @@ class PartyWatch:
         self._awaited.update(numbers)
 
     def end_batch(self, tick: bool, now: float) -> None:
-        for number, silence in enumerate(self._silences):
+        for number, deadline in enumerate(self._reply_deadlines):
             if number in self._heard:
-                silence.answered()
+                deadline.answered()
             if number in self._awaited - self._heard:
-                silence.asked(now)
+                deadline.asked(now)
             if tick:
-                silence.look(now)
+                deadline.look(now)
         self._heard, self._awaited = set(), set()
 
     def reset(self) -> None:
         """No partition is left: nobody owes anything."""
-        for silence in self._silences:
-            silence.answered()
+        for deadline in self._reply_deadlines:
+            deadline.answered()

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.restored import Time
+from streamfl.changelog_checks import Time
 from streamfl.vafl.messages import encode_rows
 from streamfl.wire import Count
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamfl.records.carried import timed
+from streamfl.records.header_propagation import timed
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
@@ -24,7 +24,7 @@ from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Repl
 from streamfl.vafl.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
-from streamfl.vafl.remembered import coordinator_made_with, party_made_with
+from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
 from streamfl.wire import ROOM, fingerprint
 
 __all__ = ["ROLES"]
@@ -311,13 +311,13 @@ _kind = partial(RoleKind[VaflSettings], settings=VaflSettings, partitioned_like=
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics, made_with=party_made_with),
+        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics, state_settings=party_state_settings),
         _kind(
             name=COORDINATOR,
             build=_build_coordinator,
             channels=_coordinator_channels,
             topics=_coordinator_topics,
-            made_with=coordinator_made_with,
+            state_settings=coordinator_state_settings,
         ),
     )
 }

@@ -13,7 +13,7 @@ from command_line import run_command
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party_ledger import PartyLedger
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.member import Desk
+from streamfl.partitioned_role import Outbox
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.checksum import with_checksum
@@ -68,15 +68,15 @@ class Place:
         content: dict[str, Any] = json.loads(out)
         return content
 
-    def ledger(self) -> tuple[PartyLedger, Desk]:
+    def ledger(self) -> tuple[PartyLedger, Outbox]:
         """The party's, as the role has it."""
         role: Any = ROLES[PARTY].build(load_settings(self.config(), DPFrankWolfeSettings))
         role.open(0)
-        return role.task(0).ledger, role.task(0).desk
+        return role.task(0).ledger, role.task(0).outbox
 
     def release(self, *windows: int) -> list[Outgoing]:
         """Freeze windows and answer an ask in each, and return what is to be remembered of that."""
-        ledger, desk = self.ledger()
+        ledger, outbox = self.ledger()
         for window in windows:
             for kind in ("frozen", "answers"):
 
@@ -85,7 +85,7 @@ class Place:
                         ledger.charge_fit([f"{window}-{row}" for row in range(20)])
 
                 ledger.release(window, 0, kind, b"", b"", b"rows", then)
-                for work, noted in desk.take()[1]:
+                for work, noted in outbox.take()[1]:
                     noted(work.function(work.content))
         return [with_checksum(TOPIC, 0, key, value) for key, value in ledger.changed_state()]
 

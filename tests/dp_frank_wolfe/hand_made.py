@@ -40,8 +40,8 @@ from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.member import Member
-from streamfl.parts import Limits
+from streamfl.message_fragments import Limits
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.wire import VERSION, encode_array
 
@@ -80,10 +80,10 @@ class Server:
         self.told: dict[str, dict[int, tuple[int, list[str]]]] = {party: {} for party in self.public.parties}
         self.role = self._make()
 
-    def _make(self) -> Member[ServerTask]:
+    def _make(self) -> PartitionedRole[ServerTask]:
         settings = ServerSettings(self.public, self.codec)
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
-        role = Member(lambda desk: ServerTask(settings, desk), {}, limits, 60.0, SERVER, COUNTS, SYSTEM.refusals)
+        role = PartitionedRole(lambda outbox: ServerTask(settings, outbox), {}, limits, 60.0, SERVER, COUNTS, SYSTEM.refusals)
         role.open(0)
         return role
 

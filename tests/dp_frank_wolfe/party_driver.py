@@ -15,7 +15,7 @@ from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Message, Model, c
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.privacy.anchor import Anchor
 from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange, Work, receive_at_once
 from streamfl.wire import VERSION
@@ -89,7 +89,7 @@ class Driver:
 
     def start(self) -> None:
         """A worker begins, with what the changelogs hold, and gives the tick that is due then."""
-        self.role: Member[PartyTask] = ROLES[PARTY].build(self.settings)
+        self.role: PartitionedRole[PartyTask] = ROLES[PARTY].build(self.settings)
         self.role.open(0)
         # A worker takes back one changelog after the other.
         for channel in self.channels.changelogs:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
-from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing

@@ -75,7 +75,7 @@ def test_state_of_a_later_layout_is_refused_and_stays(
     ends with 2 and names both releases, `streamfl check` says it before, and the later release goes on as if nothing had been.
     """
     changes = {
-        "streamfl/made_with.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
+        "streamfl/state_settings.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
         "streamfl/__init__.py": (f'"{__version__}"', '"9.8.7"'),
     }
     code = later_release(tmp_path / "later", changes)

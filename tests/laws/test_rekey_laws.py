@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import strategies as st
 
-from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import format_named
+from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.rekey import AssembledTopic, AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
-from streamfl.rekeying.pieces import PIECE, Named, Piece, decode_piece
-from streamfl.rekeying.reader import PieceReader, RekeyReader
+from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow, Named, decode_row
+from streamfl.rekeying.reader import RekeyReader, RowReader
 from streamfl.rekeying.role import Rekeying
 from streamfl.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
@@ -30,16 +30,16 @@ def rekeying(together: Together) -> Rekeying:
     return Rekeying(Assembly(together), encode, carried(FollowedPredictions()))
 
 
-def piece(client: str, place: int, name: str, value: float, time: float, offset: int = 0) -> Received:
-    message = Piece(VERSION, client, str(place), time, None, (Named(name, value),))
+def row(client: str, place: int, name: str, value: float, time: float, offset: int = 0) -> Received:
+    message = AssemblyRow(VERSION, client, str(place), time, None, (Named(name, value),))
     headers = (("traceparent", b"%d" % offset),)
-    record = Record("pieces", len(client) % 2, offset, client.encode(), PIECE.encode(message), headers, time)
+    record = Record("pieces", len(client) % 2, offset, client.encode(), ASSEMBLY_ROW.encode(message), headers, time)
     return Received("pieces", message, record)
 
 
 @st.composite
 def traffic(draw: st.DrawFn, span: float | None) -> Traffic:
-    """Pieces of three clients, early, late, twice and never."""
+    """Rows of three clients, early, late, twice and never."""
     now, offset = 1000.0, 0
     batches: list[tuple[float, list[Received]]] = []
     for _ in range(draw(st.integers(1, 6))):
@@ -50,7 +50,7 @@ def traffic(draw: st.DrawFn, span: float | None) -> Traffic:
             client, place = draw(st.sampled_from(["a", "bb", "c"])), draw(st.integers(0, 4))
             time = 10.0 * place + draw(st.floats(0, 9)) if span else now
             value = draw(st.floats(-1e6, 1e6))
-            batch.append(piece(client, place, draw(st.sampled_from([*FIELDS, "other"])), value, time, offset))
+            batch.append(row(client, place, draw(st.sampled_from([*FIELDS, "other"])), value, time, offset))
         batches.append((now, batch))
         if draw(st.booleans()):
             batches.append((now, []))
@@ -58,11 +58,11 @@ def traffic(draw: st.DrawFn, span: float | None) -> Traffic:
 
 
 SECTION = AssembleSection(seconds=10.0, time="ts", time_unit="s")
-READER = PieceReader(format_named("json"), "site", None, SECTION, FIELDS)
+READER = RowReader(format_named("json"), "site", None, SECTION, FIELDS)
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    """Records as a plant's sensors write them, and pieces as nobody but a stranger would."""
+    """Records as a plant's sensors write them, and rows as nobody but a stranger would."""
     contents = [
         {"site": extreme.name, "ts": 12.5, "temp": extreme.number},
         {"site": extreme.name, "ts": 13, "hum": 1, "temp": extreme.whole},
@@ -75,9 +75,9 @@ def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
         found.append(("source", Record("readings", 0, offset, extreme.key, value, (("baggage", extreme.key),), 5.0)))
     for offset, place in enumerate(("1", extreme.name)):
         inputs = (Named("temp", extreme.number), Named("hum", 1))
-        message = Piece(VERSION, extreme.name, place, extreme.number, extreme.name, inputs)
+        message = AssemblyRow(VERSION, extreme.name, place, extreme.number, extreme.name, inputs)
         try:
-            value = PIECE.encode(message)
+            value = ASSEMBLY_ROW.encode(message)
         except ValueError:
             value = b"\xc1"
         found.append(("pieces", Record("pieces", 0, offset, b"a", value, (("baggage", extreme.key),), 5.0)))
@@ -85,14 +85,14 @@ def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
 
 
 def subject(together: Together) -> Subject:
-    bad = [(piece("a", 0, "temp", 1.0, 0.0), "malformed")] if together.span else []
+    bad = [(row("a", 0, "temp", 1.0, 0.0), "malformed")] if together.span else []
     if bad:
         bad[0][0].message.place = "first"
     return Subject(
         make=lambda: rekeying(together),
         traffic=traffic(together.span),
         anybody=anybody if together.span is None else lambda extreme: anybody(extreme)[:-1],
-        decode={"source": READER.decode, "pieces": decode_piece},
+        decode={"source": READER.decode, "pieces": decode_row},
         bad=bad,
         # Without room, whoever is oldest by the clock gives way and is forgotten, and what comes of it later is sent again.
         paced=["keyed", "refused"] if together.limit < ROOMY else [],

@@ -11,7 +11,7 @@ import msgspec
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.lab.said import messages_of
+from streamfl.quasi_newton.lab.observed_messages import messages_of
 from streamfl.quasi_newton.messages import Message, Step, read_content
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for

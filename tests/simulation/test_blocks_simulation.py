@@ -11,8 +11,7 @@ import pytest
 from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, BlockReader, checksum
 from making import MAKER_CHANNELS, BlockMaker, make_block, make_piece
 
-from streamfl.made_with import MadeWith
-from streamfl.parts import LongMessages
+from streamfl.message_fragments import LongMessages
 from streamfl.role import Channels, Role, StateChange, TopicSpec, Work
 from streamfl.role_kind import RoleKind
 from streamfl.runtime import kinds
@@ -21,10 +20,11 @@ from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
 from streamfl.simulation.faults import Verdict, federation
-from streamfl.simulation.faults.chances import DURING_WORK, Rates, drawn_rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import DURING_WORK, Rates, drawn_rates
 from streamfl.simulation.faults.federation import CheckFailed, Reading
-from streamfl.simulation.faults.staying import Staying
+from streamfl.simulation.faults.permanent_faults import PermanentFault
+from streamfl.state_settings import StateSettings
 
 SEEDS = range(24)
 KEYS = ("pump", "fan", "valve")
@@ -40,7 +40,7 @@ ROLES: dict[str, tuple[type[Role], Channels]] = {"maker": (BlockMaker, MAKER_CHA
 
 def kind(name: str) -> RoleKind[RoleSettings]:
     role, channels = ROLES[name]
-    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: channels, lambda _: TOPICS, lambda _: MadeWith())
+    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: channels, lambda _: TOPICS, lambda _: StateSettings())
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ class Orders:
     repeatable: Collection[str] = ("blocks",)
     topics: Sequence[TopicSpec] = field(default=tuple(TOPICS), repr=False)
     tasks: int = 4
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:

@@ -17,7 +17,7 @@ from streamfl.runtime.bus import Step
 from streamfl.runtime.sqlite.membership import Membership
 from streamfl.runtime.sqlite.session import SqliteSession
 from streamfl.simulation.faults import fault_simulations
-from streamfl.simulation.faults.chances import DURING_WORK, FAULTS
+from streamfl.simulation.faults.fault_rates import DURING_WORK, FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

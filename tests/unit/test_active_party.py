@@ -10,12 +10,11 @@ import pytest
 from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import Remembered
 from streamfl.cli.preflight import Configured, inspect_topics
-from streamfl.made_with import MadeWith
 from streamfl.role import (
     Channels,
     Input,
     Measurement,
-    Notice,
+    OperatorNotice,
     PeerError,
     Received,
     Receiver,
@@ -32,6 +31,7 @@ from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
+from streamfl.state_settings import StateSettings
 
 MOST = 4
 
@@ -91,7 +91,7 @@ class ActiveParty:
         waiting = sum(map(len, self.known.values()))
         return {"entities": waiting} if waiting else {}
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:
@@ -141,7 +141,7 @@ KIND = RoleKind(
     build=lambda _: ActiveParty(),
     channels=lambda _: CHANNELS,
     topics=lambda _: TOPICS,
-    made_with=lambda _: MadeWith(),
+    state_settings=lambda _: StateSettings(),
     partitioned_like=lambda _: LIKE,
 )
 

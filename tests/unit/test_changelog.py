@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfl.changelog import CHUNK_BYTES, ChangedParts, changed_chunks, restore_chunk
-from streamfl.restored import check_within
+from streamfl.changelog_checks import check_within
 from streamfl.role import PeerError
 from streamfl.wire import MAXIMUM_BYTES
 

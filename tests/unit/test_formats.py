@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2
 from streamfl.records.formats import Format, format_named, format_of, is_textual
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
+from streamfl.role import ConfigurationError, IgnoredRecord, PeerError, Record
 
 SENSOR = {
     "type": "record",
@@ -206,7 +206,7 @@ def test_csv_is_a_line_by_named_columns() -> None:
     assert is_textual(format)
     decode = anything(format)
     assert decode('\ufeff"north, old",21.5,\r\n'.encode()) == {"site": "north, old", "temp": "21.5", "note": None}
-    with pytest.raises(PassedOver):
+    with pytest.raises(IgnoredRecord):
         decode(b"site,temp,note\n")
     for broken in (b"north,1", b"a,b,c\nd,e,f", b'"open,1,2', b"\xff,1,2", b"", b"a,b", b"a,b,c,d"):
         with pytest.raises(ValueError):
@@ -262,7 +262,7 @@ def test_debezium_gives_the_row_after_the_change(event: Any, expected: Any) -> N
     decode = anything(format_named_of("debezium"))
     value = json.dumps(event).encode()
     if isinstance(expected, str):
-        with pytest.raises(PassedOver) as passed:
+        with pytest.raises(IgnoredRecord) as passed:
             decode(value)
         assert passed.value.reason == expected
     elif expected is None:
@@ -281,7 +281,7 @@ def format_named_of(name: str) -> Format:
 def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
     """Protects the dead letters from Debezium's tombstones, and plain JSON's from losing a record without a value in silence."""
     tombstone = Record("t", 0, 0, b"k", None)
-    with pytest.raises(PassedOver):
+    with pytest.raises(IgnoredRecord):
         SampleReader(SamplesSection(topic="t", format="debezium", features=["x"])).decode(tombstone)
     with pytest.raises(PeerError, match="without a value"):
         SampleReader(SamplesSection(topic="t", features=["x"])).decode(tombstone)

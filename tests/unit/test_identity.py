@@ -32,7 +32,7 @@ from streamfl.identity import (
     sealed_channels,
     write_members,
 )
-from streamfl.parts import decoded_in_parts, split
+from streamfl.message_fragments import decoded_in_fragments, split
 from streamfl.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
 from streamfl.wire import encoded_size
 
@@ -355,12 +355,12 @@ def test_a_member_speaks_only_for_its_own_clients() -> None:
 
 def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None:
     """Protects one site's clients where messages come in parts: a part carries its sender, and that name is checked."""
-    source = Input(TOPIC, decoded_in_parts(lambda found: found), sender=Sender("client", lambda message: message.party))
+    source = Input(TOPIC, decoded_in_fragments(lambda found: found), sender=Sender("client", lambda message: message.party))
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     for name in ("press-77", "site"):
-        assert decode(sealed(value=split(name, 1, 1, bytes(20), part_bytes=8)[0])).sender == name
+        assert decode(sealed(value=split(name, 1, 1, bytes(20), fragment_bytes=8)[0])).sender == name
     with pytest.raises(PeerError) as refused:
-        decode(sealed(value=split("mill", 1, 1, bytes(20), part_bytes=8)[0]))
+        decode(sealed(value=split("mill", 1, 1, bytes(20), fragment_bytes=8)[0]))
     assert refused.value.reason == "not_its_client"
 
 

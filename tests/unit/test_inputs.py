@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.remembered import client_made_with
+from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.inputs import Input, InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
@@ -332,12 +332,12 @@ def settings(samples: dict[str, Any], **federation: Any) -> PofmklSettings:
 
 def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
     """Protects state from another meaning, and operators from a state that is refused for how bytes are read."""
-    short = client_made_with(settings({"features": ["a", "b"]}))
+    short = client_state_settings(settings({"features": ["a", "b"]}))
     remembered = json.loads(short.encode())
     assert not {key for key in remembered if key.startswith(("samples.inputs", "samples.key", "samples.label_as"))}
     same = {"inputs": [{"field": "a", "as": "number", "missing": "zero"}, {"field": "b"}], "label_as": "number"}
-    assert client_made_with(settings(same)).compare(remembered) == ([], [])
-    other = client_made_with(settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"}))
+    assert client_state_settings(settings(same)).compare(remembered) == ([], [])
+    other = client_state_settings(settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"}))
     assert {one.key for one in other.compare(remembered)[0]} == {"samples.features", "samples.client"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from clock import Clock
 
-from streamfl.role import Measurement, Notice, PeerError, Record
+from streamfl.role import Measurement, OperatorNotice, PeerError, Record
 from streamfl.runtime.journal import MOST_KINDS, Journal
 from streamfl.runtime.progress import Progress
 
@@ -59,7 +59,7 @@ def test_each_topic_and_reason_has_its_own_first() -> None:
     book = Book()
     for topic, reason in (("readings", "malformed"), ("readings", "label"), ("model", "malformed"), ("readings", "label")):
         book.refuse(0, reason, topic=topic)
-    book.journal.notice(Notice("late_round", "the round closed without 'pump'"))
+    book.journal.notice(OperatorNotice("late_round", "the round closed without 'pump'"))
     assert [(line["reason"], line.get("record", "")[:5]) for line in book.lines] == [
         ("malformed", "readi"),
         ("label", "readi"),

@@ -148,7 +148,7 @@ def test_what_cannot_be_checked_is_told_at_the_start() -> None:
 def test_checking_is_no_part_of_the_state(served: FakeRegistry) -> None:
     """Protects a federation that begins to check: what it has learnt stays."""
 
-    def made_with(**keys: Any) -> Any:
+    def state_settings(**keys: Any) -> Any:
         settings = PofmklSettings.model_validate(
             {
                 "federation": {"name": "f", "clients": 1},
@@ -156,6 +156,6 @@ def test_checking_is_no_part_of_the_state(served: FakeRegistry) -> None:
                 "samples": {"topic": "t", "format": "json-schema", "client": "site", "features": ["x"], "label": "y", **keys},
             }
         )
-        return ROLES["pofmkl-client"].made_with(settings)
+        return ROLES["pofmkl-client"].state_settings(settings)
 
-    assert made_with(check_schema=True, registry={"url": served.url}).encode() == made_with().encode()
+    assert state_settings(check_schema=True, registry={"url": served.url}).encode() == state_settings().encode()

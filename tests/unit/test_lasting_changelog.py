@@ -7,12 +7,12 @@ from collections.abc import Collection
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.made_with import MadeWith
 from streamfl.role import Channels, ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.worker import Worker
+from streamfl.state_settings import StateSettings
 
 # What the role remembers goes to the channel "state"; the other one holds how far was read.
 LEDGER = {"state": "state", "positions": "own"}
@@ -30,7 +30,7 @@ def run(bus: MemoryBus, federation: str, own: str, lasting: Collection[str]) -> 
     subscription = Subscription(federation, ("numbers",), ("factor",))
     worker = Worker(
         CountingRole(), channels, bus, subscription, "dead-letters", restore_seconds=0.0,
-        made_with=MadeWith({"federation.name": federation}),
+        state_settings=StateSettings({"federation.name": federation}),
     )  # fmt: skip
     while worker.step(0):
         pass

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from streamfl import __version__
-from streamfl.made_with import LAYOUT_HEADER, RELEASE_HEADER, MadeWith
 from streamfl.role import PeerError
+from streamfl.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings
 
 
 @pytest.mark.parametrize("headers", [(), ((LAYOUT_HEADER, b"1"),), ((LAYOUT_HEADER, b"2"), (RELEASE_HEADER, b"0.1"))])
 def test_this_layout_and_those_before_it_are_read(headers: tuple[tuple[str, bytes], ...]) -> None:
     """Protects upgrades: state of releases that wrote no layout, an earlier one, or this one, is taken back."""
-    assert MadeWith(layout=2).unreadable(headers) == ""
+    assert StateSettings(layout=2).unreadable(headers) == ""
 
 
 def test_what_is_written_is_read_by_who_wrote_it() -> None:
     """Protects every restart: the headers that a role's state gets are no hindrance to the same role."""
-    made = MadeWith.of({"learning.rate": 1}, (), layout=3)
+    made = StateSettings.of({"learning.rate": 1}, (), layout=3)
     assert made.unreadable(made.headers()) == ""
-    assert made.unreadable(MadeWith.of({}, (), layout=4).headers())
+    assert made.unreadable(StateSettings.of({}, (), layout=4).headers())
 
 
 def test_a_later_layout_is_named() -> None:
     """Protects who went back: the refusal says which release wrote the state, and which one cannot read it."""
-    told = MadeWith(layout=2).unreadable(((LAYOUT_HEADER, b"3"), (RELEASE_HEADER, b"9.8.7")))
+    told = StateSettings(layout=2).unreadable(((LAYOUT_HEADER, b"3"), (RELEASE_HEADER, b"9.8.7")))
     assert told == f"it was written by streamfl 9.8.7 in layout 3, and this is streamfl {__version__}, which reads layouts up to 2"
 
 
@@ -32,4 +32,4 @@ def test_a_later_layout_is_named() -> None:
 def test_a_layout_that_is_none_is_no_layout(layout: bytes) -> None:
     """Protects from damage: what no release writes is refused, and never taken for an early layout."""
     with pytest.raises(PeerError, match="layout"):
-        MadeWith().unreadable(((LAYOUT_HEADER, layout),))
+        StateSettings().unreadable(((LAYOUT_HEADER, layout),))

@@ -12,8 +12,8 @@ from registry import FakeRegistry, serving
 from streamfl.dp_frank_wolfe.messages import Prediction as Release
 from streamfl.fdskl.messages import Prediction as Forecast
 from streamfl.quasi_newton.predictions import Prediction as Score
-from streamfl.records.carried import FollowedAcross
 from streamfl.records.formats import format_of
+from streamfl.records.header_propagation import FollowedAcross
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.topic import RegistrySection, TopicSection
 from streamfl.vafl.messages import Prediction as Revision

@@ -230,5 +230,5 @@ def test_one_registry_serves_all_topics_and_is_no_part_of_the_state() -> None:
     assert settings.samples.registry == RegistrySection(url="http://host")
     assert settings.labels.registry == RegistrySection(url="http://other")
     kind = ROLES["pofmkl-client"]
-    assert kind.made_with(settings) == kind.made_with(without)
-    assert not any("registry" in key or "schema" in key for key in kind.made_with(settings).values)
+    assert kind.state_settings(settings) == kind.state_settings(without)
+    assert not any("registry" in key or "schema" in key for key in kind.state_settings(settings).values)

@@ -18,7 +18,7 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
-from streamfl.records.carried import time_in
+from streamfl.records.header_propagation import time_in
 from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
@@ -320,12 +320,12 @@ def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
 def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
     """Protects federations that run: whoever adds [samples.rekey] goes on with the state that is there."""
     plain, with_it = Plant(tmp_path), None
-    before = plain.configured.kind.made_with(plain.configured.settings).values
+    before = plain.configured.kind.state_settings(plain.configured.settings).values
     with_it = Plant(tmp_path, ASSEMBLE)
-    assert with_it.configured.kind.made_with(with_it.configured.settings).values == before
+    assert with_it.configured.kind.state_settings(with_it.configured.settings).values == before
     text = plain.path.read_text()
     plain.path.write_text(text[: text.index("[samples.rekey]")] + text[text.index("[learning]") :])
-    assert plain.configured.kind.made_with(plain.configured.settings).values == before
+    assert plain.configured.kind.state_settings(plain.configured.settings).values == before
     assert not any("rekey" in key or "assemble" in key for key in before)
 
 

@@ -17,9 +17,9 @@ import pytest
 from command_line import run_command
 
 from streamfl.records.labels import Label
-from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.drawing import svg
 from streamfl.simulation.html import html
+from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.page import Chart, Line, Page, Seen, Table
 from streamfl.system import load, systems_with
 
@@ -114,7 +114,7 @@ def test_a_trace_of_an_earlier_release_is_refused_with_what_to_do(name: str, com
 @pytest.mark.parametrize("name", VERTICAL)
 def test_a_vertical_course_is_shown(name: str) -> None:
     """Protects the pages of vertical systems: each measure of a run's history has its curve, and its last value is a figure."""
-    arrays = course_arrays([{"seconds": 0.0, "loss": 0.7, "auc": None}, {"seconds": 2.0, "loss": 0.25, "auc": None}])
+    arrays = curve_arrays([{"seconds": 0.0, "loss": 0.7, "auc": None}, {"seconds": 2.0, "loss": 0.25, "auc": None}])
     page = load(systems_with("report")[name].report or "").of_trace(arrays)
     assert page.figures == [("Loss", "0.25")]
     [one] = page.charts

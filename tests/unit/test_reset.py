@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.made_with import MadeWith
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
+from streamfl.state_settings import StateSettings
 
 SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
 
@@ -26,7 +26,7 @@ class Plant:
         self.bus.create(TOPICS)
 
     def worker(self, kind: type[Worker] = Worker, unit: str = "mm") -> Worker:
-        made_with = MadeWith.of({"unit": unit}, ())
+        state_settings = StateSettings.of({"unit": unit}, ())
         return kind(
             CountingRole(),
             CHANNELS,
@@ -35,7 +35,7 @@ class Plant:
             "dead-letters",
             commit_interval=0,
             restore_seconds=0.3,
-            made_with=made_with,
+            state_settings=state_settings,
         )
 
     def reset(self, at: float = -math.inf, unit: str = "mm") -> int:

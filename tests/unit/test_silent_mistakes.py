@@ -18,7 +18,6 @@ from msgspec import structs
 from scraped import scraped
 
 from streamfl.cli import preflight
-from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
 from streamfl.records.input_watch import InputWatch
 from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
@@ -28,6 +27,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings, load_settings
+from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY
 
 CLIENT = """
 [federation]
@@ -207,7 +207,7 @@ def without_settings(bus: MemoryBus) -> None:
     """What the release before would have left in the changelogs."""
     for topic in bus._topics.values():
         for log in topic.partitions:
-            log._records = [record for record in log._records if record.key != MADE_WITH_KEY]
+            log._records = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
 
 
 def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
@@ -230,7 +230,7 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
 def test_the_release_before_passes_over_the_record(plant: Plant) -> None:
     """Protects a rolling upgrade: a worker of the release before may be given a partition that a newer one wrote."""
     plant.run()
-    records = [record for record in plant.state() if record.key == MADE_WITH_KEY]
+    records = [record for record in plant.state() if record.key == STATE_SETTINGS_KEY]
     assert {record.partition for record in records} == {record.partition for record in plant.state()}
     for record in records:
         assert record.key is not None
@@ -255,10 +255,10 @@ def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: 
     names = [f"a-feature-with-a-long-name-{number:05}" for number in range(9_000)]
     plant.change("features = 2", f"features = {len(names)}")
     plant.change('["x0", "x1"]', json.dumps(names))
-    made = find_kind("pofmkl-client").made_with(plant.settings())
+    made = find_kind("pofmkl-client").state_settings(plant.settings())
     assert len(made.encode()) < 20_000
     plant.change(names[-1], "another")
-    other = find_kind("pofmkl-client").made_with(plant.settings())
+    other = find_kind("pofmkl-client").state_settings(plant.settings())
     [one], _ = other.compare(json.loads(made.encode()))
     assert one.key == "samples.features"
     assert len(str(one)) < 1_000
@@ -269,11 +269,11 @@ def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> Non
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| pofmkl-client \| (.*federation\.clients.*) \|$", text, re.MULTILINE)
     written = set(re.findall(r"`([a-z]+\.[a-z_]+)`", row))
-    free = set(find_kind("pofmkl-client").made_with(plant.settings()).may_change)
+    free = set(find_kind("pofmkl-client").state_settings(plant.settings()).may_change)
     with_labels(plant)
-    free |= set(find_kind("pofmkl-client").made_with(plant.settings()).may_change)
+    free |= set(find_kind("pofmkl-client").state_settings(plant.settings()).may_change)
     assert written == free
-    server = find_kind("pofmkl-server").made_with(plant.settings("pofmkl-server"))
+    server = find_kind("pofmkl-server").state_settings(plant.settings("pofmkl-server"))
     clients_own = {"learning.server_step", "samples.format", "labels.format", "labels.expiry_seconds", "labels.limit"}
     assert set(server.may_change) == written - clients_own - {"samples.sample_id"}
 
@@ -364,7 +364,7 @@ def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: 
     for number in range(12):
         plant.sample(SITES[number % len(SITES)], number)
         plant.settle()
-    forged = Outgoing("plant.model", MADE_WITH_KEY, bytes(8), 0, ((MADE_WITH_HEADER, b'{"federation.seed": 666}'),))
+    forged = Outgoing("plant.model", STATE_SETTINGS_KEY, bytes(8), 0, ((STATE_SETTINGS_HEADER, b'{"federation.seed": 666}'),))
     plant.bus.write([forged])
     plant.settle()
     assert client.role.trouble is None
@@ -376,13 +376,13 @@ def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: 
 
 
 def replace_headers(record: Outgoing, content: bytes) -> Outgoing:
-    return Outgoing(record.topic, record.key, record.value, record.partition, ((MADE_WITH_HEADER, content),))
+    return Outgoing(record.topic, record.key, record.value, record.partition, ((STATE_SETTINGS_HEADER, content),))
 
 
 def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -> None:
     """Protects a rolling upgrade of clients: what they do not know in the model's topic is one refused record."""
     another_server(plant, "seed = 7", "seed = 7", samples=1)
-    [record] = [record for record in plant.bus.read("plant.model") if record.key == MADE_WITH_KEY]
+    [record] = [record for record in plant.bus.read("plant.model") if record.key == STATE_SETTINGS_KEY]
     with pytest.raises(PeerError):
         decode_model(record.key, record.value)
 

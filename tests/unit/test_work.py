@@ -14,7 +14,7 @@ from blocks import BLOCK_TOPICS, PART
 from making import MAKER_CHANNELS, PIECES, BlockMaker, end_the_process, fail, make_block, make_piece, make_slowly, no_bytes, order
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamfl.parts import decoded_in_parts, split
+from streamfl.message_fragments import decoded_in_fragments, split
 from streamfl.role import Received, Record, Rejection, Send, TopicSpec, Work
 from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
@@ -67,7 +67,7 @@ def expected(*numbers: int, key: bytes = b"pump") -> list[bytes]:
 
 def contents(values: Sequence[bytes | None]) -> list[bytes]:
     """What parts carry."""
-    decode = decoded_in_parts(lambda record: record)
+    decode = decoded_in_fragments(lambda record: record)
     return [decode(Record("blocks", 0, 0, None, value)).content for value in values]
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, ConfigurationError, Input, PassedOver, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
-from streamfl.runtime.draft import LARGEST_LETTER
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.pending_step import LARGEST_LETTER
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.wire import encoded_size, record_size
@@ -114,7 +114,7 @@ def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
 
     def decode(record: Record) -> object:
         if record.value == b"deleted":
-            raise PassedOver("deletion")
+            raise IgnoredRecord("deletion")
         return decode_number(record)
 
     send(bus, number(1, 5), b"deleted", number(2, 7))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["RunningMean"]
 
@@ -66,7 +66,7 @@ class RunningMean:
         for (partition, client), mean in changes.items():
             yield StateChange("state", partition, client.encode(), None if mean is None else encode_mean(mean))
 
-    def notices(self) -> Iterable[Notice]:
+    def notices(self) -> Iterable[OperatorNotice]:
         return ()
 
     def forget(self, name: str) -> bool:

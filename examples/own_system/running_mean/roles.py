@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from running_mean.config import KIND, RunningMeanSettings
 from running_mean.role import RunningMean
-from streamfl.made_with import MadeWith, by_key
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Channels, Input, TopicSpec
 from streamfl.role_kind import RoleKind
+from streamfl.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
@@ -39,12 +39,13 @@ def _topics(settings: RunningMeanSettings) -> Sequence[TopicSpec]:
     ]
 
 
-def _made_with(settings: RunningMeanSettings) -> MadeWith:
-    return MadeWith.of(by_key(settings, ("federation", "samples")), {"federation.clients", "federation.members", "samples.format"})
+def _state_settings(settings: RunningMeanSettings) -> StateSettings:
+    may_change = {"federation.clients", "federation.members", "samples.format"}
+    return StateSettings.of(by_key(settings, ("federation", "samples")), may_change)
 
 
 def _partitioned_like(settings: RunningMeanSettings) -> Mapping[str, str]:
     return {settings.state: settings.samples.topic}
 
 
-ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _channels, _topics, _made_with, _partitioned_like)}
+ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _channels, _topics, _state_settings, _partitioned_like)}

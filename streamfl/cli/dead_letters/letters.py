@@ -10,7 +10,7 @@ import msgspec
 from streamfl.printable import printable
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
-from streamfl.runtime.draft import OTHERS_NAMES
+from streamfl.runtime.pending_step import OTHERS_NAMES
 
 __all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "read_letter", "read_note"]
 

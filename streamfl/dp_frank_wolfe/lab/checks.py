@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from streamfl.dp_frank_wolfe.lab.centring import centre_for
+from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window, timed_messages
 from streamfl.dp_frank_wolfe.lab.oracle import (
     expected,
     expected_estimate,
@@ -21,7 +22,6 @@ from streamfl.dp_frank_wolfe.lab.oracle import (
     presence,
     weights_of,
 )
-from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window, timed_messages
 from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
 from streamfl.dp_frank_wolfe.lab.serving_checks import check_parts_of_entities, check_serving, prediction_cost
 from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, read_content
@@ -30,7 +30,7 @@ from streamfl.dp_frank_wolfe.window import Window
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
 
 __all__ = ["check_budget", "check_outcome", "check_said"]
 
@@ -62,15 +62,15 @@ def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 def check_said(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
     """Work that was done again said the same, no noise lies over two contents, and of no entity more is known than it has."""
     check_parts_of_entities(bus, chosen)
-    chosen.said.check_drawn()
-    for (sender, channel, window, iteration, kind), contents in chosen.said.sent.items():
+    chosen.observed.check_drawn()
+    for (sender, channel, window, iteration, kind), contents in chosen.observed.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of window {window}, iteration {iteration}, on {channel}"
         require(len(contents) == 1 or kind not in RELEASES, what)
 
 
 def check_parts_said(chosen: DPFrankWolfeScenario) -> None:
     """Each number of a party's parts of predictions is of one part, told again or not."""
-    for (sender, _, _, number, kind), contents in chosen.said.sent.items():
+    for (sender, _, _, number, kind), contents in chosen.observed.sent.items():
         require(kind != "partial" or len(contents) == 1, f"{sender} said {len(contents)} things as part {number} of a prediction")
 
 
@@ -78,7 +78,7 @@ def check_budget(chosen: DPFrankWolfeScenario) -> None:
     """The parties' parts of the budget are no more than the budget, and all noise of a window is within what it is charged."""
     public = Public(chosen.of(chosen.parties[0]))
     require(not public.cost * (1 + ROUNDING) < sum(map(public.party_cost, chosen.parties)), "parties' shares are above the budget")
-    for (party, window), spent in chosen.said.spent().items():
+    for (party, window), spent in chosen.observed.spent().items():
         allowed = public.fit_cost(party)
         require(spent <= allowed * (1 + ROUNDING), f"{party}: noise of window {window} costs {spent:g}, and {allowed:g} is allowed")
 
@@ -166,7 +166,7 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
                 same = read_content(one.content, Frozen).manifest == digest
                 require(same, f"{party}: window {one.window} is frozen with another manifest")
         require(first_told.keys() == frozen.keys(), f"{party}: told of {sorted(first_told)}, and froze {sorted(frozen)}")
-        drawn = {window for whose, window in chosen.said.spent() if whose == party and window > 0}
+        drawn = {window for whose, window in chosen.observed.spent() if whose == party and window > 0}
         require(drawn <= frozen.keys(), f"{party}: noise was drawn in windows {sorted(drawn - frozen.keys())}, never frozen")
         charged = _charges(bus, find_kind(settings.role.kind).channels(settings).changelogs["ledger"])
         names_by_window: dict[str, list[int]] = defaultdict(list)
@@ -254,9 +254,9 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
     for party in chosen.parties:
         own = possible_windows(chosen, party, names)
         # Of a party that never froze it none counts.
-        possible[party] = [one for one in own if one.digest in chosen.said.frozen] or own[:1]
+        possible[party] = [one for one in own if one.digest in chosen.observed.frozen] or own[:1]
         was_frozen = any(one.kind == "frozen" for one in releases[party])
-        wrong = was_frozen and possible[party][0].digest not in chosen.said.frozen
+        wrong = was_frozen and possible[party][0].digest not in chosen.observed.frozen
         require(not wrong, f"{party}: window {window} is not of what users wrote")
     apart = math.inf
     for combined in itertools.product(*possible.values()):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["simulate"]
 

@@ -23,7 +23,7 @@ from streamfl.dp_frank_wolfe.config import (
 from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.lab.draws import fitted, mean_and_deviation
 from streamfl.dp_frank_wolfe.lab.federation import name_of
-from streamfl.dp_frank_wolfe.lab.heard import HeardFit
+from streamfl.dp_frank_wolfe.lab.received_fits import ReceivedFit
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
@@ -32,8 +32,8 @@ from streamfl.privacy.zcdp import epsilon_of
 from streamfl.progress import progress
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.system_tools import Report
 from streamfl.simulation.vertical import VerticalTable
 
 __all__ = ["demo"]
@@ -79,7 +79,7 @@ def demo(out: Path, seed: int) -> Report:
     """
     table = _table(seed)
     runs = {name: _run(name, table, seed) for name in NAMES}
-    windows = frozen_windows(_settings(seed, "marginal"), table, HeardFit([name_of(entity) for entity in range(ROWS)]))
+    windows = frozen_windows(_settings(seed, "marginal"), table, ReceivedFit([name_of(entity) for entity in range(ROWS)]))
     found = {name: _measured(run.weights, run.intercept, table, run.uplink_numbers) for name, run in runs.items()}
     found["one table"] = _measured(_lasso(windows), 0.0, table, ROWS * sum(COLUMNS.values()))
     alone = {party: _measured(_lasso({party: window}), 0.0, table, 0) for party, window in windows.items()}

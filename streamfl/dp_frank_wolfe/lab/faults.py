@@ -8,13 +8,13 @@ from pathlib import Path
 
 from streamfl.dp_frank_wolfe.lab.checks import check_budget, check_outcome, check_said
 from streamfl.dp_frank_wolfe.lab.ledgers import made_up_files, without_power_cuts
+from streamfl.dp_frank_wolfe.lab.observed_messages import recorded
 from streamfl.dp_frank_wolfe.lab.rollback import check_rolled_back
-from streamfl.dp_frank_wolfe.lab.said import recorded
 from streamfl.dp_frank_wolfe.lab.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
@@ -36,7 +36,7 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     chosen = _with_a_fault_that_stays(seed)
     verdict = _simulate(chosen, bus)
     if chosen.absent == S and verdict.failure is not None and verdict.failure.startswith("not done"):
-        silent = not any("nothing has come" in text for text in chosen.said.troubles)
+        silent = not any("nothing has come" in text for text in chosen.observed.troubles)
         failure = f"nobody says that the server is away: {verdict.failure}" if silent else None
         return replace(verdict, failure=failure)
     return verdict
@@ -49,13 +49,13 @@ def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
 
         def check(faulty: FaultyBus) -> None:
             if chosen.absent is None:
-                with chosen.said.not_noted():
+                with chosen.observed.not_noted():
                     check_outcome(faulty, chosen)
             check_budget(chosen)
             check_rolled_back(faulty, chosen)
             check_said(faulty, chosen)
 
-        with without_power_cuts(), recorded(chosen.said, chosen.part_bytes):
+        with without_power_cuts(), recorded(chosen.observed, chosen.fragment_bytes):
             return run(chosen, check, bus)
 
 
@@ -69,15 +69,15 @@ def _with_a_fault_that_stays(seed: int) -> DPFrankWolfeScenario:
         window = {**chosen.sections["window"], "patience_seconds": PATIENCE}
         chosen = replace(chosen, workers=workers, patient=False, sections={**chosen.sections, "window": window})
         absent = [*chosen.parties, S][int(draws.integers(len(chosen.parties) + 1))]
-        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
-        return replace(chosen, staying=staying, absent=absent)
+        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     chosen = replace(chosen, workers=workers)
     if kind == "process":
-        return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+        return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     topics = [*(samples_of(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
-    staying = Staying(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
-    return replace(chosen, staying=staying)
+    permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    return replace(chosen, permanent_fault=permanent_fault)
 
 
 FAULTS = FaultSimulation(simulate, simulate_liveness)

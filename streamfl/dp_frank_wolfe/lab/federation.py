@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -119,7 +119,7 @@ class FrankWolfeFederation:
 
     @property
     def _parties(self) -> dict[str, PartyTask]:
-        return {name: cast(Member[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
+        return {name: cast(PartitionedRole[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
 
     def _of_party(self, name: str) -> DPFrankWolfeSettings:
         settings, columns = self.settings, self.settings.federation.columns[name]

@@ -12,30 +12,30 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.dp_frank_wolfe.lab.said import messages_of
+from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of
 from streamfl.dp_frank_wolfe.lab.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import PeerError, Received, Record, StateChange, receive_at_once
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import FaultyBus
 
-__all__ = ["Revived", "check_rolled_back", "other_asks", "state_until"]
+__all__ = ["RestoredFromBackup", "check_rolled_back", "other_asks", "state_until"]
 
 # Virtual time after everything.
 LATER = 1e7
 CUTS = 2
 
 
-class Revived:
+class RestoredFromBackup:
     """A party that is taken up from what changelogs held, by channel and key."""
 
     def __init__(self, settings: Any, state: Mapping[tuple[str, bytes], bytes]) -> None:
         kind = find_kind(settings.role.kind)
         role = kind.build(settings)
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         self.role = role
         self._inputs = {one.topic: (channel, one.decode) for channel, one in kind.channels(settings).inputs.items()}
         self._now = LATER
@@ -78,19 +78,19 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
             # All of them, as a backup of a cluster has them; otherwise one goes further than another.
             cuts = dict.fromkeys(cuts, min(cuts.values()))
         try:
-            revived = Revived(settings, state_until(bus, changelogs, cuts))
+            restored = RestoredFromBackup(settings, state_until(bus, changelogs, cuts))
         except PeerError:
             # They do not fit together.
             continue
         for topic, key, content in _users_records(chosen, party):
-            revived.hear(topic, key, msgspec.msgpack.encode(content))
-        revived.tick()
+            restored.hear(topic, key, msgspec.msgpack.encode(content))
+        restored.tick()
         asks = f"{NAME}.{party}.asks"
         for one in messages_of(bus, asks):
             for other in other_asks(one):
-                revived.hear(asks, None, msgspec.msgpack.encode(other))
-            revived.hear(asks, None, msgspec.msgpack.encode(one))
-            revived.tick()
+                restored.hear(asks, None, msgspec.msgpack.encode(other))
+            restored.hear(asks, None, msgspec.msgpack.encode(one))
+            restored.tick()
 
 
 def state_until(bus: FaultyBus, changelogs: Mapping[str, str], cuts: Mapping[str, float]) -> dict[tuple[str, bytes], bytes]:

@@ -20,7 +20,7 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.direct import objective
 from streamfl.dp_frank_wolfe.lab.draws import fitted, least_squares
 from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
-from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
+from streamfl.dp_frank_wolfe.lab.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.lab.trace import traced
 from streamfl.dp_frank_wolfe.means import centred, intercept
 from streamfl.dp_frank_wolfe.party_fit import Place
@@ -131,10 +131,10 @@ def run_fits(
     begun, public = time.perf_counter(), Public(settings)
     count, claimed = _rows_of(settings, table, windows), _claimed(public)
     inputs, labels = table.part(slice(count))
-    heard = Heard(public, trace)
+    received = ReceivedFits(public, trace)
 
     def hear(record: Outgoing) -> None:
-        heard(record)
+        received(record)
         if overheard is not None:
             overheard(record)
 
@@ -143,25 +143,25 @@ def run_fits(
     )
     with closing(federation):
         while federation.turn():
-            if watch(_done(settings, heard) / windows):
-                if not heard.over:
+            if watch(_done(settings, received) / windows):
+                if not received.over:
                     raise KeyboardInterrupt
-                windows = heard.over
+                windows = received.over
                 break
         seconds = time.perf_counter() - begun
-        if federation.trouble is not None or heard.over < windows:
-            raise DataError(federation.trouble or f"{heard.over} of {windows} fits came to an end")
+        if federation.trouble is not None or received.over < windows:
+            raise DataError(federation.trouble or f"{received.over} of {windows} fits came to an end")
         arrays: dict[str, NDArray[Any]] = {}
         rounds = 0
         for number in range(1, windows + 1):
-            fit = heard.fits[number]
+            fit = received.fits[number]
             raw = frozen_windows(settings, table, fit)
             frozen = centred_windows(public, raw, fit)
             course = iterates(public, fit)
             rounds += len(course) - 1 if fit.asks else 1
             if trace:
                 arrays |= traced(public, federation.places(number), number, fit, raw, frozen, course)
-        last = heard.fits[windows]
+        last = received.fits[windows]
         test = len(table.labels) - count
         rows = np.arange(count, count + test) if test else np.array([int(name) for name in last.manifest])
         own = _intercept(public, last)
@@ -182,7 +182,7 @@ def run_fits(
             r2=r2,
             history=[_figures(public, frozen, x) for x in course],
             iterations=rounds,
-            uplink_numbers=sum(heard.fits[number].uplink_numbers for number in range(1, windows + 1)),
+            uplink_numbers=sum(received.fits[number].uplink_numbers for number in range(1, windows + 1)),
             uplink_most=windows * _most_numbers(public),
             epsilon=claimed,
             epsilon_spent=_spent(public, federation.spent),
@@ -201,15 +201,15 @@ def run_fits(
         )
 
 
-def _done(settings: DPFrankWolfeSettings, heard: Heard) -> float:
+def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
     """How many fits' work is done. A fit without iterations takes long to read, and half of it is that."""
     learning = settings.learning
     if learning.estimator == "frank-wolfe":
-        return heard.iterations / learning.iterations
-    return (heard.announced / (settings.window.rows * len(settings.federation.parties)) + heard.over) / 2
+        return received.iterations / learning.iterations
+    return (received.announced / (settings.window.rows * len(settings.federation.parties)) + received.over) / 2
 
 
-def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: HeardFit) -> dict[str, Window]:
+def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: ReceivedFit) -> dict[str, Window]:
     """The window of each party, of the rows that the manifest names."""
     rows = [int(name) for name in fit.manifest]
     return {
@@ -218,7 +218,7 @@ def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: He
     }
 
 
-def centred_windows(public: Public, windows: dict[str, Window], fit: HeardFit) -> dict[str, Window]:
+def centred_windows(public: Public, windows: dict[str, Window], fit: ReceivedFit) -> dict[str, Window]:
     """Each less the means that its party told."""
     rows, found = public.settings.window.rows, dict(windows)
     for party, told in fit.means.items():
@@ -226,7 +226,7 @@ def centred_windows(public: Public, windows: dict[str, Window], fit: HeardFit) -
     return found
 
 
-def _intercept(public: Public, fit: HeardFit) -> float:
+def _intercept(public: Public, fit: ReceivedFit) -> float:
     plans = {party: public.means_plan(party) for party in fit.means}
     means = {party: plans[party].means(told, public.settings.window.rows) for party, told in fit.means.items()}
     return intercept(means, plans, fit.models)

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import Observed, messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.staying import Staying, with_a_process_left
+from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["FOR_EVER", "LABELS", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "samples_of", "scenario"]
 
@@ -44,9 +44,9 @@ class DPFrankWolfeScenario:
 
     sections: of every member's settings. columns: how many each party has. patient: nobody goes on without a party.
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
-    strangers: by topic, records that somebody else has written. part_bytes: of a message that go into one record; 0: the usual.
-    staying: the fault that stays, if any. absent: the party that may say no more, or the server.
-    folder: where secrets and ledgers are, by the run. said: what roles said, whether it was committed or not.
+    strangers: by topic, records that somebody else has written. fragment_bytes: of a message that go into one record; 0: the usual.
+    permanent_fault: the fault that stays, if any. absent: the party that may say no more, or the server.
+    folder: where secrets and ledgers are, by the run. observed: what roles said, whether it was committed or not.
     """
 
     seed: int
@@ -61,11 +61,11 @@ class DPFrankWolfeScenario:
     rates: Rates
     faulty_seconds: float
     strangers: Mapping[str, int]
-    part_bytes: int
-    staying: Staying | None = None
+    fragment_bytes: int
+    permanent_fault: PermanentFault | None = None
     absent: str | None = None
     folder: Path = Path()
-    said: Said = field(default_factory=Said)
+    observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning, privacy = self.sections["learning"], self.sections["privacy"]
@@ -77,9 +77,9 @@ class DPFrankWolfeScenario:
             f"{learning['sampling']} of {learning['blocks']} blocks, {learning['sketch']}, "
             f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}"
             f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
+            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {faults}"
-            f"{f'; {self.staying}' if self.staying is not None else ''}"
+            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
         )
 
     @property
@@ -129,19 +129,21 @@ class DPFrankWolfeScenario:
 
     @property
     def tasks(self) -> int:
-        return len(with_a_process_left(self.workers, self.staying))
+        return len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """Nothing is taken from chance: secrets and ledgers are made up."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         if role.trouble is not None:
-            self.said.troubles.add(role.trouble)
+            self.observed.troubles.add(role.trouble)
 
     def standing(self, bus: Bus, last: bool) -> str:
-        if self.absent in (S, *(self.parties if self.patient else ())) or (self.staying is not None and self.staying.places):
+        if self.absent in (S, *(self.parties if self.patient else ())):
+            return ""
+        if self.permanent_fault is not None and self.permanent_fault.places:
             return ""
         heard = {party: messages_of(bus, f"{NAME}.{party}.asks") for party in self.parties if party != self.absent}
         begun = {party: {one.window for one in own if one.kind == "manifest"} for party, own in heard.items()}
@@ -260,7 +262,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
         strangers=strangers,
-        part_bytes=between(200, 2_000) if chance(0.3) else 0,
+        fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.lab.oracle import numbers_of, place_of, weights_of
-from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S, samples_of
 from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
@@ -25,7 +25,7 @@ from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.runtime.kinds import find_kind
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
 
 __all__ = ["check_parts_of_entities", "check_serving", "prediction_cost"]
 
@@ -67,7 +67,7 @@ def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> Non
     for party in chosen.parties:
         asks, releases = (messages_of(bus, f"{NAME}.{party}.{kind}") for kind in ("asks", "releases"))
         fits = Counter(name for names in names_by_window(asks, releases, chosen.rows).values() for name in names)
-        for entity, count in Counter(entity for entity, _, _ in chosen.said.parts[party]).items():
+        for entity, count in Counter(entity for entity, _, _ in chosen.observed.parts[party]).items():
             spent = count * public.prediction_cost(party) + fits[entity] * public.fit_cost(party)
             what = f"{party}: {count} parts of predictions of {entity} are known and {fits[entity]} fits"
             require(spent <= public.party_cost(party) * (1 + ROUNDING), f"{what}, which is beyond its budget")
@@ -132,7 +132,7 @@ def _apart(
     most = serving.predictions if serving.mode == "private" else math.inf
     times: Counter[str] = Counter()
     left = list(parts)[::-1]
-    unread = chosen.staying is not None and (samples_of(party), 0) in chosen.staying.places
+    unread = chosen.permanent_fault is not None and (samples_of(party), 0) in chosen.permanent_fault.places
     for row in rows:
         if not left and unread:
             # What comes after the fault is read by nobody.

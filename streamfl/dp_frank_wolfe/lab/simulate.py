@@ -15,9 +15,9 @@ from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
+from streamfl.simulation.system_tools import Asked, Report
 from streamfl.simulation.vertical import checked_options, deal_table
 
 __all__ = ["fit_rows", "simulate"]
@@ -75,7 +75,7 @@ def simulate(
         f"Sparse model of {asked.data}",
         fit_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        arrays={**outcome.trace, **curve_arrays(outcome.summary()["history"])} if asked.trace else {},
         interrupted=work.interrupted,
     )
 

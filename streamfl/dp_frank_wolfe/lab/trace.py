@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.blocks import step_length
-from streamfl.dp_frank_wolfe.lab.heard import HeardFit, weights_of
+from streamfl.dp_frank_wolfe.lab.received_fits import ReceivedFit, weights_of
 from streamfl.dp_frank_wolfe.means import means_bits, released_means
 from streamfl.dp_frank_wolfe.messages import Answers
 from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
@@ -74,7 +74,7 @@ def traced(
     public: Public,
     places: Mapping[str, Place],
     number: int,
-    fit: HeardFit,
+    fit: ReceivedFit,
     raw: Mapping[str, Window],
     windows: Mapping[str, Window],
     course: list[dict[str, Floats]],
@@ -118,7 +118,7 @@ def traced(
 
 
 def _of_fit(
-    public: Public, places: Mapping[str, Place], number: int, fit: HeardFit, windows: Mapping[str, Window]
+    public: Public, places: Mapping[str, Place], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
 ) -> tuple[Arrays, Arrays]:
     rounds = max(iteration for iteration, _ in fit.asks) + 1
     chosen = np.zeros((rounds, len(public.blocks), 2), np.int64)
@@ -168,7 +168,7 @@ def _of_fit(
 
 
 def _of_selection(
-    public: Public, places: Mapping[str, Place], number: int, fit: HeardFit, windows: Mapping[str, Window]
+    public: Public, places: Mapping[str, Place], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
 ) -> tuple[Arrays, Arrays]:
     own: Arrays = {}
     shared: Arrays = {}
@@ -192,7 +192,7 @@ def _of_selection(
     return own, shared
 
 
-def _of_rows(again: _NotedSelection, plan: SelectionPlan, fit: HeardFit, party: str) -> Arrays:
+def _of_rows(again: _NotedSelection, plan: SelectionPlan, fit: ReceivedFit, party: str) -> Arrays:
     """Of a party's second round."""
     rows = again.rows()
     assert rows.astype("<f8").tobytes() == fit.chosen[party].rows, "other rows"

@@ -9,15 +9,15 @@ from itertools import islice, pairwise
 import msgspec
 import numpy as np
 
+from streamfl.fdskl.lab.observed_messages import decode_prediction
 from streamfl.fdskl.lab.oracle import Model, Oracle, models_of
 from streamfl.fdskl.lab.replay import check_learning
-from streamfl.fdskl.lab.said import decode_prediction
 from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.schedule import ends_of_iterations, labels_wanted
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import latest, require
+from streamfl.simulation.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome"]
 
@@ -27,8 +27,8 @@ def check_outcome(bus: FaultyBus, chosen: FdsklScenario) -> None:
     for member in chosen.members:
         letters = list(bus.read(chosen.of(member).dead_letters))
         require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
-    require(not chosen.said.reused, f"{chosen.said.reused[:1]}")
-    unmasked = chosen.settings.aggregation.mask == "one-time" and chosen.said.announced and not chosen.said.hidden
+    require(not chosen.observed.reused, f"{chosen.observed.reused[:1]}")
+    unmasked = chosen.settings.aggregation.mask == "one-time" and chosen.observed.announced and not chosen.observed.hidden
     require(not unmasked, "rounds were announced, and nothing was masked")
     found: dict[tuple[int, str], list[Prediction]] = defaultdict(list)
     for record in bus.read(f"{chosen.name}.predictions"):
@@ -79,7 +79,7 @@ def check_outputs(
 
     In the end that is what they have, unless a label came, for then nothing is predicted again.
     """
-    settles = chosen.settings.alignment.revise and not chosen.forgets and chosen.staying is None
+    settles = chosen.settings.alignment.revise and not chosen.forgets and chosen.permanent_fault is None
     for number, prediction in enumerate(predictions):
         what = f"{prediction.entity}, revision {prediction.revision} by version {prediction.model}"
         model = models.get(prediction.model)

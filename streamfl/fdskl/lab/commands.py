@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import (
     EpochsOption,
     LabelDelayOption,
@@ -15,6 +14,7 @@ from streamfl.simulation.parties import (
     SplitOption,
     TestFractionOption,
 )
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["simulate"]
 

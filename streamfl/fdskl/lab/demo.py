@@ -21,8 +21,8 @@ from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection,
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamfl.fdskl.lab.checks import check_outcome
-from streamfl.fdskl.lab.said import recorded
+from streamfl.fdskl.lab.observed_messages import recorded
 from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness", "simulate_several"]
@@ -41,15 +41,15 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     waiting = verdict.failure.partition("waiting:")[2].partition("; ticks")[0]
     if any(name in waiting for name in others):
         failure = f"others than the active party wait: {waiting}"
-    elif chosen.said.reused:
-        failure = chosen.said.reused[0]
-    elif not chosen.said.trouble or (chosen.said.announced and not chosen.said.abandoned):
-        failure = f"given up: {chosen.said.abandoned}, trouble was said: {chosen.said.trouble}, but waiting: {waiting}"
+    elif chosen.observed.reused:
+        failure = chosen.observed.reused[0]
+    elif not chosen.observed.trouble or (chosen.observed.announced and not chosen.observed.abandoned):
+        failure = f"given up: {chosen.observed.abandoned}, trouble was said: {chosen.observed.trouble}, but waiting: {waiting}"
     return replace(verdict, failure=failure)
 
 
 def _simulate(chosen: FdsklScenario, bus: str) -> Verdict:
-    with recorded(chosen.said):
+    with recorded(chosen.observed):
         return run(chosen, lambda faulty: check_outcome(faulty, chosen), bus)
 
 
@@ -66,16 +66,16 @@ def _with_a_fault_that_stays(seed: int) -> FdsklScenario:
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
     kind = ("process", "partition", "party")[int(draws.integers(3))]
     if kind == "process":
-        return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+        return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     if kind == "party":
         others = [name for name in chosen.parties if name != chosen.active]
         absent = others[int(draws.integers(len(others)))]
-        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
-        return replace(chosen, staying=staying, absent=absent)
+        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(f"samples-{name}" for name in chosen.parties), LABELS]
     place = topics[int(draws.integers(len(topics)))], int(draws.integers(chosen.partitions))
-    staying = Staying(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
-    return replace(chosen, staying=staying)
+    permanent_fault = PermanentFault(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
+    return replace(chosen, permanent_fault=permanent_fault)
 
 
 FAULTS = FaultSimulation(simulate, simulate_liveness)

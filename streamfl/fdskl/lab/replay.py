@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from streamfl.fdskl.lab.oracle import Model, Oracle
 from streamfl.fdskl.lab.scenario import FdsklScenario
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
 
 __all__ = ["check_learning"]
 
@@ -27,7 +27,7 @@ def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models
     """
     for version, after in models.items():
         before = models.get(version - 1)
-        begun = chosen.said.begun.get((partition, version - 1), [])
+        begun = chosen.observed.begun.get((partition, version - 1), [])
         if before is None and version == 1 and begun:
             before = Model(0, 0, 0, after.bandwidth, 0, np.zeros(0))
         if before is None or not begun:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.lab.said import Said, decode_prediction
+from streamfl.fdskl.lab.observed_messages import Observed, decode_prediction
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import TopicSpec
@@ -18,10 +18,10 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.said import require
-from streamfl.simulation.faults.staying import Staying, with_a_process_left
+from streamfl.simulation.faults.observed_messages import require
+from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "labels_of", "scenario", "scenario_of_several"]
 
@@ -39,9 +39,9 @@ class FdsklScenario:
 
     dimensions: columns of each party. columns: by party and entity, all that it is ever given of it, in order. labels: by entity.
     synchronous: every
-    party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the
+    party sees everything, once, and is waited for: then each iteration is known. permanent_fault: if any. absent: the
     party that may say no more.
-    said: what roles said and used, whether it was committed or not.
+    observed: what roles said and used, whether it was committed or not.
     """
 
     seed: int
@@ -56,9 +56,9 @@ class FdsklScenario:
     rates: Rates
     faulty_seconds: float
     synchronous: bool
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
     absent: str | None = None
-    said: Said = field(default_factory=Said)
+    observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning, alignment, aggregation = self.settings.learning, self.settings.alignment, self.settings.aggregation
@@ -73,7 +73,7 @@ class FdsklScenario:
             f"{alignment.reply_seconds:.3g} s for columns, {aggregation.round_seconds:.3g} s for a round{forgets}, "
             f"{self.partitions} partitions, "
             f"{dict(self.workers)} processes, {len(self.columns)} samples, {len(self.labels)} labels; {faults}"
-            f"{f'; {self.staying}' if self.staying is not None else ''}"
+            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
         )
 
     @property
@@ -121,12 +121,12 @@ class FdsklScenario:
 
     @property
     def tasks(self) -> int:
-        return self.partitions * len(with_a_process_left(self.workers, self.staying))
+        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """What a real process takes from chance follows from the seed, and differs in each of its lives."""
         role = cast(FdsklWorker, worker.role)
-        lives = self.said.lives
+        lives = self.observed.lives
 
         def entropy() -> bytes:
             lives.append(role.settings.name)
@@ -137,10 +137,10 @@ class FdsklScenario:
     def check_bounds(self, worker: Worker) -> None:
         role, settings = cast(FdsklWorker, worker.role), self.settings
         if role.active is not None:
-            self.said.trouble |= role.trouble is not None
+            self.observed.trouble |= role.trouble is not None
             counted = {one.name: int(one.value) for one in role.measure() if one.value}
-            self.said.abandoned |= "abandoned_rounds" in counted
-            self.said.announced |= "rounds_announced" in counted
+            self.observed.abandoned |= "abandoned_rounds" in counted
+            self.observed.announced |= "rounds_announced" in counted
         most, actives = settings.aggregation.rounds_in_flight, len(settings.federation.actives)
         several = 2 * actives if actives > 1 else 1
         for partition, task in role._tasks.items():
@@ -167,7 +167,7 @@ class FdsklScenario:
 
     def is_hidden(self, topic: str, partition: int) -> bool:
         """Whether nobody can read this partition any more."""
-        return self.staying is not None and (topic, partition) in self.staying.places
+        return self.permanent_fault is not None and (topic, partition) in self.permanent_fault.places
 
     def to_be_predicted(self, bus: Bus) -> set[str]:
         """What the active party sees, and can predict: with a party that says no more, nothing is certain."""
@@ -202,7 +202,8 @@ def scenario_of_several(seed: int) -> FdsklScenario:
         standardisation=changed(given.standardisation, columns=False),
     )
     data = _data(draws, settings, chosen.dimensions, int(draws.integers(12, 25)), chosen.faulty_seconds, True)
-    chosen = replace(chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True, said=Said())
+    chosen = replace(chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True)
+    chosen = replace(chosen, observed=Observed())
 
     def dealt(reading: Reading) -> Reading:
         if reading.topic != LABELS:

@@ -14,9 +14,9 @@ from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.progress import progress
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
+from streamfl.simulation.system_tools import Asked, Report
 from streamfl.simulation.vertical import (
     checked_options,
     deal_table,
@@ -85,7 +85,7 @@ def simulate(
         "label_delay": label_delay or 0,
         "dropped_rows": dealt.dropped,
     }
-    arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
+    arrays = {**outcome.trace, **curve_arrays(summary["history"])} if asked.trace else {}
     return Report(
         f"Kernel federation on {asked.data}",
         kernel_rows(outcome, summary),

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.made_with import MADE_WITH_KEY
 from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_record import ClientRecord
@@ -29,7 +28,8 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
+from streamfl.state_settings import STATE_SETTINGS_KEY
 from streamfl.wire import decode_array, encoded_size
 
 __all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]
@@ -201,7 +201,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
         by_version = {0: parameters.copy()}
         marker = ShardVersion(1, 0, 0, shard, 0, 0)
         for record in bus.read(f"{settings.federation.name}.model"):
-            if record.partition != shard or record.key == MADE_WITH_KEY:
+            if record.partition != shard or record.key == STATE_SETTINGS_KEY:
                 continue
             message = decode_model(record.key, record.value)
             if isinstance(message, KernelParameters):

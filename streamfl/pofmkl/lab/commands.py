@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.options import ClientColumnOption, DataOption, LabelOption, SeedOption
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["compare", "simulate"]
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.challengers import challenger, challenger_about, challenger_names
+from streamfl.pofmkl.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
 from streamfl.pofmkl.lab.alone import alone
 from streamfl.pofmkl.lab.direct import federated
 from streamfl.pofmkl.lab.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.lab.federation import simulate
 from streamfl.pofmkl.lab.sites import Inputs, samples_of
-from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
 from streamfl.settings import Section
@@ -113,7 +113,7 @@ def method_names(delay: int = 0, every: bool = True) -> tuple[str, ...]:
     every: with the relatives of the paper, which it compares itself with. The paper and its relatives are defined for labels that
     are there before the next sample.
     """
-    prompt = () if delay else ("paper", *(_RELATIVES if every else ()))
+    prompt = () if delay else ("paper", *(_BASELINES if every else ()))
     return ("default", "local", *prompt, *challenger_names())
 
 
@@ -171,8 +171,8 @@ def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], 
 
 def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None]:
     """Predictions of the method on the learning scale, and the bytes it sent."""
-    if name in _RELATIVES:
-        found = _RELATIVES[name](replace(problem, settings=settings_of(problem.settings, "paper")))
+    if name in _BASELINES:
+        found = _BASELINES[name](replace(problem, settings=settings_of(problem.settings, "paper")))
         return found.predictions, found.uplink_bytes
     if name == "paper":
         return _federation(settings_of(problem.settings, "paper"), problem)
@@ -191,7 +191,7 @@ def _federation(settings: PofmklSettings, problem: Problem) -> tuple[NDArray[np.
     return outcome.predictions, float(outcome.uplink_bytes)
 
 
-def _relative(method: Callable[..., Baseline], problem: Problem, **own: Any) -> Baseline:
+def _baseline(method: Callable[..., Baseline], problem: Problem, **own: Any) -> Baseline:
     inputs, labels = problem.scaled()
     learning = problem.settings.learning
     features = feature_map(problem.settings, inputs.shape[2])
@@ -199,7 +199,7 @@ def _relative(method: Callable[..., Baseline], problem: Problem, **own: Any) -> 
 
 
 def _em(problem: Problem, hedge: str) -> Baseline:
-    return _relative(em_kofl, problem, hedge=hedge, seed=problem.settings.federation.seed)
+    return _baseline(em_kofl, problem, hedge=hedge, seed=problem.settings.federation.seed)
 
 
 def _ofskl(problem: Problem) -> Baseline:
@@ -233,11 +233,11 @@ def _challenger(problem: Problem, name: str) -> NDArray[np.float64]:
     return predictions
 
 
-_RELATIVES: dict[str, Callable[[Problem], Baseline]] = {
+_BASELINES: dict[str, Callable[[Problem], Baseline]] = {
     "ofskl": _ofskl,
-    "ofmkl-avg": partial(_relative, ofmkl_avg),
-    "vm-kofl-sum": partial(_relative, vm_kofl, hedge="sum"),
-    "vm-kofl-mean": partial(_relative, vm_kofl, hedge="mean"),
+    "ofmkl-avg": partial(_baseline, ofmkl_avg),
+    "vm-kofl-sum": partial(_baseline, vm_kofl, hedge="sum"),
+    "vm-kofl-mean": partial(_baseline, vm_kofl, hedge="mean"),
     "em-kofl-sum": partial(_em, hedge="sum"),
     "em-kofl-mean": partial(_em, hedge="mean"),
     "per-fed-avg": _per_fed_avg,

@@ -8,8 +8,8 @@ from streamfl.pofmkl.config import ChallengersSection, PofmklFederation, PofmklS
 from streamfl.pofmkl.lab.report import picture, report
 from streamfl.pofmkl.lab.streams import deal, run_with_progress, scaled
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import can_draw
+from streamfl.simulation.system_tools import Report
 
 __all__ = ["demo"]
 

@@ -18,11 +18,11 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import Rates
 from streamfl.simulation.faults.federation import Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
@@ -44,11 +44,11 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     """The same with a fault that stays: whatever does not depend on what is gone comes to its end."""
-    chosen, staying = _with_a_fault_that_stays(seed)
-    shape = PofmklShape(chosen, staying)
+    chosen, permanent_fault = _with_a_fault_that_stays(seed)
+    shape = PofmklShape(chosen, permanent_fault)
 
     def check(faulty: FaultyBus) -> None:
-        if servers_are_gone(chosen, staying):
+        if servers_are_gone(chosen, permanent_fault):
             check_said(faulty, chosen)
         else:
             check_outcome(faulty, shape.within_reach(faulty))
@@ -56,12 +56,13 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     return run(shape, check, bus)
 
 
-def servers_are_gone(chosen: Scenario, staying: Staying | None) -> bool:
+def servers_are_gone(chosen: Scenario, permanent_fault: PermanentFault | None) -> bool:
     """Whether no server is left."""
-    return staying is not None and {f"server-{number}" for number in range(chosen.server_workers)} <= staying.processes.keys()
+    servers = {f"server-{number}" for number in range(chosen.server_workers)}
+    return permanent_fault is not None and servers <= permanent_fault.processes.keys()
 
 
-def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, Staying | None]:
+def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None]:
     """The scenario of this seed, and what stays; None where it is a client that says nothing more: then it has fewer samples."""
     draws = rng_for(seed, "simulation", "what stays")
     chosen = scenario(seed)
@@ -86,10 +87,11 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, Staying | None]:
     if kind == "process":
         return chosen, of_a_process(draws, at, ["client", "server"])
     if kind == "servers":
-        return chosen, Staying("all servers never come back", at, {f"server-{n}": GONE for n in range(chosen.server_workers)})
+        gone = {f"server-{n}": GONE for n in range(chosen.server_workers)}
+        return chosen, PermanentFault("all servers never come back", at, gone)
     if kind == "partition":
         place = SAMPLES, int(draws.integers(chosen.partitions))
-        return chosen, Staying(f"partition {place[1]} of the samples cannot be read", at, {}, frozenset([place]))
+        return chosen, PermanentFault(f"partition {place[1]} of the samples cannot be read", at, {}, frozenset([place]))
     silent = f"client-{int(draws.integers(chosen.clients))}"
 
     def until(readings: tuple[Reading, ...], end: float) -> tuple[Reading, ...]:
@@ -104,15 +106,15 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, Staying | None]:
 class PofmklShape:
     """A scenario as those who run it see it."""
 
-    def __init__(self, chosen: Scenario, staying: Staying | None = None) -> None:
+    def __init__(self, chosen: Scenario, permanent_fault: PermanentFault | None = None) -> None:
         self._scenario = chosen
-        self._staying = staying
+        self._staying = permanent_fault
 
     def __str__(self) -> str:
         return str(self._scenario) if self._staying is None else f"{self._scenario}; {self._staying}"
 
     @property
-    def staying(self) -> Staying | None:
+    def permanent_fault(self) -> PermanentFault | None:
         return self._staying
 
     def within_reach(self, bus: Bus) -> Scenario:

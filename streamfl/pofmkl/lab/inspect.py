@@ -16,7 +16,7 @@ from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import ConfigurationError
-from streamfl.simulation.laboratory import Report
+from streamfl.simulation.system_tools import Report
 
 __all__ = ["client_report", "server_report"]
 

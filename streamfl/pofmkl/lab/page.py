@@ -16,8 +16,8 @@ from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import bytes_as_text, regret_over_time
 from streamfl.pofmkl.lab.sites import present, samples_of
 from streamfl.role import ConfigurationError, DataError
-from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
+from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 
 __all__ = ["REPORTS", "bound_over_time", "regularised_regret"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from streamfl.role import ConfigurationError
-from streamfl.simulation.laboratory import Replayed
 from streamfl.simulation.options import ClientColumnOption, LabelOption
 from streamfl.simulation.sources import LateByOption, SampleRows
+from streamfl.simulation.system_tools import Replayed
 from streamfl.simulation.tables import read_data
 
 if TYPE_CHECKING:

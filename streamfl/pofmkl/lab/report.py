@@ -14,8 +14,8 @@ from streamfl.kernels import Loss, loss_named
 from streamfl.learning.challengers import challenger_about
 from streamfl.pofmkl.lab.errors import in_words, rmse_over_time
 from streamfl.pofmkl.lab.federation import ALONE, Outcome
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
+from streamfl.simulation.system_tools import Report
 
 __all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "regret_over_time", "report"]
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from streamfl.pofmkl.lab.report import draw_errors, report
 from streamfl.pofmkl.lab.streams import read_streams, run_with_progress
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["simulate"]
 

@@ -17,7 +17,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import KernelParameters, ServerSettings, SignedVersion, decode_model_record
 from streamfl.role import PeerError
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.laboratory import Standing
+from streamfl.simulation.system_tools import Standing
 
 __all__ = ["client_standing", "updates_of"]
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from streamfl.quasi_newton.lab.oracle import Expected, scored_with
+from streamfl.quasi_newton.lab.produced_records import LABELS
 from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario
-from streamfl.quasi_newton.lab.written import LABELS
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import require
+from streamfl.simulation.faults.observed_messages import require
 
 __all__ = ["check_scores"]
 
@@ -46,7 +46,8 @@ def check_scores(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence
         # Who comes into a batch of the next training before it is scored is no longer judged by.
         check_probabilities(bus, chosen, version, own, [set(model.names) for model in outcomes[version - 1 : version + 1]])
     last = len(outcomes)
-    if not chosen.settled or (chosen.staying is not None and chosen.staying.places) or last > chosen.guest.scoring.versions:
+    unread = chosen.permanent_fault is not None and chosen.permanent_fault.places
+    if not chosen.settled or unread or last > chosen.guest.scoring.versions:
         return
     missing = common & set(chosen.first) - {one.entity for one in by_version[last]}
     require(not missing, f"{len(missing)} entities are not scored with the last model: {sorted(missing)[:3]}")

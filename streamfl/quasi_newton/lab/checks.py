@@ -12,12 +12,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from streamfl.identity.keys import derive
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.check_scores import check_scores
+from streamfl.quasi_newton.lab.observed_messages import messages_of
 from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
-from streamfl.quasi_newton.lab.said import messages_of
 from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
@@ -26,7 +26,7 @@ from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import latest, require
+from streamfl.simulation.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome", "check_said"]
 
@@ -43,7 +43,7 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     parties = {party: taken_up[party] for party in chosen.parties}
     coordinator = taken_up[C]
     assert isinstance(coordinator, CoordinatorTask)
-    never_begun = chosen.staying is not None and bool(chosen.staying.places) and coordinator.run.run == 0
+    never_begun = chosen.permanent_fault is not None and bool(chosen.permanent_fault.places) and coordinator.run.run == 0
     if never_begun:
         return
     common = common_entities(chosen)
@@ -74,14 +74,14 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
 def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     """Work that was done again said the same, the coordinator opened nothing twice, and nothing between parties is open."""
-    for (sender, channel, run, number, kind), contents in chosen.said.sent.items():
+    for (sender, channel, run, number, kind), contents in chosen.observed.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of run {run}, round {number}, on {channel}"
         known = chosen.settled and not chosen.again
         may_differ = (kind in BEFORE_FROZEN and not known) or (kind in ABOUT_SCORES and chosen.again)
         # For a training after this one: with entities that came last.
         may_differ = may_differ or (kind == "ready" and run > 0)
         require(len(contents) == 1 or may_differ, what)
-    for (run, number), contents in chosen.said.opened.items():
+    for (run, number), contents in chosen.observed.opened.items():
         most = len(chosen.parties) + 1
         count = len(contents)
         require(count <= most, f"the coordinator opened {count} vectors in round {number} of run {run}, {most} may be")
@@ -258,7 +258,7 @@ def _taken_up(bus: FaultyBus, chosen: QuasiNewtonScenario, member: str) -> Any:
     settings = chosen.of(member)
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
-    assert isinstance(role, Member)
+    assert isinstance(role, PartitionedRole)
     role.open(0)
     for (partition, key), value in latest(bus, kind.channels(settings).changelogs["state"]).items():
         if not key.startswith(POSITION_KEY):

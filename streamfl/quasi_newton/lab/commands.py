@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["Precision", "simulate"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.parts import decoded_in_parts
+from streamfl.message_fragments import decoded_in_fragments
 from streamfl.progress import progress
 from streamfl.quasi_newton.config import (
     GUEST,
@@ -21,18 +21,18 @@ from streamfl.quasi_newton.config import (
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
+from streamfl.quasi_newton.end_to_end import OVERHEAD
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, figures_of, run_curvature
-from streamfl.quasi_newton.link import OVERHEAD
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 
@@ -61,7 +61,7 @@ class _Overheard:
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
         own = codec(settings.message_bytes)
-        self._decode = decoded_in_parts(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
         self._topic = f"{settings.federation.name}.browser.outputs"
         self.content = b""
 

@@ -85,19 +85,19 @@ def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
     if found.error is not None:
         raise ConfigurationError(f"topic {topic}: {found.error}")
     state: dict[bytes, bytes] = {}
-    made_with: Record | None = None
+    written: Record | None = None
     for record in bus.read(topic):
         key = record.key or b""
         if is_settings(record):
-            made_with = record
+            written = record
         elif key.startswith(TRAINED) or key == CALIBRATION:
             state.pop(key, None)
             if record.value is not None:
                 state[key] = record.value
-    if made_with is not None:
-        wrong, others = differences(ROLES[settings.role.kind].made_with(settings), made_with)
+    if written is not None:
+        wrong, others = differences(ROLES[settings.role.kind].state_settings(settings), written)
         if wrong:
-            raise ConfigurationError(refusal(topic, made_with.partition, wrong, others, [topic], settings.group))
+            raise ConfigurationError(refusal(topic, written.partition, wrong, others, [topic], settings.group))
     return state
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from streamfl.quasi_newton.lab.checks import check_outcome, check_said
-from streamfl.quasi_newton.lab.said import recorded
+from streamfl.quasi_newton.lab.observed_messages import recorded
+from streamfl.quasi_newton.lab.produced_records import LABELS, samples_of
 from streamfl.quasi_newton.lab.scenario import C, QuasiNewtonScenario, scenario
-from streamfl.quasi_newton.lab.written import LABELS, samples_of
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
@@ -36,7 +36,7 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
     found: list[str] = []
     verdict = _simulate(chosen, bus, found)
     if verdict.failure is not None and verdict.failure.startswith("not done"):
-        silent = not any("nothing has come" in text for text in chosen.said.troubles)
+        silent = not any("nothing has come" in text for text in chosen.observed.troubles)
         failure = f"nobody says that {chosen.absent} is away: {verdict.failure}" if silent else None
         return replace(verdict, failure=failure)
     return verdict
@@ -49,7 +49,7 @@ def _simulate(chosen: QuasiNewtonScenario, bus: str, found: list[str] | None = N
         else:
             check_said(faulty, chosen)
 
-    with recorded(chosen.said, chosen.part_bytes):
+    with recorded(chosen.observed, chosen.fragment_bytes):
         return run(chosen, check, bus)
 
 
@@ -62,15 +62,15 @@ def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
     kind = ("process", "partition", "member")[int(draws.integers(3))]
     if kind == "process":
-        return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+        return replace(chosen, permanent_fault=of_a_process(draws, at, list(workers)))
     if kind == "member":
         absent = [*chosen.parties, C][int(draws.integers(len(chosen.parties) + 1))]
-        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
-        return replace(chosen, staying=staying, absent=absent)
+        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, permanent_fault=permanent_fault, absent=absent)
     topics = [*(samples_of(party) for party in chosen.parties), LABELS]
     topic = topics[int(draws.integers(len(topics)))]
-    staying = Staying(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
-    return replace(chosen, staying=staying)
+    permanent_fault = PermanentFault(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    return replace(chosen, permanent_fault=permanent_fault)
 
 
 FAULTS = FaultSimulation(simulate, simulate_liveness)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import MadeUp
@@ -86,11 +86,11 @@ class CurvatureFederation:
     @property
     def parties(self) -> dict[str, PartyTask]:
         """What each holds."""
-        return {name: cast(Member[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
+        return {name: cast(PartitionedRole[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
 
     @property
     def coordinator(self) -> CoordinatorTask:
-        return cast(Member[CoordinatorTask], self.workers[COORDINATOR_PLACE].role).task(0)
+        return cast(PartitionedRole[CoordinatorTask], self.workers[COORDINATOR_PLACE].role).task(0)
 
     @property
     def virtual_seconds(self) -> float:

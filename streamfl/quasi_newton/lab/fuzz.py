@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.parts import MARK
+from streamfl.message_fragments import MARK
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import TRAINED as DECIDED
 from streamfl.quasi_newton.coordinator import CoordinatorTask

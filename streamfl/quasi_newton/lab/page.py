@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.simulation.courses import reports
+from streamfl.simulation.learning_curves import reports
 
 __all__ = ["REPORTS"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
-from streamfl.quasi_newton.lab.said import Said, messages_of
-from streamfl.quasi_newton.lab.written import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
+from streamfl.quasi_newton.lab.observed_messages import Observed, messages_of
+from streamfl.quasi_newton.lab.produced_records import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec
@@ -22,10 +22,10 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.said import require
-from streamfl.simulation.faults.staying import Staying, with_a_process_left
+from streamfl.simulation.faults.observed_messages import require
+from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "scenario"]
 
@@ -55,9 +55,9 @@ class QuasiNewtonScenario:
     labels: by entity, likewise. first: entities of the first wave; there is a second one where there is another training.
     fails: why the training comes to nothing, in the operator's words; empty: it does not.
     strangers: by topic, records that somebody else has written.
-    part_bytes: of a message that go into one record; 0: the usual. staying: the fault that stays, if any.
+    fragment_bytes: of a message that go into one record; 0: the usual. permanent_fault: the fault that stays, if any.
     absent: the member that may say no more.
-    said: what roles said, whether it was committed or not.
+    observed: what roles said, whether it was committed or not.
     """
 
     seed: int
@@ -78,10 +78,10 @@ class QuasiNewtonScenario:
     faulty_seconds: float
     fails: str
     strangers: Mapping[str, int]
-    part_bytes: int
-    staying: Staying | None = None
+    fragment_bytes: int
+    permanent_fault: PermanentFault | None = None
     absent: str | None = None
-    said: Said = field(default_factory=Said)
+    observed: Observed = field(default_factory=Observed)
 
     def __str__(self) -> str:
         learning = self.sections["learning"]
@@ -91,10 +91,10 @@ class QuasiNewtonScenario:
             f"hosts, columns {dict(self.columns)}, {', '.join(self.methods.values())}, {learning['optimiser']}, batches of "
             f"{learning['batch']}, memory {learning['memory']}, a pair each {learning['curvature_every']}, at most "
             f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
-            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
+            f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.fragment_bytes}, "
             f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
             f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {faults}"
-            f"{f'; {self.staying}' if self.staying is not None else ''}"
+            f"{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
         )
 
     @property
@@ -174,16 +174,16 @@ class QuasiNewtonScenario:
 
     @property
     def tasks(self) -> int:
-        return len(with_a_process_left(self.workers, self.staying))
+        return len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """Nothing is taken from chance: secrets are made up."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         if role.trouble is not None:
-            self.said.troubles.add(role.trouble)
+            self.observed.troubles.add(role.trouble)
         for task in role._tasks.values():
             if not isinstance(task, PartyTask):
                 continue
@@ -195,7 +195,7 @@ class QuasiNewtonScenario:
                 require(pairs <= memory, f"{own}: {pairs} pairs are kept, {memory} may be")
 
     def standing(self, bus: Bus, last: bool) -> str:
-        if self.absent is not None or (self.staying is not None and self.staying.places):
+        if self.absent is not None or (self.permanent_fault is not None and self.permanent_fault.places):
             return ""
         missing = [party for party in self.parties if not self._is_over(bus, party)]
         return f"training is not over at {missing}" if missing else ""
@@ -320,7 +320,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         fails={"few": "fill no batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
         strangers=strangers,
         # Vectors are longer: they travel in parts.
-        part_bytes=between(200, 2_000) if chance(0.3) else 0,
+        fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 

@@ -14,9 +14,9 @@ from streamfl.quasi_newton.lab.commands import Precision
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
+from streamfl.simulation.system_tools import Asked, Report
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
 
 __all__ = ["curvature_rows", "simulate"]
@@ -69,7 +69,7 @@ def simulate(
         f"Scorecard on {asked.data}",
         curvature_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
+        arrays={**outcome.trace, **curve_arrays(outcome.summary()["history"])} if asked.trace else {},
         interrupted=work.interrupted,
     )
 

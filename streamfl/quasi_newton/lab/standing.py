@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.batches import least_batch
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
@@ -12,20 +12,20 @@ from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.preprocessing import most_columns
 from streamfl.records.samples import SampleReader
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.laboratory import Standing
+from streamfl.simulation.system_tools import Standing
 
 __all__ = ["coordinator_standing", "party_standing"]
 
 
 def party_standing(
-    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: Member[PartyTask] | None
+    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[PartyTask] | None
 ) -> list[Standing]:
     """Of guest or host. role: that took its state back; None: the topics alone are asked."""
     return [*_batch(settings), *_first_training(role)]
 
 
 def coordinator_standing(
-    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: Member[CoordinatorTask] | None
+    settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[CoordinatorTask] | None
 ) -> list[Standing]:
     """The same of the coordinator."""
     return _first_training(role)
@@ -50,6 +50,6 @@ def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
     ]
 
 
-def _first_training(role: Member[PartyTask] | Member[CoordinatorTask] | None) -> list[Standing]:
+def _first_training(role: PartitionedRole[PartyTask] | PartitionedRole[CoordinatorTask] | None) -> list[Standing]:
     waits = None if role is None else role.backlog
     return [] if waits is None else [Standing("first training", waits)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton import works
+from streamfl.quasi_newton import background_tasks
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
@@ -61,10 +61,10 @@ class MeasuredWork(Inline):
         # These consist of several steps; all others are one.
         self._parted: dict[Callable[[bytes], bytes], Callable[[bytes], bytes]] = {
             function: lambda content, function=function: function(content, made)  # type: ignore[misc]
-            for function in (works.encrypted, works.multiplied, works.added)
+            for function in (background_tasks.encrypted, background_tasks.multiplied, background_tasks.added)
         }
-        self._whole: dict[Callable[[bytes], bytes], str] = {works.opened: "decrypt"}
-        self._whole |= dict.fromkeys((works.blinded, works.aligned, works.matched), "align")
+        self._whole: dict[Callable[[bytes], bytes], str] = {background_tasks.opened: "decrypt"}
+        self._whole |= dict.fromkeys((background_tasks.blinded, background_tasks.aligned, background_tasks.matched), "align")
 
     def start(self, work: Sequence[Work]) -> None:
         super().start([Work(one.channel, one.partition, one.key, self._measured(one.function), one.content) for one in work])

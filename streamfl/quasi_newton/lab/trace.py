@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.parts import decoded_in_parts
+from streamfl.message_fragments import decoded_in_fragments
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.messages import Message, Step, codec, read_content
 from streamfl.quasi_newton.own_columns import rounded
@@ -39,7 +39,7 @@ class Recorder:
         self._guest = federation.guest_party
         self._topic = f"{federation.name}.{self._guest}.decisions"
         own = codec(settings.message_bytes)
-        self._decode = decoded_in_parts(lambda record: own.decode(record.value))
+        self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
         self.weights: dict[str, list[Floats]] = {name: [] for name in federation.parties}
         self.steps: dict[str, list[Floats]] = {name: [] for name in federation.parties}
         self.curvatures: dict[str, list[Floats]] = {name: [] for name in federation.parties}

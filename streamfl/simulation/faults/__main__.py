@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from streamfl.console import print_text
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.buses import CLUSTERS
-from streamfl.simulation.faults.chances import DURING_WORK, FAULTS
+from streamfl.simulation.faults.fault_rates import DURING_WORK, FAULTS
 from streamfl.simulation.faults.systems import fault_simulations
 
 FAILED = 4

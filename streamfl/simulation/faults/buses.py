@@ -16,7 +16,7 @@ from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.session import SqliteSession
 from streamfl.runtime.sqlite_bus import SqliteBus
-from streamfl.simulation.faults.chances import Chances
+from streamfl.simulation.faults.fault_rates import FaultDraws
 from streamfl.simulation.faults.schedule import Changed, Scheduler
 
 __all__ = ["CLUSTERS", "Member", "MemoryCluster", "SqliteCluster"]
@@ -41,10 +41,10 @@ class Member(Session, Protocol):
 class MemoryCluster(MemoryBus):
     """A memory bus. It takes away a silent member's partitions after ``rates.session_timeout``, and polls as Kafka may."""
 
-    def __init__(self, scheduler: Scheduler, chances: Chances, note: Callable[[str], None]) -> None:
+    def __init__(self, scheduler: Scheduler, fault_draws: FaultDraws, note: Callable[[str], None]) -> None:
         super().__init__(clock=scheduler.clock, monotonic=scheduler.clock, changed=Changed(scheduler))
         self.scheduler = scheduler
-        self.chances = chances
+        self.fault_draws = fault_draws
         self.note = note
         # Partitions that nobody can read any more.
         self.unreadable: frozenset[TopicPartition] = frozenset()
@@ -103,7 +103,7 @@ class MemoryMember(MemorySession):
     def fall_silent(self, for_ever: bool) -> None:
         if not self._closed:
             scheduler = self._bus.scheduler
-            scheduler.at(scheduler.now + self._bus.chances.rates.session_timeout, self._expel)
+            scheduler.at(scheduler.now + self._bus.fault_draws.rates.session_timeout, self._expel)
 
     def _expel(self) -> None:
         if self in self._group.members:
@@ -112,25 +112,25 @@ class MemoryMember(MemorySession):
 
     def _take_records(self, polled: Polled, max_records: int) -> None:
         # Records of one partition come in order, but a poll may bring any part of them.
-        chances = self._bus.chances
-        if chances.happens(chances.rates.withhold):
-            max_records = int(chances.draws.integers(1, max_records + 1))
+        fault_draws = self._bus.fault_draws
+        if fault_draws.happens(fault_draws.rates.withhold):
+            max_records = int(fault_draws.draws.integers(1, max_records + 1))
         paused, self._paused = self._paused, self._paused | self._bus.unreadable
         super()._take_records(polled, max_records)
         self._paused = paused
 
     def _take_tables(self) -> list[Record]:
-        chances = self._bus.chances
+        fault_draws = self._bus.fault_draws
         taken = super()._take_tables()
         # A poll that reports an assignment brings the tables up to date. After any other poll, each partition may lag behind.
-        if not taken or not self._settled or not chances.happens(chances.rates.withhold):
+        if not taken or not self._settled or not fault_draws.happens(fault_draws.rates.withhold):
             return taken
         by_place: dict[TopicPartition, list[Record]] = {}
         for record in taken:
             by_place.setdefault((record.topic, record.partition), []).append(record)
         held: list[Record] = []
         for place, records in by_place.items():
-            count = int(chances.draws.integers(0, len(records) + 1))
+            count = int(fault_draws.draws.integers(0, len(records) + 1))
             held += records[:count]
             if count < len(records):
                 self._table_positions[place] = records[count].offset
@@ -140,11 +140,11 @@ class MemoryMember(MemorySession):
 class SqliteCluster(SqliteBus):
     """A bus in a file that is deleted at the end. Its members watch each other, so the cluster need not expel silent ones."""
 
-    def __init__(self, scheduler: Scheduler, chances: Chances) -> None:
+    def __init__(self, scheduler: Scheduler, fault_draws: FaultDraws) -> None:
         self.scheduler = scheduler
         self._members: list[SqliteMember] = []
         self._folder = Path(tempfile.mkdtemp(prefix="streamfl-simulation-"))
-        timeout = {"session_timeout_seconds": chances.rates.session_timeout}
+        timeout = {"session_timeout_seconds": fault_draws.rates.session_timeout}
         super().__init__(f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock)
         # Not the process's number, which changes with every run.
         self.store.keyless = 0

@@ -6,23 +6,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
-from streamfl.simulation.faults.chances import Chances, Rates
+from streamfl.simulation.faults.fault_rates import FaultDraws, Rates
 from streamfl.simulation.faults.history import History, content
+from streamfl.simulation.faults.permanent_faults import DEAF
 from streamfl.simulation.faults.read_back import ReadBack
 from streamfl.simulation.faults.schedule import Killed, Scheduler
-from streamfl.simulation.faults.staying import DEAF
 from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
+from streamfl.state_settings import STATE_SETTINGS_KEY
 
 __all__ = ["FaultyBus", "FaultySession"]
 
 
 class FaultyBus:
-    """A cluster with the faults of ``rates`` while ``chances.faulty``.
+    """A cluster with the faults of ``rates`` while ``fault_draws.faulty``.
 
     kind: memory or sqlite.
     repeatable: topics whose records a producer may write a second time.
@@ -44,13 +44,13 @@ class FaultyBus:
         self.scheduler = scheduler
         self.history = history
         self.rates = rates
-        self.chances = Chances(rates, seed)
+        self.fault_draws = FaultDraws(rates, seed)
         self.cluster = (
-            MemoryCluster(scheduler, self.chances, lambda text: history.note(scheduler.now, "cluster", text))
+            MemoryCluster(scheduler, self.fault_draws, lambda text: history.note(scheduler.now, "cluster", text))
             if kind == "memory"
-            else SqliteCluster(scheduler, self.chances)
+            else SqliteCluster(scheduler, self.fault_draws)
         )
-        self.network = Network(Coordinator(), self._holds_back, self._arrives_late, self.chances.late_draws)
+        self.network = Network(Coordinator(), self._holds_back, self._arrives_late, self.fault_draws.late_draws)
         self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
@@ -119,7 +119,7 @@ class FaultyBus:
 
     def moment(self) -> None:
         """Each call takes a little time, in which other processes go on."""
-        self.scheduler.sleep(float(self.chances.draws.exponential(1e-3)) if self.chances.faulty else 1e-4)
+        self.scheduler.sleep(float(self.fault_draws.draws.exponential(1e-3)) if self.fault_draws.faulty else 1e-4)
 
     def call(self, name: str, where: str = "") -> None:
         """A worker calls the cluster. It may crash, be stopped, or get no answer.
@@ -133,27 +133,27 @@ class FaultyBus:
             # To join, a process has to answer what it is told. So a process that hears nothing never becomes a member.
             self.fall_silent(self.who, for_ever=False)
             raise BusUnavailable("nobody answers")
-        if self.chances.happens(self.rates.pause):
-            seconds = float(self.chances.draws.uniform(0.2, 8.0))
+        if self.fault_draws.happens(self.rates.pause):
+            seconds = float(self.fault_draws.draws.uniform(0.2, 8.0))
             self._paused_until = self.scheduler.now + seconds
             self.history.fault(self.scheduler.now, "cluster", "broker pause", f"{seconds:.3f} s")
         self.delay()
-        if where and self.chances.happens(self.rates.crash):
+        if where and self.fault_draws.happens(self.rates.crash):
             self.crash(where)
         if self.scheduler.now < self._paused_until:
             self.history.note(self.scheduler.now, self.who, f"{name}: no broker answers")
             raise BusUnavailable("the broker does not answer")
-        if self.chances.happens(self.rates.fail):
+        if self.fault_draws.happens(self.rates.fail):
             self.history.fault(self.scheduler.now, self.who, "call failed", name)
             raise BusUnavailable(f"{name} was not answered")
 
     def delay(self) -> None:
-        if self.chances.happens(self.rates.slow):
-            seconds = float(self.chances.draws.uniform(0.01, self.rates.session_timeout))
+        if self.fault_draws.happens(self.rates.slow):
+            seconds = float(self.fault_draws.draws.uniform(0.01, self.rates.session_timeout))
             self.history.fault(self.scheduler.now, self.who, "slow", f"{seconds:.3f} s")
             self.scheduler.sleep(seconds)
-        if self.chances.happens(self.rates.stop):
-            seconds = float(self.chances.draws.uniform(1.0, 3.0) * self.rates.session_timeout)
+        if self.fault_draws.happens(self.rates.stop):
+            seconds = float(self.fault_draws.draws.uniform(1.0, 3.0) * self.rates.session_timeout)
             self.history.fault(self.scheduler.now, self.who, "stopped", f"{seconds:.3f} s")
             self.fall_silent(self.who, for_ever=False)
             self.scheduler.sleep(seconds)
@@ -180,13 +180,13 @@ class FaultyBus:
     def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:
         """The records of a changelog. A bit of one record that counts may be flipped; its reader has to refuse it."""
         self.damaged.pop(self.who, None)
-        if topic in self._mended or not self.chances.damages():
+        if topic in self._mended or not self.fault_draws.damages():
             return records
         found = list(records)
         latest = {record.key: place for place, record in enumerate(found)}
         places = [place for place in latest.values() if found[place].value]
         if places:
-            draws = self.chances.damage_draws
+            draws = self.fault_draws.damage_draws
             place = places[int(draws.integers(len(places)))]
             value = bytearray(found[place].value or b"")
             value[int(draws.integers(len(value)))] ^= 1 << int(draws.integers(8))
@@ -196,14 +196,14 @@ class FaultyBus:
         return iter(found)
 
     def _holds_back(self) -> bool:
-        held = self.chances.holds_back()
+        held = self.fault_draws.holds_back()
         if held:
             self.history.fault(self.scheduler.now, self.who, "late EndTxn")
         return held
 
     def _arrives_late(self, what: str) -> None:
         self.history.note(self.scheduler.now, self.who, what)
-        if self.chances.is_killed_inside():
+        if self.fault_draws.is_killed_inside():
             self.crash("inside a transaction")
 
     def is_repeatable(self, record: Outgoing) -> bool:
@@ -236,7 +236,7 @@ class FaultySession:
             bus.history.note(
                 bus.scheduler.now, bus.who, f"polls {len(polled.records)} records, {len(polled.tables)} of tables{moved}"
             )
-            if bus.chances.happens(bus.rates.crash):
+            if bus.fault_draws.happens(bus.rates.crash):
                 bus.crash("after poll")
         bus.delay()
         return polled
@@ -262,16 +262,16 @@ class FaultySession:
         places = ", ".join(f"{topic}[{partition}] to {end}" for (topic, partition), end in sorted(step.positions.items()))
         what = f"{len(step.outputs)} outputs, {len(step.changelog)} remembered, {content([*step.outputs, *step.changelog])}"
         bus.call("commit", "before commit")
-        if bus.chances.happens(bus.rates.refuse):
+        if bus.fault_draws.happens(bus.rates.refuse):
             bus.history.fault(now.now, bus.who, "commit refused")
             self._member.refuse()
-        if bus.chances.happens(bus.rates.fail):
+        if bus.fault_draws.happens(bus.rates.fail):
             bus.history.fault(now.now, bus.who, "commit failed")
             raise BusUnavailable("the commit was not done")
-        if self._subscription.guarantee == "at_least_once" and self._member.settled and bus.chances.happens(bus.rates.half):
+        if self._subscription.guarantee == "at_least_once" and self._member.settled and bus.fault_draws.happens(bus.rates.half):
             bus.history.fault(now.now, bus.who, "half a commit", what)
             self._append(step.outputs, role_time)
-            if bus.chances.draws.random() < 0.5:
+            if bus.fault_draws.draws.random() < 0.5:
                 self._append(step.changelog, role_time)
             raise BusUnavailable("the commit was done in part")
         places_remembered = {(record.topic, record.partition or 0) for record in step.changelog}
@@ -289,15 +289,15 @@ class FaultySession:
             raise BusUnavailable("nobody answers")
         self._delay_markers(step, ends)
         updates = self._sent(step.outputs, role_time)
-        if updates and bus.chances.happens(bus.rates.repeat):
+        if updates and bus.fault_draws.happens(bus.rates.repeat):
             bus.history.fault(now.now, bus.who, "updates repeated", f"{len(updates)}")
-            now.at(now.now + float(bus.chances.draws.exponential(0.5)), lambda: bus.repeat(updates))
-        if bus.chances.happens(bus.rates.forget_offsets):
+            now.at(now.now + float(bus.fault_draws.draws.exponential(0.5)), lambda: bus.repeat(updates))
+        if bus.fault_draws.happens(bus.rates.forget_offsets):
             bus.history.fault(now.now, "cluster", "offsets forgotten")
             bus.forget_offsets()
-        if bus.chances.happens(bus.rates.crash):
+        if bus.fault_draws.happens(bus.rates.crash):
             bus.crash("after commit")
-        if bus.chances.happens(bus.rates.lose_answer):
+        if bus.fault_draws.happens(bus.rates.lose_answer):
             bus.history.fault(now.now, bus.who, "answer lost")
             raise BusUnavailable("the commit's answer was lost")
 
@@ -336,11 +336,11 @@ class FaultySession:
     def _delay_markers(self, step: Step, ends: dict[TopicPartition, int]) -> None:
         bus = self._bus
         bus.late = {place: late for place, late in bus.late.items() if place not in ends}
-        if self._subscription.guarantee == "exactly_once" and step.positions and bus.chances.happens(bus.rates.late):
-            until = bus.scheduler.now + float(bus.chances.draws.uniform(0.1, 3.0))
+        if self._subscription.guarantee == "exactly_once" and step.positions and bus.fault_draws.happens(bus.rates.late):
+            until = bus.scheduler.now + float(bus.fault_draws.draws.uniform(0.1, 3.0))
             bus.history.fault(bus.scheduler.now, "cluster", "changelog late", f"until {until:.3f}")
             for record in step.changelog:
-                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != MADE_WITH_KEY:
+                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != STATE_SETTINGS_KEY:
                     place = (record.topic, record.partition or 0)
                     bus.late[place] = (ends[place], until)
 

@@ -17,14 +17,14 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.simulation.faults.buses import MemoryCluster
-from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import Rates
 from streamfl.simulation.faults.followed import astray, traced
 from streamfl.simulation.faults.history import History
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault
 from streamfl.simulation.faults.read_back import ReadBack
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 from streamfl.simulation.faults.slow_pool import SlowPool
-from streamfl.simulation.faults.staying import GONE, Staying
 
 __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "topics_of"]
 
@@ -132,7 +132,7 @@ class Shape(Protocol):
         """How many partitions all members have. In the end each has an owner."""
 
     @property
-    def staying(self) -> Staying | None:
+    def permanent_fault(self) -> PermanentFault | None:
         """The fault that stays, if any; it needs the bus in memory."""
 
     def prepare(self, worker: Worker) -> None:
@@ -193,11 +193,11 @@ class Federation:
                 for number in range(count):
                     who = f"{member}-{number}"
                     self.scheduler.spawn(who, lambda who=who, settings=settings: self._live(who, settings))  # type: ignore[misc]
-            if self.scenario.staying is not None:
-                self.scheduler.at(begin + self.scenario.staying.at, self._strike)
-            self.bus.chances.faulty = True
+            if self.scenario.permanent_fault is not None:
+                self.scheduler.at(begin + self.scenario.permanent_fault.at, self._strike)
+            self.bus.fault_draws.faulty = True
             self.scheduler.run(begin + self.scenario.faulty_seconds)
-            self.bus.chances.faulty = False
+            self.bus.fault_draws.faulty = False
             self.history.note(self.scheduler.now, "cluster", "nothing fails any more")
             self._finish(last=False)
             self.history.note(self.scheduler.now, "cluster", "every process is killed and started again")
@@ -210,19 +210,19 @@ class Federation:
 
     def _strike(self) -> None:
         """The fault that stays begins."""
-        staying = self.scenario.staying
-        assert staying is not None
-        self.history.note(self.scheduler.now, "cluster", str(staying))
-        self._lost = frozenset(staying.processes)
+        permanent_fault = self.scenario.permanent_fault
+        assert permanent_fault is not None
+        self.history.note(self.scheduler.now, "cluster", str(permanent_fault))
+        self._lost = frozenset(permanent_fault.processes)
         for process in self.scheduler.processes:
-            how = staying.processes.get(process.name)
+            how = permanent_fault.processes.get(process.name)
             if how == GONE:
                 process.kill()
             elif how is not None:
                 self.bus.cut_off[process.name] = how
-        if staying.places:
+        if permanent_fault.places:
             assert isinstance(self.bus.cluster, MemoryCluster)
-            self.bus.cluster.unreadable = staying.places
+            self.bus.cluster.unreadable = permanent_fault.places
 
     def _finish(self, last: bool) -> None:
         deadline = self.scheduler.now + PATIENCE
@@ -255,20 +255,20 @@ class Federation:
 
     def _is_out_of_reach(self, figure: Measurement) -> bool:
         """Whether a figure is the lag of a partition that nobody can read."""
-        staying, labels = self.scenario.staying, dict(figure.labels)
+        permanent_fault, labels = self.scenario.permanent_fault, dict(figure.labels)
         place = labels.get("topic", ""), int(labels.get("partition", 0))
-        return staying is not None and figure.name == "consumer_lag_records" and place in staying.places
+        return permanent_fault is not None and figure.name == "consumer_lag_records" and place in permanent_fault.places
 
     # ---- processes
 
     def _live(self, who: str, settings: RoleSettings) -> None:
         """Run one process after another under this name."""
-        chances, rates = self.bus.chances, self.bus.rates
+        fault_draws, rates = self.bus.fault_draws, self.bus.rates
         while who not in self._lost or who in self.bus.cut_off:
             try:
                 worker = self._workers[who] = self._start(who, settings)
                 try:
-                    while not chances.happens(rates.leave):
+                    while not fault_draws.happens(rates.leave):
                         if worker.step(0.5):
                             self.scenario.check_bounds(worker)
                     self.history.fault(self.scheduler.now, who, "leaves")
@@ -288,7 +288,7 @@ class Federation:
                 self.bus.fall_silent(who, for_ever=True)
             finally:
                 self._workers.pop(who, None)
-            self.scheduler.sleep(float(chances.draws.exponential(2.0)) if chances.faulty else 0.1)
+            self.scheduler.sleep(float(fault_draws.draws.exponential(2.0)) if fault_draws.faulty else 0.1)
 
     def _start(self, who: str, settings: RoleSettings) -> Worker:
         def clock() -> float:

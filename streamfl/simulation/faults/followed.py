@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamfl.records.carried import FollowedAcross, FollowedPredictions
+from streamfl.records.header_propagation import FollowedAcross, FollowedPredictions
 from streamfl.role import Headers
 from streamfl.runtime.bus import Bus
 from streamfl.settings import RoleSettings

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import PeerError, Record, StateChange
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.settings import RoleSettings
+from streamfl.state_settings import STATE_SETTINGS_KEY
 
 __all__ = ["ReadBack", "Refused"]
 
@@ -59,7 +59,7 @@ class ReadBack:
         opened: set[int] = set()
         try:
             for topic, partition, key, value in places:
-                if value is None or key == MADE_WITH_KEY or key.startswith(POSITION_KEY):
+                if value is None or key == STATE_SETTINGS_KEY or key.startswith(POSITION_KEY):
                     continue
                 if partition not in opened:
                     opened.add(partition)

@@ -17,11 +17,11 @@ from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import Bus as BusSection
 from streamfl.settings import Federation, RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, Verdict, run
-from streamfl.simulation.faults.said import require
-from streamfl.simulation.faults.staying import Staying
+from streamfl.simulation.faults.observed_messages import require
+from streamfl.simulation.faults.permanent_faults import PermanentFault
 
 __all__ = ["RekeyScenario", "scenario", "simulate"]
 
@@ -64,7 +64,7 @@ class RekeyScenario:
     bad: int
     rates: Rates
     faulty_seconds: float
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
 
     def __str__(self) -> str:
         what = "put together" if self.together else "one by one"

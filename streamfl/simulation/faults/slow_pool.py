@@ -24,9 +24,9 @@ class SlowPool:
         self._taken: list[float] = []
 
     def start(self, work: Sequence[Work]) -> None:
-        chances, now = self._bus.chances, self._bus.scheduler.now
+        fault_draws, now = self._bus.fault_draws, self._bus.scheduler.now
         self.done, self._work, self._ends = 0, work, []
-        self._taken = [float(chances.draws.exponential(TROUBLED_SECONDS)) if chances.faulty else CALM_SECONDS for _ in work]
+        self._taken = [float(fault_draws.draws.exponential(TROUBLED_SECONDS)) if fault_draws.faulty else CALM_SECONDS for _ in work]
         for taken in self._taken:
             now += taken
             self._ends.append(now)
@@ -35,7 +35,7 @@ class SlowPool:
     def wait(self, seconds: float) -> bool:
         scheduler = self._bus.scheduler
         scheduler.sleep(min(seconds, self._ends[-1] - scheduler.now))
-        if self._bus.chances.happens(self._bus.rates.crash):
+        if self._bus.fault_draws.happens(self._bus.rates.crash):
             self._bus.crash("during work")
         self.done = sum(end <= scheduler.now for end in self._ends)
         return self.done == len(self._work)

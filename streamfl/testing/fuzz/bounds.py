@@ -20,7 +20,7 @@ from streamfl.system import installed_systems
 __all__ = ["declared_bounds", "near", "numbers_near_bounds", "patterns_near_bounds"]
 
 # What systems share. A system's own rooms are those beside its roles.
-SHARED = ("streamfl.wire", "streamfl.restored", "streamfl.records", "streamfl.learning", "streamfl.privacy")
+SHARED = ("streamfl.wire", "streamfl.changelog_checks", "streamfl.records", "streamfl.learning", "streamfl.privacy")
 # How names of constants begin that are bounds.
 BOUND = ("LARGEST", "SMALLEST", "MOST", "LEAST", "LATEST", "LONGEST", "FEWEST", "MAXIMUM")
 

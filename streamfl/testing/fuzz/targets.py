@@ -13,7 +13,7 @@ import numpy as np
 
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.role import PassedOver, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.role import IgnoredRecord, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.settings import RoleSettings
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
 from streamfl.testing.fuzz.mutations import Message
@@ -90,7 +90,7 @@ class Samples(Target):
             found = self._reader.decode(Record("readings", 0, 1, message.key, message.value))
         except PeerError as error:
             return error.reason
-        except PassedOver as passed:
+        except IgnoredRecord as passed:
             return passed.reason
         check_sample(found, self._reader.dimension)
         return None
@@ -229,7 +229,7 @@ class Restored(Target):
 CLOCKS = {b"silence"}
 # Parameters that a refused marker of the model discards: they belong to no version. What a client says of
 # messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.
-PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "agreement", "watch"}
+PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch"}
 
 
 def fingerprint(role: Any) -> bytes:

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.simulation.faults.said import Sent, Topics, latest, require, sent
+from streamfl.simulation.faults.observed_messages import Sent, Topics, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
+from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, decode_in_flight
 from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.models import embedding_function
 from streamfl.vafl.remembered_entity import RememberedEntity, decode_entity
-from streamfl.vafl.shown_entities import ShownEntity, decode_shown
 
 __all__ = ["check_alike", "check_outcome"]
 
@@ -318,7 +318,7 @@ def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent
     """
     told = {(place, one.sequence): at for place, at, one in replies if one.gradient}
     let_go = {b"entity/" + entity.encode() for entity in chosen.let_go(replies)}
-    shown: dict[tuple[int, bytes], ShownEntity] = {}
+    shown: dict[tuple[int, bytes], InFlightEmbedding] = {}
     forgotten: set[tuple[int, int]] = set()
     unclear: set[int] = set()
     for record in bus.read(f"{chosen.settings.federation.name}.{party}.state"):
@@ -327,7 +327,7 @@ def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent
             continue
         place, now = (record.partition, key), record.timestamp + CLOCK
         if record.value is not None:
-            shown[place] = decode_shown(record.value)
+            shown[place] = decode_in_flight(record.value)
         elif (one := shown.pop(place, None)) is not None:
             came = told.get((record.partition, one.sequence))
             due = one.since + chosen.settings.alignment.expiry_seconds <= now

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import (
     DelayDistributionOption,
     DelaysOption,
@@ -17,6 +16,7 @@ from streamfl.simulation.parties import (
     SplitOption,
     TestFractionOption,
 )
+from streamfl.simulation.system_tools import Asked, Report
 
 __all__ = ["simulate"]
 

@@ -12,9 +12,9 @@ from streamfl.progress import progress
 from streamfl.records.entities import EntityLabelsSection
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import can_draw, picture_over_time
+from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection

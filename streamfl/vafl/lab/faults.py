@@ -9,7 +9,7 @@ from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import Federation, Verdict, run
 from streamfl.simulation.faults.history import History
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.lab.checks import check_alike, check_outcome
@@ -47,8 +47,8 @@ def _with_a_fault_that_stays(seed: int) -> VaflScenario:
     kind = "process" if chosen.synchronous else ("process", "party", "partition")[int(draws.integers(3))]
     if kind == "process":
         settings = _changed(chosen.settings, patience)
-        staying = of_a_process(draws, at, list(workers))
-        return replace(chosen, settings=settings, workers=workers, staying=staying)
+        permanent_fault = of_a_process(draws, at, list(workers))
+        return replace(chosen, settings=settings, workers=workers, permanent_fault=permanent_fault)
     absent = parties[int(draws.integers(len(parties)))]
     most = len(parties) - 1
     # Whatever waits for all of them cannot go on without one.
@@ -60,11 +60,11 @@ def _with_a_fault_that_stays(seed: int) -> VaflScenario:
         {"wait_for": min(most, learning.wait_for), "max_staleness": learning.max_staleness or 0, "batch_size": 1},
     )
     if kind == "party":
-        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        permanent_fault = PermanentFault(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
     else:
         place = f"samples-{absent}", int(draws.integers(chosen.partitions))
-        staying = Staying(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
-    return replace(chosen, settings=settings, workers=workers, staying=staying, absent=absent)
+        permanent_fault = PermanentFault(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
+    return replace(chosen, settings=settings, workers=workers, permanent_fault=permanent_fault, absent=absent)
 
 
 def _changed(settings: VaflSettings, alignment: dict[str, Any], learning: dict[str, Any] | None = None) -> VaflSettings:

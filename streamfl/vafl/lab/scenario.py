@@ -16,10 +16,10 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.said import Sent, require, sent
-from streamfl.simulation.faults.staying import Staying, with_a_process_left
+from streamfl.simulation.faults.observed_messages import Sent, require, sent
+from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.messages import REPLY
@@ -42,7 +42,7 @@ class VaflScenario:
     """A vertical federation under faults.
 
     synchronous: everybody sees everything, and each waits for all: then the model is that of a run without faults. seen: by entity,
-    who sees it. labels: by entity, its first label. staying: the fault that stays, if any. absent: the party that may say no more.
+    who sees it. labels: by entity, its first label. permanent_fault: if any. absent: the party that may say no more.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class VaflScenario:
     labels: Mapping[str, float]
     rates: Rates
     faulty_seconds: float
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
     absent: str | None = None
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class VaflScenario:
             f"{len(self.settings.federation.parties)} parties, quorum {alignment.quorum}, of learning {learning.quorum}, "
             f"waits for {learning.wait_for}{bound}, {alignment.requests} requests, "
             f"{self.partitions} partitions, {dict(self.workers)} processes, {len(self.seen)} entities, "
-            f"{len(self.labels)} labels; {faults}{f'; {self.staying}' if self.staying is not None else ''}"
+            f"{len(self.labels)} labels; {faults}{f'; {self.permanent_fault}' if self.permanent_fault is not None else ''}"
         )
 
     @property
@@ -120,7 +120,7 @@ class VaflScenario:
 
     @property
     def tasks(self) -> int:
-        return self.partitions * len(with_a_process_left(self.workers, self.staying))
+        return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
         """Nothing."""
@@ -129,7 +129,7 @@ class VaflScenario:
         role = worker.role
         if isinstance(role, VaflParty) and role.steps.in_flight is not None:
             for held in role.snapshots().values():
-                away = len(held.shown) + len(held.answered)
+                away = len(held.in_flight) + len(held.answered)
                 require(away <= role.steps.in_flight, f"{role.name}: {away} entities on their way, {role.steps.in_flight} may be")
         elif isinstance(role, VaflCoordinator):
             for own in role.snapshots().values():

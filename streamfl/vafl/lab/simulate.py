@@ -15,9 +15,9 @@ from streamfl.progress import progress
 from streamfl.role import DataError
 from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
-from streamfl.simulation.courses import course_arrays
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
+from streamfl.simulation.system_tools import Asked, Report
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
@@ -77,7 +77,7 @@ def simulate(
         "label_delay": label_delay or 0,
         "dropped_rows": dropped,
     }
-    arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
+    arrays = {**outcome.trace, **curve_arrays(summary["history"])} if asked.trace else {}
     return Report(
         f"Vertical federation on {asked.data}",
         vertical_rows(outcome, summary),

@@ -11,7 +11,7 @@ from wrong_messages import check_found
 
 from streamfl.dp_frank_wolfe import fit
 from streamfl.dp_frank_wolfe.lab import fuzz
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import PeerError, Record, StateChange
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
@@ -49,7 +49,7 @@ def test_no_wrong_message_ends_a_role() -> None:
     assert run(MOST_SEED_MESSAGES, seed=3, only="dp-frank-wolfe").defects == []
 
 
-def _restores_unchecked(self: Member[Any], change: StateChange) -> None:
+def _restores_unchecked(self: PartitionedRole[Any], change: StateChange) -> None:
     if change.value is not None and not self._long.restore(change):
         self._tasks[change.partition].restore(change.key, change.value)
 
@@ -60,7 +60,7 @@ def _unchecked(content: bytes, of: type[Any]) -> Any:
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "answers are not checked": (fit, "read_content", _unchecked, "dp-frank-wolfe-server dp-frank-wolfe"),
-    "state is not checked": (Member, "restore", _restores_unchecked, "restore dp-frank-wolfe-party dp-frank-wolfe"),
+    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore dp-frank-wolfe-party dp-frank-wolfe"),
 }
 
 

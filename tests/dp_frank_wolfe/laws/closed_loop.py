@@ -16,14 +16,14 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.lab.centring import Centred, centre_for
 from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
-from streamfl.dp_frank_wolfe.lab.said import names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import names_by_window
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server import ServerTask
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0
@@ -40,7 +40,7 @@ class Seat:
 
     name: str
     settings: DPFrankWolfeSettings
-    role: Member[Any]
+    role: PartitionedRole[Any]
     inputs: dict[str, Any]
     outputs: dict[str, str]
     state: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class ClosedLoop:
             channels = kind.channels(own)
             inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
             role = kind.build(own)
-            assert isinstance(role, Member)
+            assert isinstance(role, PartitionedRole)
             role.open(0)
             self.members[name] = Seat(name, own, role, inputs, dict(channels.outputs))
         self.public = Public(self.members[SERVER_MEMBER].settings)
@@ -141,7 +141,7 @@ class ClosedLoop:
         """Another process takes the member up, with its state."""
         member = self.members[name]
         role = ROLES[member.settings.role.kind].build(member.settings)
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         member.role = role
         role.open(0)
         for channel in sorted({place for place, _ in member.state}):

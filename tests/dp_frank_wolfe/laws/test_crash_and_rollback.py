@@ -16,14 +16,14 @@ from dp_frank_wolfe.laws.troubled_loop import S, TroubledLoop, settings_of
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.ledgers import without_power_cuts
+from streamfl.dp_frank_wolfe.lab.observed_messages import Observed, messages_of, names_by_window, recorded
 from streamfl.dp_frank_wolfe.lab.rollback import other_asks
-from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, names_by_window, recorded
 from streamfl.role import ConfigurationError, PeerError, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import Bus
-from streamfl.simulation.faults.said import Topics
+from streamfl.simulation.faults.observed_messages import Topics
 
 ROWS = 20
 PARTIES = ("p1", "p2")
@@ -42,10 +42,10 @@ def federation(folder: Path, estimator: str = "frank-wolfe", seed: int = 0) -> T
 
 
 @contextmanager
-def noted() -> Iterator[Said]:
-    said = Said()
-    with without_power_cuts(), recorded(said):
-        yield said
+def noted() -> Iterator[Observed]:
+    observed = Observed()
+    with without_power_cuts(), recorded(observed):
+        yield observed
 
 
 def model_of(loop: TroubledLoop, window: int = 1) -> list[bytes]:
@@ -56,20 +56,22 @@ def model_of(loop: TroubledLoop, window: int = 1) -> list[bytes]:
     return found
 
 
-def check_releases(said: Said) -> None:
+def check_releases(observed: Observed) -> None:
     """No noise lies over two contents, and there is one release in one place."""
-    said.check_drawn()
-    doubled = [named for named, contents in said.sent.items() if named[-1] in RELEASES and len(contents) > 1]
+    observed.check_drawn()
+    doubled = [named for named, contents in observed.sent.items() if named[-1] in RELEASES and len(contents) > 1]
     assert not doubled, f"two releases in one place: {doubled}"
 
 
-def check_paid(said: Said, manifests: Mapping[tuple[str, int], Sequence[str]], charged: Mapping[tuple[str, str], float]) -> None:
+def check_paid(
+    observed: Observed, manifests: Mapping[tuple[str, int], Sequence[str]], charged: Mapping[tuple[str, str], float]
+) -> None:
     """All noise that was drawn is paid for, entity by entity.
 
     manifests: by federation and window. charged: by ledger and entity.
     """
     costs: dict[tuple[str, str], float] = defaultdict(float)
-    for drawn in {one for found in said.drawn.values() for one in found}:
+    for drawn in {one for found in observed.drawn.values() for one in found}:
         release = drawn.release
         for name in manifests[release.federation, release.window]:
             costs[release.ledger.partition(" ")[0], name] += drawn.cost
@@ -98,9 +100,9 @@ def charges_of(loop: TroubledLoop) -> dict[tuple[str, str], float]:
     return found
 
 
-def check(loop: TroubledLoop, said: Said) -> None:
-    check_releases(said)
-    check_paid(said, manifests_of(loop), charges_of(loop))
+def check(loop: TroubledLoop, observed: Observed) -> None:
+    check_releases(observed)
+    check_paid(observed, manifests_of(loop), charges_of(loop))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -111,10 +113,10 @@ def test_every_commit_is_lost_once_or_twice(estimator: str, tmp_path: Path) -> N
     assert len(model_of(calm)) == 2
     for seed, most in ((1, 50), (2, 3)):
         # Links that were noted in the calm run are the same here, or they are refused.
-        with noted() as said:
+        with noted() as observed:
             loop = federation(tmp_path, estimator, seed)
             loop.settle(most, lost=1 + seed % 2)
-            check(loop, said)
+            check(loop, observed)
         assert not [one for member in loop.members.values() for one in member.rejections]
 
 
@@ -139,33 +141,33 @@ def test_state_that_was_rolled_back_releases_nothing_else(estimator: str, tmp_pa
 
     Each prefix of a party's commits is tried, and each of what one changelog of the two holds alone.
     """
-    with noted() as said:
+    with noted() as observed:
         loop = federation(tmp_path, estimator)
         loop.settle()
         commits = len(loop.members["p1"].changes)
-        check(loop, said)
+        check(loop, observed)
         refused = 0
         for cut in range(commits):
             refused += hears_other_things(loop, "p1", cut, {"state", "ledger"})
             refused += hears_other_things(loop, "p1", cut, {"ledger"})
             refused += hears_other_things(loop, "p1", cut, {"state"})
         assert refused > commits // 2
-        check_releases(said)
+        check_releases(observed)
 
 
 def test_other_rows_are_not_frozen_again(tmp_path: Path) -> None:
     """Protects rows where all of a state is lost and the users' records are others by now: chance could release the same bytes of
     them, and that would tell something.
     """
-    with noted() as said:
+    with noted() as observed:
         loop = federation(tmp_path)
         loop.settle()
-        before = set(said.drawn)
-        said.sent.clear()
+        before = set(observed.drawn)
+        observed.sent.clear()
         assert hears_other_things(loop, "p1", 0, {"state", "ledger"})
-        assert not [named for named in said.sent if named[-1] in RELEASES]
+        assert not [named for named in observed.sent if named[-1] in RELEASES]
         # What would have been told of the new window is part of its link, which the file refuses: it was drawn, and left nobody.
-        drawn = {one.release.kind for head in said.drawn.keys() - before for one in said.drawn[head]}
+        drawn = {one.release.kind for head in observed.drawn.keys() - before for one in observed.drawn[head]}
         assert drawn == {"means"}
 
 
@@ -233,7 +235,7 @@ def test_another_setting_releases_nothing_unpaid(change: str, tmp_path: Path) ->
     told: list[tuple[str, bytes, bytes]] = []
     rows.write = lambda topic, key, value: told.append((topic, key or b"", value))  # type: ignore[method-assign]
     rows.members = dict.fromkeys((*PARTIES, S))  # type: ignore[arg-type]
-    with noted() as said:
+    with noted() as observed:
         first = {name: settings_of(tmp_path, name) for name in (*PARTIES, S)}
         for row in range(ROWS + 5):
             rows.write_row(f"e{row}", row)
@@ -250,9 +252,9 @@ def test_another_setting_releases_nothing_unpaid(change: str, tmp_path: Path) ->
             assert sum(1 for _ in bus.read("f.p1.releases")) == before
             assert change != "nothing"
         federation = second[S].federation.name
-        check_releases(said) if federation == "f" else said.check_drawn()
+        check_releases(observed) if federation == "f" else observed.check_drawn()
         manifests = manifests_of(bus) | (manifests_of(bus, federation) if federation != "f" else {})
-        check_paid(said, manifests, charged_on(bus, [*first.values(), *second.values()]))
+        check_paid(observed, manifests, charged_on(bus, [*first.values(), *second.values()]))
 
 
 def go_on(

@@ -94,7 +94,7 @@ def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -
     loop.settle(most)
     assert_is(loop, usual.models())
     assert len(loop.writes) == len(set(loop.writes))
-    assert loop.server.desk.counts["repeated_messages"] > 0
+    assert loop.server.outbox.counts["repeated_messages"] > 0
 
 
 def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
@@ -250,9 +250,9 @@ def test_memory_is_bounded_at_the_server() -> None:
     partials = loop.server.partials
     waiting = {one.name: one.value for one in partials.measure()}
     assert waiting == {"waiting_predictions": ROWS}
-    assert loop.server.desk.counts["expired_predictions"] == 5
+    assert loop.server.outbox.counts["expired_predictions"] == 5
     assert partials.wake_at is not None
     loop.now = partials.wake_at + 1
     loop.turn()
     assert {one.value for one in partials.measure()} == {0}
-    assert loop.server.desk.counts["expired_predictions"] == ROWS + 5
+    assert loop.server.outbox.counts["expired_predictions"] == ROWS + 5

@@ -15,7 +15,7 @@ from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankW
 from streamfl.dp_frank_wolfe.messages import Answers, Entities, Frozen, VertexAnswer, content_of
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Record
 from streamfl.testing.role_laws import Extreme
 from streamfl.wire import MAXIMUM_BYTES, VERSION, encoded_size
@@ -109,10 +109,10 @@ def test_a_window_of_the_most_columns_can_be_written() -> None:
     assert made.own_columns == MOST_COLUMNS
     role, successor = (ROLES[PARTY].build(made) for _ in range(2))
     for one in (role, successor):
-        assert isinstance(one, Member)
+        assert isinstance(one, PartitionedRole)
         one.open(0)
-    assert isinstance(role, Member)
-    assert isinstance(successor, Member)
+    assert isinstance(role, PartitionedRole)
+    assert isinstance(successor, PartitionedRole)
     task = role.task(0)
     names = [f"{place}".ljust(LONGEST_ENTITY, "x") for place in range(made.window.rows)]
     for name in names:

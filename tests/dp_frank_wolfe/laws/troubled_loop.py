@@ -14,7 +14,7 @@ import numpy as np
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.ledgers import made_up_ledger, made_up_secret
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 
 __all__ = ["S", "TroubledLoop", "settings_of"]
@@ -59,7 +59,7 @@ class Place:
 
     name: str
     settings: DPFrankWolfeSettings
-    role: Member[Any]
+    role: PartitionedRole[Any]
     inputs: dict[str, Any]
     outputs: dict[str, str]
     changes: list[list[StateChange]] = field(default_factory=list)
@@ -178,8 +178,8 @@ class TroubledLoop:
     read = records
 
 
-def build(settings: DPFrankWolfeSettings) -> Member[Any]:
+def build(settings: DPFrankWolfeSettings) -> PartitionedRole[Any]:
     role = ROLES[settings.role.kind].build(settings)
-    assert isinstance(role, Member)
+    assert isinstance(role, PartitionedRole)
     role.open(0)
     return role

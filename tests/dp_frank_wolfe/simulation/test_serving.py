@@ -12,11 +12,11 @@ import pytest
 from mutations import Mutation, check_caught, instead, without
 
 from streamfl.dp_frank_wolfe import fit, serving_party
-from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.lab.faults import simulate
 from streamfl.dp_frank_wolfe.lab.scenario import scenario
 from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
+from streamfl.dp_frank_wolfe.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_party import Serving
 from streamfl.dp_frank_wolfe.serving_server import Partials
@@ -154,7 +154,7 @@ def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, now: float) -> Any:
         return real(self, now + self._patience if len(self._overdue) < len(self.present) else now)
 
-    instead(patch, Attendance, "pass_time", change)
+    instead(patch, PartyLiveness, "pass_time", change)
 
 
 def whoever_left_is_away_for_good(patch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def whoever_left_is_away_for_good(patch: pytest.MonkeyPatch) -> None:
         real(self, party, *given)
         self._presences[party].away = away
 
-    instead(patch, Attendance, "answered", change)
-    patch.setattr(Attendance, "spoke", lambda self, party: None)
+    instead(patch, PartyLiveness, "answered", change)
+    patch.setattr(PartyLiveness, "spoke", lambda self, party: None)
 
 
 def a_part_of_the_gap_ends_a_fit(patch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,9 @@ from streamfl.dp_frank_wolfe.party_fit import PartyFit
 from streamfl.dp_frank_wolfe.party_ledger import PartyLedger
 from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.privacy.anchor import Anchor
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
 
@@ -58,7 +58,7 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {one.of("s").window.fits for one in chosen} == {1, 2}
     assert {one.patient for one in chosen} == {True, False}
     assert {bool(one.strangers) for one in chosen} == {True, False}
-    assert {bool(one.part_bytes) for one in chosen} == {True, False}
+    assert {bool(one.fragment_bytes) for one in chosen} == {True, False}
     assert {number for one in chosen for number in one.workers.values()} == {1, 2}
 
 
@@ -255,7 +255,7 @@ def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
             self._queue.clear()
         return real(self, batch, now)
 
-    instead(patch, Member, "receive", change)
+    instead(patch, PartitionedRole, "receive", change)
 
 
 def plans_have_one_choice(patch: pytest.MonkeyPatch) -> None:

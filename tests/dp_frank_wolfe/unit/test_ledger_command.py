@@ -77,11 +77,11 @@ def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
     place("init")
     remembered = place.release(1)
     place.remember(remembered)
-    ledger, desk = place.ledger()
+    ledger, outbox = place.ledger()
     for record in remembered:
         ledger.restore(record.key or b"", record.value or b"")
     ledger.release(1, 1, "answers", b"", b"", b"rows", lambda link, head: None)
-    [(work, _)] = desk.take()[1]
+    [(work, _)] = outbox.take()[1]
     assert work.function(work.content) == b""
     assert (place.shown()["topic"]["agrees"], place.shown()["releases"]["fits"]) == (True, 3)
 

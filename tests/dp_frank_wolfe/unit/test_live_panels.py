@@ -13,7 +13,7 @@ from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
-from streamfl.dp_frank_wolfe.lab.said import messages_of, names_by_window
+from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Answers, Frozen, read_content
 
 pytestmark = pytest.mark.long

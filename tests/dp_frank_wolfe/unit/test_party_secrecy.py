@@ -17,7 +17,7 @@ from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings, 
 from streamfl.dp_frank_wolfe.messages import OtherRows
 from streamfl.privacy.anchor import HEADER_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 ENTITY = 7
 VALUES: dict[str, list[Any]] = {
@@ -37,7 +37,7 @@ class Seen:
 
     sent: list[bytes] = field(default_factory=list)
     figures: list[tuple[str, object, float]] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[OperatorNotice] = field(default_factory=list)
     written: list[tuple[str, bytes, int | None]] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
     trouble: list[str | None] = field(default_factory=list)

@@ -195,7 +195,7 @@ def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
             assert server.said == []
             server.tick(1)
             assert server.said == said
-        assert server.task.attendance.present == server.public.parties
+        assert server.task.liveness.present == server.public.parties
 
     server, _ = begun()
     assert_said_again()
@@ -206,7 +206,7 @@ def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
     assert server.hear("party-1", "answers", Answers([vertex(block=1)], None), 1, 0) == []
     server.tick(60)
     assert [(party, message.iteration) for party, message in server.said] == [("party-1", 1)]
-    assert server.task.attendance.present == ["party-1"]
+    assert server.task.liveness.present == ["party-1"]
 
 
 def manifest_digest() -> bytes:
@@ -450,6 +450,6 @@ def test_a_party_whose_every_answer_is_refused_is_not_waited_for(estimator: str)
         unread += server.said
     assert not server.task.owed
     assert server.role.counts["missing_answers"] == 1
-    assert server.task.attendance.present == ["party-1"]
+    assert server.task.liveness.present == ["party-1"]
     assert not server.task.estimator.weights["party-0"].any()
     assert server.task.estimator.weights["party-1"].any()

@@ -11,10 +11,10 @@ from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
 from streamfl.dp_frank_wolfe.lab.dashboard import DASHBOARDS
 from streamfl.dp_frank_wolfe.messages import Entities
-from streamfl.role import Notice
+from streamfl.role import OperatorNotice
 
 
-def notices(server: Server) -> list[Notice]:
+def notices(server: Server) -> list[OperatorNotice]:
     return [one for one in server.role.notices() if one.reason == "names"]
 
 
@@ -58,7 +58,7 @@ def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> 
     parties = hands(server)
     assert server.hear("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3) == []
     assert server.task.window == 1
-    assert server.task._stall.wake_at is None
+    assert server.task._progress_timer.wake_at is None
     converse(server, parties)
     server.tick(61)
     (said,) = notices(server)

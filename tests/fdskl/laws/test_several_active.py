@@ -15,11 +15,11 @@ from mutations import Mutation, after, instead
 
 from streamfl.fdskl import masks
 from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.iteration_queue import IterationQueue
 from streamfl.fdskl.masks import mask_key
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_outputs import OwnOutputs
 from streamfl.fdskl.shared_model import SharedModel
-from streamfl.fdskl.turns import Turns
 from streamfl.role import PeerError
 
 ENTITIES = [f"e{number}" for number in range(18)]
@@ -37,7 +37,7 @@ def number_of(entity: str) -> float:
 class Learnt:
     """A federation that has learnt. begun: by version of the model, the entities of the iteration that was begun last there."""
 
-    def __init__(self, parties: int, active: list[int], topology: str, turns: list[Turn]) -> None:
+    def __init__(self, parties: int, active: list[int], topology: str, queue: list[Turn]) -> None:
         self.names = [f"p{number}" for number in active]
         self.active = active
         self.begun: dict[int, list[str]] = {}
@@ -71,7 +71,7 @@ class Learnt:
             loop.settle()
             for number, entity in enumerate(ENTITIES):
                 loop.write_label(entity, float(number % 3 > 0), active[number % len(active)])
-            for steps, party, most, lost in turns:
+            for steps, party, most, lost in queue:
                 party %= parties
                 for _ in range(steps):
                     for number in range(parties):
@@ -134,11 +134,11 @@ TURN = st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(-1, 4), st.bo
 SEVERAL = st.sampled_from([(2, [0, 1]), (3, [2, 0]), (4, [1, 3]), (4, [3, 0, 2])])
 
 
-@given(who=SEVERAL, topology=st.sampled_from(["tree", "star", "ring"]), turns=st.lists(TURN, min_size=5, max_size=40))
+@given(who=SEVERAL, topology=st.sampled_from(["tree", "star", "ring"]), queue=st.lists(TURN, min_size=5, max_size=40))
 @settings(max_examples=25, deadline=None)
-def test_coefficients_are_exact_whoever_is_killed(who: tuple[int, list[int]], topology: str, turns: list[Turn]) -> None:
+def test_coefficients_are_exact_whoever_is_killed(who: tuple[int, list[int]], topology: str, queue: list[Turn]) -> None:
     """Protects the one model of several active parties from a restart anywhere: none learns twice, or from stale coefficients."""
-    Learnt(*who, topology, turns).check()
+    Learnt(*who, topology, queue).check()
 
 
 def others_iterations_are_not_seen(patch: pytest.MonkeyPatch) -> None:
@@ -166,17 +166,17 @@ def decays_what_is_new_too(patch: pytest.MonkeyPatch) -> None:
 
 
 def decays_when_a_turn_is_asked_for(patch: pytest.MonkeyPatch) -> None:
-    def change(result: bool, self: Turns, party: int, number: int) -> bool:
+    def change(result: bool, self: IterationQueue, party: int, number: int) -> bool:
         models[id(self)].decay_to(models[id(self)].scale * (1 - STEP * DECAY))
         return result
 
     models: dict[int, KernelModel] = {}
 
     def made(result: None, self: SharedModel, settings: Any, fingerprint: int, partition: Any, model: Any, rounds: Any) -> None:
-        models[id(self.turns)] = model
+        models[id(self.queue)] = model
 
     after(patch, SharedModel, "__init__", made)
-    after(patch, Turns, "take_request", change)
+    after(patch, IterationQueue, "take_request", change)
     others_iterations_decay_nothing(patch)
 
 
@@ -188,20 +188,20 @@ def an_abandoned_round_decays(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_have_the_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turns, "has_come", Turns.is_asked_for)
+    patch.setattr(IterationQueue, "has_come", IterationQueue.is_asked_for)
 
 
 def turns_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turns, "restore", lambda self, value: None)
+    patch.setattr(IterationQueue, "restore", lambda self, value: None)
 
 
 def the_end_of_a_turn_is_not_remembered(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Turns) -> int:
+    def change(real: Any, self: IterationQueue) -> int:
         number: int = real(self)
         self._parts.remember(b"turns", msgspec.structs.replace(self._record, ended=self._record.ended - 1))
         return number
 
-    instead(patch, Turns, "end", change)
+    instead(patch, IterationQueue, "end", change)
 
 
 def others_parts_are_left_out(patch: pytest.MonkeyPatch) -> None:
@@ -232,9 +232,9 @@ def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     MUTATIONS[name](monkeypatch)
     random = np.random.default_rng(3)
     for run in range(30):
-        turns = [(*(int(one) for one in random.integers([0, 0, -1], [5, 3, 5])), bool(random.integers(2))) for _ in range(30)]
+        queue = [(*(int(one) for one in random.integers([0, 0, -1], [5, 3, 5])), bool(random.integers(2))) for _ in range(30)]
         try:
-            Learnt(3, [2, 0], "tree", turns).check()
+            Learnt(3, [2, 0], "tree", queue).check()
         except (AssertionError, PeerError) as error:
             print(f"{name}: caught by run {run}: {str(error)[:100]}")
             return

@@ -10,12 +10,12 @@ from mutations import Mutation, after, check_caught, instead
 
 from streamfl.fdskl import iteration
 from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.iteration_queue import IterationQueue
 from streamfl.fdskl.lab.faults import simulate_several
 from streamfl.fdskl.lab.scenario import scenario_of_several
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_outputs import OwnOutputs
-from streamfl.fdskl.turns import Turns
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -55,11 +55,11 @@ def others_parts_are_left_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turns, "restore", lambda self, value: None)
+    patch.setattr(IterationQueue, "restore", lambda self, value: None)
 
 
 def two_have_the_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turns, "has_come", Turns.is_asked_for)
+    patch.setattr(IterationQueue, "has_come", IterationQueue.is_asked_for)
 
 
 MUTATIONS: dict[str, Mutation] = {

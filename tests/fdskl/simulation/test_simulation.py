@@ -13,7 +13,6 @@ from streamfl.fdskl import contributions, iteration, standardisation, sums
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.catch_up import CatchUp
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.lab.faults import simulate, simulate_liveness
 from streamfl.fdskl.lab.scenario import FOR_EVER, scenario
 from streamfl.fdskl.labelled import LabelledEntities
@@ -21,12 +20,13 @@ from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import PendingSums
+from streamfl.fdskl.received_rounds import ReceivedRounds
 from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_partition import WorkerPartition
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -90,8 +90,8 @@ def masks_of_the_pair_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeardRounds, "__contains__", lambda self, key: False)
-    instead(patch, HeardRounds, "note", lambda real, self, key, identity: bool(real(self, key, identity)) or True)
+    patch.setattr(ReceivedRounds, "__contains__", lambda self, key: False)
+    instead(patch, ReceivedRounds, "note", lambda real, self, key, identity: bool(real(self, key, identity)) or True)
 
 
 def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.lab.dashboard import DASHBOARDS
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.lifetime import FEWEST, Lifetime, measure_lifetimes, of_no_use
 from streamfl.fdskl.losses import LOGISTIC, SQUARE, MarginLoss
+from streamfl.fdskl.prequential_totals import FEWEST, PrequentialTotals, measure_totals, of_no_use
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])
 SIGNS = np.array([1.0, -1.0, -1.0, 1.0, 1.0, 1.0])
@@ -21,10 +21,10 @@ NUMBERS = np.array([0.1, -0.9, 0.3, 0.8, 0.0, 0.6])
 
 
 def measured(loss: MarginLoss, labels: np.ndarray) -> dict[str, float]:  # type: ignore[type-arg]
-    figures, life = ActiveFigures(loss), Lifetime()
+    figures, totals = ActiveFigures(loss), PrequentialTotals()
     for output, label in zip(OUTPUTS.tolist(), labels.tolist(), strict=True):
-        life.score(figures.score(output, label), label)
-    return {one.name: one.value for one in figures.measure([life], 0, 0, 0, 0, 0)}
+        totals.score(figures.score(output, label), label)
+    return {one.name: one.value for one in figures.measure([totals], 0, 0, 0, 0, 0)}
 
 
 def test_losses_of_classes_are_added_up() -> None:
@@ -51,7 +51,7 @@ def test_squared_errors_are_in_the_labels_own_unit() -> None:
     """Protects who reads an error: labels of 0 to 20 have the squared error of their own unit, and losses stay scaled."""
     active = ActiveFigures(SQUARE, 20.0)
     active.score(0.5, 0.25)
-    found = {one.name: one.value for one in active.measure([Lifetime()], 0, 0, 0, 0, 0)}
+    found = {one.name: one.value for one in active.measure([PrequentialTotals()], 0, 0, 0, 0, 0)}
     assert found["squared_error_sum"] == pytest.approx(5.0**2)
     assert found["loss_sum"] == pytest.approx(0.25**2)
 
@@ -59,7 +59,7 @@ def test_squared_errors_are_in_the_labels_own_unit() -> None:
 def test_nothing_is_regretted_before_the_first_label() -> None:
     """Protects boards from a division by nothing at each start."""
     figures = ActiveFigures(LOGISTIC)
-    assert {one.value for one in figures.measure([Lifetime()], 0, 0, 0, 0, 0)} == {0}
+    assert {one.value for one in figures.measure([PrequentialTotals()], 0, 0, 0, 0, 0)} == {0}
 
 
 def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
@@ -80,7 +80,7 @@ def test_a_whole_life_is_taken_back() -> None:
     counts = dict(parts.changed_state())[b"labels"]
     assert counts is not None
     after.restore_counts(counts)
-    found = {one.name: one.value for one in measure_lifetimes([after.life], LOGISTIC)}
+    found = {one.name: one.value for one in measure_totals([after.totals], LOGISTIC)}
     lost = np.log(1 + np.exp(-SIGNS * OUTPUTS)).sum()
     assert found["lifetime_labels"] == 6
     assert found["lifetime_loss"] == pytest.approx(lost)
@@ -102,15 +102,15 @@ def test_a_release_before_takes_back_what_it_knows() -> None:
     assert counts is not None
     assert msgspec.msgpack.decode(counts, type=Before) == Before(1, 1)
     entities.restore_counts(msgspec.msgpack.encode(Before(3, 2)))
-    assert (entities.labels, entities.life) == (3, Lifetime())
+    assert (entities.labels, entities.totals) == (3, PrequentialTotals())
 
 
 def test_sums_stay_where_they_can_be_taken_back() -> None:
     """Protects a worker from state that it cannot read: whatever labels and outputs are, a sum that is remembered is a number."""
-    life = Lifetime()
+    totals = PrequentialTotals()
     for _ in range(3):
-        life.score(4e300, -1e150)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(life), type=Lifetime) == life
+        totals.score(4e300, -1e150)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(totals), type=PrequentialTotals) == totals
 
 
 @pytest.mark.parametrize("loss", [LOGISTIC, SQUARE])
@@ -120,12 +120,12 @@ def test_predictions_that_a_constant_beats_are_of_no_use(loss: MarginLoss) -> No
     mean, odds = labels.mean(), np.log(3.0)
     best = float(loss.value(odds if loss is LOGISTIC else mean, labels).sum())
     for worse in (0.99, 1.01):
-        life = Lifetime(FEWEST, worse * best, float(labels.sum()), float(np.square(labels).sum()))
-        told = of_no_use(life, loss)
+        totals = PrequentialTotals(FEWEST, worse * best, float(labels.sum()), float(np.square(labels).sum()))
+        told = of_no_use(totals, loss)
         assert (told is None) == (worse < 1)
         if told is not None:
             assert f"{best / FEWEST:.4g}" in told
-    assert of_no_use(Lifetime(FEWEST - 1, 1e9, 0.0, FEWEST - 1.0), loss) is None
+    assert of_no_use(PrequentialTotals(FEWEST - 1, 1e9, 0.0, FEWEST - 1.0), loss) is None
 
 
 def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
@@ -134,8 +134,8 @@ def test_the_active_party_says_that_its_model_is_of_no_use() -> None:
     for number in range(3):
         loop.write_sample(f"e{number}", float(number))
     loop.settle()
-    life = loop.active.active_partition(0).labelled.life
-    life.labels, life.loss = FEWEST, 1e6
+    totals = loop.active.active_partition(0).labelled.totals
+    totals.labels, totals.loss = FEWEST, 1e6
     for number in range(3):
         loop.write_label(f"e{number}", float(number % 2))
     loop.settle()

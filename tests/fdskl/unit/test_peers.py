@@ -7,11 +7,11 @@ import pytest
 from fdskl.makers import life_of, lives, secret_bytes
 
 from streamfl.changelog import ChangedParts
-from streamfl.fdskl.heard_rounds import MOST_IDENTITIES, MOST_RUNS, HeardRounds
-from streamfl.fdskl.heard_rounds import MOST_LIVES as MOST_ROUND_LIVES
 from streamfl.fdskl.masks import Incarnation as LifeKey
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.peers import MOST_LIVES, Peers
+from streamfl.fdskl.received_rounds import MOST_IDENTITIES, MOST_RUNS, ReceivedRounds
+from streamfl.fdskl.received_rounds import MOST_LIVES as MOST_ROUND_LIVES
 from streamfl.role import PeerError
 from streamfl.wire import VERSION
 
@@ -140,54 +140,54 @@ def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
 
 def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
     """Protects masks from being used twice, and rounds from a number far ahead that anybody may have written."""
-    heard = HeardRounds()
-    assert heard.note((1, 2**53), b"asked")
+    received = ReceivedRounds()
+    assert received.note((1, 2**53), b"asked")
     for number in range(10):
-        assert heard.note((1, number), b"asked")
-        assert not heard.note((1, number), b"asked")
-    assert (1, 2**53) in heard
-    assert (2, 0) not in heard
+        assert received.note((1, number), b"asked")
+        assert not received.note((1, number), b"asked")
+    assert (1, 2**53) in received
+    assert (2, 0) not in received
 
 
 def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -> None:
     """Protects memory from rounds of any number, without a round that is answered twice or one that is shut out."""
-    heard = HeardRounds()
+    received = ReceivedRounds()
     numbers = [3 * number + 1 for number in range(MOST_RUNS)]
-    assert not any(heard.is_crowded((1, number)) or not heard.note((1, number), b"asked") for number in numbers)
-    assert not any(heard.note((1, number), b"asked") for number in numbers)
-    assert len(heard) == MOST_RUNS
-    assert not any((1, number + 1) in heard or (1, number - 1) in heard for number in numbers)
-    assert heard.is_crowded((1, 2**40))
-    assert heard.is_crowded((2, 0))
-    assert not heard.is_crowded((1, 4))
+    assert not any(received.is_crowded((1, number)) or not received.note((1, number), b"asked") for number in numbers)
+    assert not any(received.note((1, number), b"asked") for number in numbers)
+    assert len(received) == MOST_RUNS
+    assert not any((1, number + 1) in received or (1, number - 1) in received for number in numbers)
+    assert received.is_crowded((1, 2**40))
+    assert received.is_crowded((2, 0))
+    assert not received.is_crowded((1, 4))
     for number in (2, 3, 0):
-        assert not heard.is_crowded((1, number))
-        assert heard.note((1, number), b"asked")
-    assert len(heard) == MOST_RUNS - 1
-    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [(1, number) in heard for number in range(11)]
+        assert not received.is_crowded((1, number))
+        assert received.note((1, number), b"asked")
+    assert len(received) == MOST_RUNS - 1
+    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [(1, number) in received for number in range(11)]
 
 
 def test_lives_that_rounds_are_of_are_bounded() -> None:
     """Protects memory from rounds of any life."""
-    heard = HeardRounds()
+    received = ReceivedRounds()
     for life in range(MOST_ROUND_LIVES):
-        assert not heard.is_crowded((life, 0))
-        heard.note((life, 0), b"asked")
-    assert heard.is_crowded((10**6, 0))
-    assert not heard.is_crowded((1, 0))
+        assert not received.is_crowded((life, 0))
+        received.note((life, 0), b"asked")
+    assert received.is_crowded((10**6, 0))
+    assert not received.is_crowded((1, 0))
 
 
 def test_two_rounds_of_a_name_are_told_apart() -> None:
     """Protects rounds to come from whoever writes their numbers first; memory is bounded."""
-    heard = HeardRounds()
-    assert heard.note((1, 0), b"asked")
-    assert not heard.is_another((1, 0), b"asked")
-    assert heard.is_another((1, 0), b"something else")
-    assert not heard.is_another((1, 1), b"something else")
+    received = ReceivedRounds()
+    assert received.note((1, 0), b"asked")
+    assert not received.is_another((1, 0), b"asked")
+    assert received.is_another((1, 0), b"something else")
+    assert not received.is_another((1, 1), b"something else")
     for number in range(1, MOST_IDENTITIES + 1):
-        heard.note((1, number), b"asked")
-    assert heard.is_another((1, 0), b"asked")
-    assert not heard.is_another((1, 1), b"asked")
+        received.note((1, number), b"asked")
+    assert received.is_another((1, 0), b"asked")
+    assert not received.is_another((1, 1), b"asked")
 
 
 def test_two_parties_with_one_life_are_not_all_others() -> None:

@@ -12,7 +12,7 @@ from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.schedule import ends_of_iterations
-from streamfl.simulation.laboratory import what_learning_waits_for
+from streamfl.simulation.system_tools import what_learning_waits_for
 
 PARTIES, COLUMNS = ("a", "b", "c"), (("a0", "a1"), ("b0",), ("c0", "c1"))
 

@@ -12,7 +12,6 @@ from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
 from streamfl.fdskl.config import FEWEST_ENTITIES
-from streamfl.fdskl.heard_rounds import MOST_LIVES, MOST_RUNS
 from streamfl.fdskl.messages import (
     DISTANCES,
     INCARNATION,
@@ -25,6 +24,7 @@ from streamfl.fdskl.messages import (
     Incarnation,
     Round,
 )
+from streamfl.fdskl.received_rounds import MOST_LIVES, MOST_RUNS
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.wire import MAXIMUM_BYTES, VERSION
 

@@ -16,7 +16,7 @@ from pofmkl.laws import test_role_laws as pofmkl_laws
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl import client_journal, local_experts
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
 from streamfl.pofmkl.views import ViewedFeatures
@@ -55,7 +55,7 @@ def client(
             seed=3,
             river=river,
         ),
-        pace=Pace(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
+        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
         uplink=Uplink(2 if rate is None else None, rate, 0.5),
         seed=1,
         clients=CLIENTS,

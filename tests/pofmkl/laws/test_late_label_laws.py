@@ -15,7 +15,7 @@ from pofmkl.laws.test_default_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATUR
 
 from streamfl.kernels import LOGISTIC, SQUARE, FeatureMap, Loss, frequencies, grid
 from streamfl.pofmkl import client_journal, local_experts
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
@@ -55,7 +55,7 @@ def client(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, flo
     rate = 400.0 if mode.endswith("budget") else None
     return PofmklClient(
         learner=learner(preset, loss),
-        pace=Pace(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
+        staleness_policy=StalenessPolicy(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
         uplink=Uplink(2 if rate is None else None, rate, 0.5),
         seed=1,
         clients=CLIENTS,

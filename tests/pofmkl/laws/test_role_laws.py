@@ -15,7 +15,7 @@ from largest_settings import written
 from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learner import Batch, Learner
 from streamfl.pofmkl.messages import (
     MARKER_KEY,
@@ -140,7 +140,7 @@ def client(mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[
     rate = 400.0 if mode.endswith("budget") else None
     return PofmklClient(
         learner=learner(),
-        pace=Pace(lockstep, ahead, 1.0),
+        staleness_policy=StalenessPolicy(lockstep, ahead, 1.0),
         uplink=Uplink(2 if rate is None else None, rate, 0.5),
         seed=1,
         clients=CLIENTS,

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
@@ -40,11 +40,11 @@ class ChosenDraws:
 
 def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch, one_by_one: bool) -> Update:
     """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights unequal."""
-    monkeypatch.setattr("streamfl.pofmkl.seats.UniformSequence", ChosenDraws)
+    monkeypatch.setattr("streamfl.pofmkl.client_registry.UniformSequence", ChosenDraws)
     monkeypatch.setattr(ChosenDraws, "second", draw)
     client = PofmklClient(
         learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),
-        pace=Pace(lockstep=False, samples_per_version=None),
+        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
         uplink=Uplink(kernels_per_upload=IN_A_BIN, exploration=XI),
         seed=0,
         clients=1,

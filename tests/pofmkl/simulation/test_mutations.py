@@ -10,18 +10,18 @@ import pytest
 from mutations import Mutation, after, check_caught, instead
 
 from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.client_registry import ClientRegistry
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.lab.faults import simulate
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.pofmkl.pending_samples import PendingQueues, PendingSamples
 from streamfl.pofmkl.rounds import Round
-from streamfl.pofmkl.seats import Seats
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.pofmkl.waiting_room import SampleRoom, WaitingRoom
 from streamfl.records.join import LabelJoin
 from streamfl.runtime import tasks as tasks_module
 from streamfl.runtime.bus import BusUnavailable, Step
@@ -141,7 +141,7 @@ def restored(patch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
         change(client)
         return client
 
-    after(patch, Seats, "restore", changed)
+    after(patch, ClientRegistry, "restore", changed)
 
 
 def refills_the_bucket_at_a_restart(patch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def forgets_an_open_upload(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_restore_waiting_samples(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SampleRoom, "restore", lambda self, client, slot, sample: None)
+    patch.setattr(PendingSamples, "restore", lambda self, client, slot, sample: None)
 
 
 def does_not_restore_the_join(patch: pytest.MonkeyPatch) -> None:
@@ -216,11 +216,11 @@ def learns_the_last_of_two_labels(patch: pytest.MonkeyPatch) -> None:
 
 
 def lets_any_number_of_labelled_pairs_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WaitingRoom, "full", lambda self, limit: [])
+    patch.setattr(PendingQueues, "full", lambda self, limit: [])
 
 
 def does_not_wait_for_the_model(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Pace, "may_learn", lambda self, record, versions: True)
+    patch.setattr(StalenessPolicy, "may_learn", lambda self, record, versions: True)
 
 
 def lets_any_number_of_samples_wait(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from streamfl.pofmkl.lab.faults import simulate
 from streamfl.pofmkl.lab.scenario import scenario
-from streamfl.pofmkl.waiting_room import SampleRoom
+from streamfl.pofmkl.pending_samples import PendingSamples
 from streamfl.simulation.faults.__main__ import FAILED, main
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -68,7 +68,7 @@ def test_another_seed_is_another_history() -> None:
 
 def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Protects the way back from a failure among a thousand: one line for each, and an exit code that stops a pipeline."""
-    monkeypatch.setattr(SampleRoom, "restore", lambda self, client, slot, sample: None)
+    monkeypatch.setattr(PendingSamples, "restore", lambda self, client, slot, sample: None)
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "2", "--system", "pofmkl"])
     assert main() == FAILED
     lines = capsys.readouterr().out.splitlines()

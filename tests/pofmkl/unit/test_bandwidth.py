@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
-from streamfl.pofmkl.client import Pace, PofmklClient, StepTrace, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, StepTrace, Uplink
 from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
@@ -46,7 +46,7 @@ class Run:
         self.depth = max(rate, float(self.cost.bytes_for(1)))
         self.client = PofmklClient(
             learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
-            pace=Pace(lockstep=lockstep, samples_per_version=staleness),
+            staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=staleness),
             uplink=Uplink(kernels_per_upload=None, bytes_per_second=rate),
             seed=3,
             clients=1,
@@ -218,7 +218,7 @@ def test_a_clock_that_jumps_adds_one_bucket_at_most(steps: list[tuple[float, flo
     name = "a"
     role = Run(100.0, 3, False, 1).client
     rate, clock = 100.0, 0.0
-    bucket = role._seats.give((0, name), 1_000_000.0).bucket
+    bucket = role._registry.register((0, name), 1_000_000.0).bucket
     assert bucket is not None
     real = taken = ahead = jumps = 0.0
     for seconds, amount, setting in steps:

@@ -14,7 +14,7 @@ from clock import Clock
 
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
 from streamfl.pofmkl.views import ViewedFeatures
@@ -37,7 +37,7 @@ def role(samples: int = N, bytes_per_second: float | None = None, shards: int = 
             seed=3,
             experts=("running-mean",),
         ),
-        pace=Pace(lockstep=False, samples_per_version=None),
+        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
         uplink=Uplink(None if bytes_per_second else kernels, bytes_per_second),
         seed=1,
         clients=10,

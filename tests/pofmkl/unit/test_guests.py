@@ -16,9 +16,9 @@ from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_journal import ChangedParts
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lasting_experts import KIND, LastingExperts
 from streamfl.pofmkl.live_challengers import OFF_LABELS
-from streamfl.pofmkl.remembered import client_made_with
+from streamfl.pofmkl.state_settings import client_state_settings
+from streamfl.pofmkl.stateful_experts import KIND, StatefulExperts
 from streamfl.records.samples import Sample
 from streamfl.role import ConfigurationError, Measurement, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
@@ -100,7 +100,7 @@ def test_what_was_before_a_change_is_not_taken_back() -> None:
     """Protects a client whose samples are numbered anew: a state of the same number, of before that, is another one."""
     changed = ChangedParts()
     failures = ModelFailures("expert", ["Counting"])
-    experts = LastingExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
+    experts = StatefulExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
     experts.keep([3], np.zeros((4, 8, 2), np.float32), [4])
     assert [decode_remembered(value).number for _, value in changed.collect(3)] == [4]
     experts.begin_anew(3)
@@ -314,13 +314,14 @@ def test_an_expert_stays_as_it_was_made() -> None:
 
     def made(**keys: Any) -> dict[str, Any]:
         given = sections(["line"], [], {"line": {"make": "guest_models:line", **keys}})
-        return dict(client_made_with(PofmklSettings.model_validate(given)).must_stay)
+        return dict(client_state_settings(PofmklSettings.model_validate(given)).must_stay)
 
     before = made(parameters={"rate": 0.1})
     assert before["models.line.parameters"] == {"rate": 0.1}
     assert made(parameters={"rate": 0.2}) != before
     assert made(parameters={"rate": 0.1}, state_bytes=70_000) == before
-    assert not any(key.startswith("models") for key in client_made_with(PofmklSettings.model_validate(sections([], [], {}))).values)
+    without = client_state_settings(PofmklSettings.model_validate(sections([], [], {})))
+    assert not any(key.startswith("models") for key in without.values)
 
 
 def test_every_reason_is_counted_from_the_start() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.paper_learner import PaperLearner
-from streamfl.records.carried import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
+from streamfl.records.header_propagation import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
@@ -23,7 +23,7 @@ def client(join: LabelJoin | None = None, section: FollowedPredictions | None = 
     """In lockstep, so that a second sample waits for a new model."""
     role = PofmklClient(
         learner=PaperLearner(features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
-        pace=Pace(lockstep=True, samples_per_version=1),
+        staleness_policy=StalenessPolicy(lockstep=True, samples_per_version=1),
         uplink=Uplink(),
         seed=1,
         clients=3,
@@ -48,7 +48,7 @@ def predictions(replies: list[Send | Rejection]) -> list[Headers]:
     return [reply.headers for reply in replies if isinstance(reply, Send) and reply.channel == "predictions"]
 
 
-def test_headers_come_through_the_waiting_room_and_a_restart() -> None:
+def test_headers_come_through_pending_samples_and_a_restart() -> None:
     """Protects a trace that would end where a sample waits for the model, or where the worker is restarted meanwhile."""
     first = client()
     replies = [*first.receive([sample(0, TRACE), sample(1, (*TRACE, ("secret", b"x"))), sample(2)], 10.0)]

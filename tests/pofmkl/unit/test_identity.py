@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from scraped import scraped
 
 from streamfl.identity import Identity, Member, Members, PrivateKey, add_key, read_key_file
-from streamfl.made_with import LAYOUT_HEADER, MADE_WITH_HEADER, RELEASE_HEADER
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
@@ -43,6 +42,7 @@ from streamfl.runtime.identity_watch import IdentityWatch
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
+from streamfl.state_settings import LAYOUT_HEADER, RELEASE_HEADER, STATE_SETTINGS_HEADER
 from streamfl.wire import VERSION, encode_array, record_size
 
 CLIENTS = ("press-1", "press-2", "mill-1")
@@ -160,7 +160,7 @@ def test_members_learn_as_they_would_without_keys(tmp_path: Path, staleness: str
     np.testing.assert_array_equal(signed.parameters("a"), plain.parameters("a"))
     # Without keys there is nothing of them in what is written.
     headers = {name for topic in ("updates", "model") for record in plain.records(topic) for name, _ in record.headers}
-    assert headers <= {"crc", MADE_WITH_HEADER, LAYOUT_HEADER, RELEASE_HEADER, PARTITIONS_HEADER}
+    assert headers <= {"crc", STATE_SETTINGS_HEADER, LAYOUT_HEADER, RELEASE_HEADER, PARTITIONS_HEADER}
     assert MARKER_KEY in {record.key for record in plain.records("model")}
     assert SIGNED_KEY not in {record.key for record in plain.records("model")}
 

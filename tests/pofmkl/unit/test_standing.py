@@ -19,7 +19,7 @@ from command_line import run_command
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.kernels import SQUARE, FeatureMap, Kernel, frequencies
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.lab.standing import updates_of
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
@@ -45,7 +45,7 @@ def role(late: bool = False, bytes_per_second: float | None = None) -> PofmklCli
             seed=3,
             experts=("running-mean",),
         ),
-        pace=Pace(lockstep=False, samples_per_version=None),
+        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
         uplink=Uplink(None if bytes_per_second else 2, bytes_per_second),
         seed=1,
         clients=10,
@@ -167,7 +167,7 @@ def test_the_updates_of_a_backlog_are_those_that_a_client_sends(most: int, count
     features = FeatureMap(frequencies([Kernel("gaussian", 1.0)], 4, 2, seed=3))
     made = PofmklClient(
         learner=PaperLearner(features=features, learning_rate=0.1, regularisation=0.0, loss=SQUARE),
-        pace=Pace(lockstep=False, samples_per_version=None),
+        staleness_policy=StalenessPolicy(lockstep=False, samples_per_version=None),
         uplink=Uplink(1),
         seed=1,
         clients=1,

@@ -27,8 +27,8 @@ from streamfl.pofmkl.messages import (
 from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import StochasticGradient
+from streamfl.received_numbers import MOST_RANGES, NumberRange, note, was_heard
 from streamfl.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
-from streamfl.sequences import MOST_RUNS, Run, note, was_heard
 from streamfl.wire import VERSION, decode_array, encode_array
 
 KERNELS, ROW = 3, 4
@@ -113,22 +113,22 @@ def parameters_in(state: State, kernel: int) -> np.ndarray:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=60))
 def test_a_number_was_heard_only_if_it_was(numbers: list[tuple[int, int]]) -> None:
     """Protects every sender: no number that was not heard counts as heard, whatever else was written under its name."""
-    runs: list[Run] = []
+    ranges: list[NumberRange] = []
     noted: set[tuple[int, int]] = set()
     for number in numbers:
-        assert not was_heard(runs, *number) or number in noted
-        note(runs, *number)
+        assert not was_heard(ranges, *number) or number in noted
+        note(ranges, *number)
         noted.add(number)
-        assert was_heard(runs, *number)
-        assert len(runs) <= MOST_RUNS
+        assert was_heard(ranges, *number)
+        assert len(ranges) <= MOST_RANGES
 
 
 def test_runs_that_meet_are_one() -> None:
     """Protects the changelog: what a client that leaves no gaps is remembered by does not grow."""
-    runs: list[Run] = []
+    ranges: list[NumberRange] = []
     for sequence in [1, 2, 7, 8, 3, 4, 5, 6, 9]:
-        note(runs, 5, sequence)
-    assert runs == [Run(5, 1, 9)]
+        note(ranges, 5, sequence)
+    assert ranges == [NumberRange(5, 1, 9)]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import LARGEST_STEP, MARKER_KEY, UPDATE, ShardVersion
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
@@ -22,7 +22,7 @@ def client(
     features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)))
     role = PofmklClient(
         learner=PaperLearner(features=features, learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
-        pace=Pace(lockstep=lockstep, samples_per_version=samples_per_version),
+        staleness_policy=StalenessPolicy(lockstep=lockstep, samples_per_version=samples_per_version),
         uplink=uplink or Uplink(kernels_per_upload=2),
         seed=1,
         clients=10,
@@ -130,7 +130,8 @@ def test_an_upload_of_steps_that_are_infinite_can_be_taken_back() -> None:
     def steep() -> PofmklClient:
         features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32))
         learner = PaperLearner(features=features, learning_rate=3e38, regularisation=1e-3, loss=SQUARE)
-        role = PofmklClient(learner=learner, pace=Pace(False, None, 1.0), uplink=Uplink(2), seed=1, clients=10)
+        policy = StalenessPolicy(False, None, 1.0)
+        role = PofmklClient(learner=learner, staleness_policy=policy, uplink=Uplink(2), seed=1, clients=10)
         role.open(0)
         return role
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wrong_messages import check_found
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.lab import fuzz
 from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.scheme import Plain
@@ -60,14 +60,14 @@ def _takes_any_size(self: Any, *given: Any) -> None:
     return
 
 
-def _restores_unchecked(self: Member[Any], change: StateChange) -> None:
+def _restores_unchecked(self: PartitionedRole[Any], change: StateChange) -> None:
     if change.value is not None and not self._long.restore(change):
         self._tasks[change.partition].restore(change.key, change.value)
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "vectors are not checked": (Plain, "check", _takes_any_size, "quasi-newton-coordinator quasi-newton-plain"),
-    "state is not checked": (Member, "restore", _restores_unchecked, "restore quasi-newton-guest quasi-newton-plain"),
+    "state is not checked": (PartitionedRole, "restore", _restores_unchecked, "restore quasi-newton-guest quasi-newton-plain"),
 }
 
 

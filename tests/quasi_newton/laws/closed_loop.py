@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from quasi_newton.makers import problem
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.batches import secret_start
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.guest import GuestTask
@@ -32,7 +32,7 @@ class Place:
 
     name: str
     settings: QuasiNewtonSettings
-    role: Member[Any]
+    role: PartitionedRole[Any]
     inputs: dict[str, Any]
     outputs: dict[str, str]
     state: dict[bytes, bytes] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ClosedLoop:
             channels = ROLES[own.role.kind].channels(own)
             inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
             role = ROLES[own.role.kind].build(own)
-            assert isinstance(role, Member)
+            assert isinstance(role, PartitionedRole)
             role.open(0)
             self.members[name] = Place(name, own, role, inputs, dict(channels.outputs))
 
@@ -144,7 +144,7 @@ class ClosedLoop:
         """Another process takes the member up, with its state."""
         member = self.members[name]
         role = ROLES[member.settings.role.kind].build(member.settings)
-        assert isinstance(role, Member)
+        assert isinstance(role, PartitionedRole)
         member.role = role
         role.open(0)
         for key, value in member.state.items():

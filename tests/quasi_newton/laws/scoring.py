@@ -74,7 +74,7 @@ def new_version(loop: ClosedLoop, version: int) -> None:
         weights = party.trained.weights * -0.5
         party._latest.keep(dataclasses.replace(party.trained, version=version, weights=weights))
         party.progress.run = version
-        party.post.remember()
+        party.exchange.remember()
         party.scoring.went_on()
         loop.commit(name)
 

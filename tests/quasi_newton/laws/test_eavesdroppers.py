@@ -22,6 +22,7 @@ from benchmarks.quasi_newton.coordinator_attacks import alike, distance_from_uni
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton import host as host_module
 from streamfl.quasi_newton.alignment import POINT_BYTES
+from streamfl.quasi_newton.background_tasks import Product
 from streamfl.quasi_newton.bignum import from_bytes, gcd
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.keys import PrivateKey
@@ -39,7 +40,6 @@ from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import TRAINED
 from streamfl.quasi_newton.randomness import SecretRandomness
-from streamfl.quasi_newton.works import Product
 from streamfl.role import PeerError
 
 ROWS = 220

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_BATCHES, MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import ROUND, _Run
 from streamfl.quasi_newton.descent import DescentState
@@ -106,7 +106,7 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
     check_what_is_accepted_can_be_written(case)
 
 
-class Later(Member[Any]):
+class Later(PartitionedRole[Any]):
     """A role whose partition opens with something remembered."""
 
     before: dict[bytes, bytes]
@@ -170,8 +170,8 @@ def check_remembered(made: QuasiNewtonSettings, come_to: Callable[[PartyTask], o
     role, successor = (ROLES[made.role.kind].build(made) for _ in range(2))
     role.open(0)
     successor.open(0)
-    assert isinstance(role, Member)
-    assert isinstance(successor, Member)
+    assert isinstance(role, PartitionedRole)
+    assert isinstance(successor, PartitionedRole)
     come_to(role.task(0))
     changes = list(role.changed_state())
     assert changes
@@ -200,7 +200,7 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         task.progress.become(
             Progress(2**53, DECIDING, 2**53, DIGEST, modulus, 2**53, DIGEST, content, content, content, "", True, told)
         )
-        task.post.remember()
+        task.exchange.remember()
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns
         own = vector[:columns]
         preprocessing = Preprocessing("rank", own, own, own, knots=knots)

@@ -45,7 +45,7 @@ def test_what_comes_twice_changes_nothing(secrets: Secrets, most: int) -> None:
 
 def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message in parts, read one by one: the same result, and after kills too."""
-    monkeypatch.setattr(messages, "PART_BYTES", 300)
+    monkeypatch.setattr(messages, "FRAGMENT_BYTES", 300)
     loop = federation(1, None, **SHORT)
     loop.write_table(ROWS, 3, 1, missing=7)
     for _ in range(20_000):

@@ -75,7 +75,7 @@ def formulas(loop: ClosedLoop, name: str) -> list[int]:
 
 
 def traffic(task: Any) -> Traffic:
-    found: Traffic = (task.post if hasattr(task, "post") else task).traffic
+    found: Traffic = (task.exchange if hasattr(task, "exchange") else task).traffic
     return found
 
 

@@ -226,6 +226,7 @@ def test_new_batches_that_are_none_are_refused() -> None:
     places = np.frombuffer(msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places, "<u4")
     assert len(places) == 200
     names = party.rows.candidates
+    all_of_it = [f"{place // 100} {names[at]}" for place, at in enumerate(places)]
     for wrong, digest, text in (
         (places[:-1], None, "no batches"),
         (np.append(places[:-1], places[0]), None, "twice"),
@@ -234,7 +235,7 @@ def test_new_batches_that_are_none_are_refused() -> None:
         (places[:100], None, "digest"),
         (places[:0], None, "digest"),
         # As if no batch was kept from before: all of them could be others then.
-        (places, set_digest([f"{place // 100} {names[at]}" for place, at in enumerate(places)], party.post.session("")), "digest"),
+        (places, set_digest(all_of_it, party.exchange.session("")), "digest"),
     ):
         changed = msgspec.structs.replace(message, alignment=digest or message.alignment)
         sealed = link.seal(content_of(Aligned(np.asarray(wrong, "<u4").tobytes())), topic, place_of(changed))

@@ -139,7 +139,7 @@ def test_what_comes_twice_changes_nothing(most: int) -> None:
 
 def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message in parts of 300 bytes, those of a training and those about scores under numbers of their own."""
-    monkeypatch.setattr(messages, "PART_BYTES", 300)
+    monkeypatch.setattr(messages, "FRAGMENT_BYTES", 300)
     loop = scoring_federation(1)
     loop.settle(3)
     sent = [value for _, topic, value in loop.committed if topic.endswith(SCORING)]

@@ -14,7 +14,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import parties, predictions, write_entity
 from quasi_newton.laws.test_role_laws import cut
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record, StateChange
@@ -45,7 +45,7 @@ def after_training(name: str) -> dict[bytes, bytes]:
     }
 
 
-class Trained(Member[Any]):
+class Trained(PartitionedRole[Any]):
     """A role whose partition opens with a model: what is remembered comes on top of it."""
 
     name: str

@@ -16,11 +16,12 @@ from msgspec import structs
 from mutations import Mutation, check_caught, instead, written
 
 from streamfl.changelog import ChangedParts
-from streamfl.member import PARTS, Member
-from streamfl.parts import LongMessages
+from streamfl.message_fragments import LongMessages
+from streamfl.partitioned_role import FRAGMENTS, PartitionedRole
 from streamfl.quasi_newton import messages, party
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.correspondence import Correspondence
+from streamfl.quasi_newton.end_to_end import EncryptedLink
+from streamfl.quasi_newton.exchange import MessageExchange
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.iterates import Iterates
@@ -29,7 +30,6 @@ from streamfl.quasi_newton.lab.faults import simulate, simulate_liveness
 from streamfl.quasi_newton.lab.oracle import Expected
 from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario, scenario
 from streamfl.quasi_newton.learnt_batches import LearntBatches
-from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.predictions import Prediction
@@ -41,8 +41,8 @@ from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.role import StateChange
-from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -85,7 +85,7 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {bool(one.strangers) for one in chosen} == {True, False}
     assert {one.again for one in chosen if one.encrypted} == {True, False}
     assert {one.guest.scoring.versions for one in chosen if one.again} == {1, 10}
-    assert {bool(one.part_bytes) for one in chosen if one.encrypted} == {True, False}
+    assert {bool(one.fragment_bytes) for one in chosen if one.encrypted} == {True, False}
     assert {count for one in chosen for count in one.workers.values()} == {1, 2}
 
 
@@ -103,8 +103,8 @@ def test_without_a_member_the_others_say_so() -> None:
 
 
 def links_are_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Link, "seal", lambda self, payload, topic, place: payload)
-    patch.setattr(Link, "open", lambda self, envelope, topic, place: envelope)
+    patch.setattr(EncryptedLink, "seal", lambda self, payload, topic, place: payload)
+    patch.setattr(EncryptedLink, "open", lambda self, envelope, topic, place: envelope)
 
 
 def seals_leave_the_header_out(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def hosts_have_another_order(patch: pytest.MonkeyPatch) -> None:
             content = content_of(Aligned(np.frombuffer(read_content(content, Aligned).places, "<u4")[::-1].tobytes()))
         real(self, channel, other, kind, content)
 
-    instead(patch, Correspondence, "tell", change)
+    instead(patch, MessageExchange, "tell", change)
 
 
 def begins_where_everybody_knows(patch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def a_repeated_step_is_taken(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, message: Any, phase: int) -> bool:
         return message.kind == "step" or bool(real(self, message, phase))
 
-    instead(patch, Correspondence, "is_present", change)
+    instead(patch, MessageExchange, "is_present", change)
 
 
 def the_newest_pair_alone_is_kept(patch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
             self._queue.clear()
         return real(self, batch, now)
 
-    instead(patch, Member, "receive", change)
+    instead(patch, PartitionedRole, "receive", change)
 
 
 def rows_only_before_any_upload(patch: pytest.MonkeyPatch) -> None:
@@ -287,20 +287,20 @@ def without(*prefixes: bytes) -> Mutation:
     """The role takes back everything but what these keys begin."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = Member.restore
+        real = PartitionedRole.restore
 
-        def restore(self: Member[Any], change: StateChange) -> None:
+        def restore(self: PartitionedRole[Any], change: StateChange) -> None:
             if not change.key.startswith(prefixes):
                 real(self, change)
 
-        patch.setattr(Member, "restore", restore)
+        patch.setattr(PartitionedRole, "restore", restore)
 
     return mutate
 
 
 def parts_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     real = LongMessages.restore
-    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(PARTS) or real(self, change))
+    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(FRAGMENTS) or real(self, change))
 
 
 MUTATIONS: dict[str, Mutation] = {

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
@@ -46,7 +46,7 @@ class Federation:
         """[[D]] at the guest, of all hosts' inner products."""
         total: list[int] | None = None
         for name in HOSTS:
-            link = Link(name.encode() * 16, "credit")
+            link = EncryptedLink(name.encode() * 16, "credit")
             ciphertexts = self.encryptors[name].encrypt(self.u[name].tolist(), place(name, "inner-products"))
             envelope = link.seal(encode_ciphertexts(self.key, ciphertexts), f"credit.{name}.inner-products", b"1")
             payload = link.open(envelope, f"credit.{name}.inner-products", b"1")

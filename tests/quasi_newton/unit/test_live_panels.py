@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
 from streamfl.quasi_newton.descent import DescentState
-from streamfl.quasi_newton.lab.said import messages_of
+from streamfl.quasi_newton.lab.observed_messages import messages_of
 from streamfl.quasi_newton.messages import Step, read_content
 
 pytestmark = pytest.mark.long

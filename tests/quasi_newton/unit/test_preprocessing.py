@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.bins import bin_numbers, lower_ends
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 
 Floats = NDArray[np.float64]
 
@@ -112,7 +112,7 @@ def test_evidence_is_the_log_of_the_labels_shares() -> None:
     rows = np.column_stack([random.normal(size=3000), random.normal(size=3000)])
     labels = np.where(random.random(3000) < 1 / (1 + np.exp(1 - 2 * rows[:, 0])), 1.0, -1.0)
     rows[:300, 1] = np.nan
-    fitted = fit_evidence(rows, labels, bins=6, least=30, standardise=False)
+    fitted = fit_weight_of_evidence(rows, labels, bins=6, least=30, standardise=False)
     numbers, values = fitted.bins(rows), fitted.apply(rows)
     for column in range(2):
         for number in np.unique(numbers[:, column]):
@@ -131,7 +131,7 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
     labels = np.where(rows[:, 0] > 0.3, 1.0, np.where(random.random(1000) < 0.4, 1.0, -1.0))
     labels[:60] = -1.0
     rows[-5:] = np.nan
-    fitted = fit_evidence(rows, labels, least=50, standardise=False)
+    fitted = fit_weight_of_evidence(rows, labels, least=50, standardise=False)
     numbers, values = fitted.bins(rows)[:, 0], fitted.apply(rows)[:, 0]
     for number in range(len(fitted.edges[0]) + 1):
         inside = numbers == number
@@ -139,7 +139,7 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
         assert min(good, bad) >= 50
         np.testing.assert_allclose(values[inside], weight(good, bad, labels))
     assert fitted.values[0][-1] == 0.0
-    assert not fit_evidence(rows[:80], labels[:80], least=50).apply(rows).any()
+    assert not fit_weight_of_evidence(rows[:80], labels[:80], least=50).apply(rows).any()
 
 
 def test_evidence_is_scaled_for_a_steps_bound() -> None:
@@ -147,6 +147,6 @@ def test_evidence_is_scaled_for_a_steps_bound() -> None:
     random = np.random.default_rng(3)
     rows = np.column_stack([random.normal(size=2000), np.ones(2000)])
     labels = np.where(random.random(2000) < 1 / (1 + np.exp(-rows[:, 0])), 1.0, -1.0)
-    scaled, weights = (fit_evidence(rows, labels, standardise=standardise).apply(rows) for standardise in (True, False))
+    scaled, weights = (fit_weight_of_evidence(rows, labels, standardise=standardise).apply(rows) for standardise in (True, False))
     np.testing.assert_allclose(scaled[:, 0], (weights[:, 0] - weights[:, 0].mean()) / weights[:, 0].std())
     assert not scaled[:, 1].any()

@@ -40,7 +40,7 @@ def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_
         before, after = settings_of(name, 1), changed(name, section, key, value)
         assert (_fingerprint(before) != _fingerprint(after)) == shared
         kind = ROLES[before.role.kind]
-        must, may = kind.made_with(after).compare(kind.made_with(before).values)
+        must, may = kind.state_settings(after).compare(kind.state_settings(before).values)
         assert ([one.key for one in must], [one.key for one in may]) == (
             ([], [f"{section}.{key}"]) if may_change else ([f"{section}.{key}"], [])
         )

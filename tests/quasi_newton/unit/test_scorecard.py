@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import Calibration, Scale, fit_calibration, points_of_party, score
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ def test_the_parties_files_add_up_to_the_score(method: Method) -> None:
     for number, own in enumerate(raw):
         guest = number == 0
         if method == EVIDENCE and guest:
-            fitted = fit_evidence(own, labels, least=20)
+            fitted = fit_weight_of_evidence(own, labels, least=20)
         else:
             fitted = fit_preprocessing("standardise" if method == EVIDENCE else method, own, least=20)
         columns = fitted.apply(own)

@@ -15,10 +15,10 @@ from quasi_newton.federations import ALIGNMENT, LEARNING, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import predictions, scored, table
 
-from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
+from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY
 
 QUANTUM = 1 / 64
 # Large enough for a column of each bin.
@@ -59,10 +59,10 @@ class Place:
             member = loop.members[name]
             topic = f"{member.settings.member}.state"
             bus.create([TopicSpec(topic, 1, compacted=True)])
-            header = (MADE_WITH_HEADER, ROLES[member.settings.role.kind].made_with(member.settings).encode())
+            header = (STATE_SETTINGS_HEADER, ROLES[member.settings.role.kind].state_settings(member.settings).encode())
             # A model from before, which is gone.
             bus.write([Outgoing(topic, b"trained/7", b"old", 0), Outgoing(topic, b"trained/7", None, 0)])
-            bus.write([Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), 0, (header,))])
+            bus.write([Outgoing(topic, STATE_SETTINGS_KEY, struct.pack("<q", 0), 0, (header,))])
             bus.write([Outgoing(topic, key, value, 0) for key, value in member.state.items()])
         bus.close()
 

@@ -7,15 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from streamfl.quasi_newton import works
+from streamfl.quasi_newton import background_tasks
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.lab import steps
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.role import Work
 
-OWN, PLACE = works.Own(b"", b""), Place("f", "1", "g", 0, "outputs")
-KIND = works.Kind.of(kinds(2, 100, 100).gradients)
+OWN, PLACE = background_tasks.Own(b"", b""), Place("f", "1", "g", 0, "outputs")
+KIND = background_tasks.Kind.of(kinds(2, 100, 100).gradients)
 THREE = numbers_to_bytes([1, 2, 3])
 MATRIX = np.ones((3, 2), "<i8").tobytes()
 
@@ -23,24 +23,24 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
 @pytest.mark.parametrize(
     ("function", "content", "expected"),
     [
-        (works.encrypted, works.Encrypting(OWN, PLACE, THREE), {"encrypt": 1}),
-        (works.encrypted, works.Encrypting(OWN, PLACE, THREE, KIND), {"encrypt": 1}),
+        (background_tasks.encrypted, background_tasks.Encrypting(OWN, PLACE, THREE), {"encrypt": 1}),
+        (background_tasks.encrypted, background_tasks.Encrypting(OWN, PLACE, THREE, KIND), {"encrypt": 1}),
         # Blinded for the peers, masked and blinded for the coordinator.
         (
-            works.multiplied,
-            works.Multiplying(OWN, [THREE], THREE, MATRIX, 2, KIND, PLACE, PLACE, True),
+            background_tasks.multiplied,
+            background_tasks.Multiplying(OWN, [THREE], THREE, MATRIX, 2, KIND, PLACE, PLACE, True),
             {"add": 1, "multiply": 1, "encrypt": 3},
         ),
         (
-            works.multiplied,
-            works.Multiplying(OWN, [THREE], b"", MATRIX, 2, KIND, PLACE, PLACE, False),
+            background_tasks.multiplied,
+            background_tasks.Multiplying(OWN, [THREE], b"", MATRIX, 2, KIND, PLACE, PLACE, False),
             {"multiply": 1, "encrypt": 1},
         ),
-        (works.added, works.Adding(OWN, [THREE], THREE, KIND, PLACE), {"add": 1, "encrypt": 1}),
-        (works.opened, works.Opening(b"", b"", THREE), {"decrypt": 1}),
-        (works.blinded, works.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
-        (works.aligned, works.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
-        (works.matched, works.Aligning(bytes(32), b"s", [], 9), {"align": 1}),
+        (background_tasks.added, background_tasks.Adding(OWN, [THREE], THREE, KIND, PLACE), {"add": 1, "encrypt": 1}),
+        (background_tasks.opened, background_tasks.Opening(b"", b"", THREE), {"decrypt": 1}),
+        (background_tasks.blinded, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
+        (background_tasks.aligned, background_tasks.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
+        (background_tasks.matched, background_tasks.Aligning(bytes(32), b"s", [], 9), {"align": 1}),
     ],
 )
 def test_each_step_is_measured_once(
@@ -54,7 +54,7 @@ def test_each_step_is_measured_once(
     seconds = steps.Seconds()
     pool = steps.MeasuredWork(seconds)
     assert callable(function)
-    work = Work("work", 0, b"0", function, works.request(content))
+    work = Work("work", 0, b"0", function, background_tasks.request(content))
     pool.start([work])
     assert pool.wait(0.0)
     assert list(pool.results()) == [function(work.content)]

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.descent import Learning
-from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.own_columns import OwnColumns
 from streamfl.quasi_newton.preparation import Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
+from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 from streamfl.role import PeerError
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ def _rows() -> Floats:
 
 def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedModel:
     labels = np.where(rows[:, 1] + rows[:, 2] > 6, 1.0, -1.0)
-    preprocessing = fit_evidence(rows, labels, least=5) if method == EVIDENCE else fit_preprocessing(method, rows)
+    preprocessing = fit_weight_of_evidence(rows, labels, least=5) if method == EVIDENCE else fit_preprocessing(method, rows)
     kept = list(range(preprocessing.apply(rows).shape[1]))[1:]
     weights = np.random.default_rng(5).normal(size=len(kept) + intercept)
     return TrainedModel(7, weights, Preparation(preprocessing, kept), KINDS.inputs, intercept)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
-from streamfl.member import Member
+from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.key_file import make_key_file
@@ -141,7 +141,7 @@ def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: 
     tutorial.write("accounts", range(ROWS - 150), customers)
     tutorial.write("outcomes", range(ROWS - 150), customers)
     tutorial.settle(workers)
-    bank, shop, auditor = (cast(Member[Any], worker.role).task(0) for worker in workers)
+    bank, shop, auditor = (cast(PartitionedRole[Any], worker.role).task(0) for worker in workers)
     assert isinstance(bank, PartyTask)
     assert isinstance(shop, PartyTask)
     assert isinstance(auditor, CoordinatorTask)
@@ -177,7 +177,7 @@ def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: 
     tutorial.settle(workers)
     later = {one["entity"] for one in tutorial.predictions()[len(scored) :]}
     assert later == {f"customer-{number}" for number in range(ROWS - 150, ROWS)}
-    again = [cast(Member[PartyTask], worker.role).task(0) for worker in workers[:2]]
+    again = [cast(PartitionedRole[PartyTask], worker.role).task(0) for worker in workers[:2]]
     for party, model in zip(again, models, strict=True):
         np.testing.assert_array_equal(party.iterates.model, model)
     for worker in workers:

@@ -24,8 +24,8 @@ def waits_for_who_never_answers(patch: pytest.MonkeyPatch) -> None:
         # The quorum of who never saw the entity is waited for as long as ever.
         unanswered = (self._embeddings["fresh"][rows] & self._embeddings["asked"][rows]).any(axis=1)
         for name, row, waits in zip(names, rows, unanswered, strict=True):
-            if waits and name in self._awaited:
-                self._awaited.put(name, row, FOR_EVER)
+            if waits and name in self._pending:
+                self._pending.put(name, row, FOR_EVER)
         return result
 
     after(patch, Entities, "settle", change)

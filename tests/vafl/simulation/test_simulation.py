@@ -13,16 +13,16 @@ from msgspec import structs
 from mutations import Mutation, after, check_caught, instead
 
 from streamfl.learning.optimisers import AdaGrad
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.fault_rates import FAULTS
 from streamfl.simulation.faults.federation import run
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.entities import Entities
+from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings
 from streamfl.vafl.lab.faults import simulate
 from streamfl.vafl.lab.scenario import FOR_EVER, scenario
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.parties import Parties
 from streamfl.vafl.party import VaflParty
-from streamfl.vafl.shown_entities import ShownEntities
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -74,7 +74,7 @@ def test_steps_that_are_far_too_long_end_in_what_can_be_read(seed: int, rate: fl
 def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, *given: Any) -> Any:
         for party in self._parties:
-            party.runs = []
+            party.ranges = []
         return real(self, *given)
 
     instead(patch, Parties, "unheard", change)
@@ -82,10 +82,10 @@ def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
 
 def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, task: Any, reply: Any, now: float) -> Any:
-        shown = task.shown.get(reply.entity)
+        shown = task.in_flight.get(reply.entity)
         sends = real(self, task, reply, now)
         if shown is not None and reply.gradient:
-            task.shown._entities[reply.entity] = shown
+            task.in_flight._entities[reply.entity] = shown
         return sends
 
     instead(patch, VaflParty, "_take_reply", change)
@@ -174,7 +174,7 @@ def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_who_answered_too(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, now: float) -> Any:
-        for name in self._awaited.overdue(now):
+        for name in self._pending.overdue(now):
             row = self._rows[name]
             self._embeddings["asked"][row] = self._embeddings["held"][row]
         return real(self, now)
@@ -194,7 +194,7 @@ def writes_outputs_beyond_what_is_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, ShownEntities, "expire", lambda real, self, now: real(self, now + 1.0))
+    instead(patch, InFlightEmbeddings, "expire", lambda real, self, now: real(self, now + 1.0))
 
 
 def of(role: type, *prefixes: bytes) -> Mutation:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vafl.unit.test_conversations import Coordinator, Party, figures
 
-from streamfl.simulation.laboratory import what_learning_waits_for
+from streamfl.simulation.system_tools import what_learning_waits_for
 from streamfl.vafl.party import PartySteps
 
 

@@ -463,7 +463,7 @@ def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first
         party.sees(f"e{number}")
     for count in (first, second):
         for _ in range(count):
-            entity, sequence = next(iter(party.role.snapshots()[0].shown.items()))
+            entity, sequence = next(iter(party.role.snapshots()[0].in_flight.items()))
             party.answered(entity, sequence, 1.0)
         for change in party.role.changed_state():
             kept.pop(change.key, None)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from vafl.makers import make_coordinator
 
-from streamfl.records.carried import Carry, FollowedAcross
+from streamfl.records.header_propagation import Carry, FollowedAcross
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, Received, Record, Rejection, Send
 from streamfl.vafl.alignment import Alignment

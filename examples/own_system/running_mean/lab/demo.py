@@ -14,8 +14,8 @@ from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, can_draw, label_axes, new_pyplot
+from streamfl.simulation.system_tools import Report
 
 __all__ = ["demo"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 from running_mean.config import RunningMeanSettings
-from streamfl.simulation.laboratory import Replayed
 from streamfl.simulation.options import ClientColumnOption, LabelOption
 from streamfl.simulation.sources import SampleRows
+from streamfl.simulation.system_tools import Replayed
 from streamfl.simulation.tables import read_data
 
 __all__ = ["samples"]

@@ -16,10 +16,10 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.fault_rates import Rates, drawn_rates
 from streamfl.simulation.faults.federation import Reading
-from streamfl.simulation.faults.said import require
-from streamfl.simulation.faults.staying import Staying
+from streamfl.simulation.faults.observed_messages import require
+from streamfl.simulation.faults.permanent_faults import PermanentFault
 
 __all__ = ["Scenario", "predictions", "scenario"]
 
@@ -38,7 +38,7 @@ class Scenario:
     last: tuple[Reading, ...]
     rates: Rates
     faulty_seconds: float
-    staying: Staying | None = None
+    permanent_fault: PermanentFault | None = None
 
     def __str__(self) -> str:
         return f"{self.settings.federation.clients} clients, {self.workers} workers, {self.partitions} partitions"

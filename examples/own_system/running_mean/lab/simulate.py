@@ -10,9 +10,9 @@ from running_mean.config import RunningMeanSettings
 from running_mean.lab.federation import run
 from streamfl.records.samples import SamplesSection
 from streamfl.settings import load_settings
-from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.options import ClientColumnOption
 from streamfl.simulation.sources import SampleRows
+from streamfl.simulation.system_tools import Asked, Report
 from streamfl.simulation.tables import numbers, read_data
 
 __all__ = ["simulate"]

@@ -1,0 +1,147 @@
+"""A settings file in the making: sections with their keys, and beside each key why it is so."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from streamfl.printable import printable
+from streamfl.role import ConfigurationError
+from streamfl.settings import RoleSettings
+
+__all__ = ["ConfigDraft", "section_class"]
+
+WIDTH = 110
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass
+class ConfigDraft:
+    """The file as it grows. Sections and keys keep the order in which they came.
+
+    head: what stands above everything. sections: by name, keys with value and reason. inputs: a table of ``[[samples.inputs]]``
+    each, and why. notes: by section, what stands at its end.
+    """
+
+    head: list[str] = field(default_factory=list)
+    sections: dict[str, dict[str, tuple[Any, str]]] = field(default_factory=dict)
+    inputs: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def put(self, section: str, key: str, value: Any, why: str = "") -> None:
+        """Set a key; the reason of an earlier value is gone with it."""
+        self.sections.setdefault(section, {})[key] = (value, why)
+
+    def drop(self, section: str) -> None:
+        """Leave a section out."""
+        self.sections.pop(section, None)
+        self.notes.pop(section, None)
+        if section == "samples":
+            self.inputs = []
+
+    def text(self, settings: type[RoleSettings]) -> str:
+        """The file. Keys that have to be there and are not stand in it as comments, with what they mean."""
+        lines = [*_commented(self.head), ""]
+        for name, section in _required_sections(settings):
+            if name not in self.sections and _lacking(section, {}):
+                self.sections[name] = {}
+        for name, keys in self.sections.items():
+            lines.append(f"[{name}]")
+            for key, (value, why) in keys.items():
+                lines += _line(key, value, why)
+            if "." not in name:
+                for key, meaning in _lacking(section_class(settings, name), keys):
+                    lines += [*_commented([f"To fill in: {meaning}"]), f"# {key} ="]
+            lines += _commented(self.notes.get(name, []))
+            lines.append("")
+            if name == "samples":
+                for table, why in self.inputs:
+                    written = [line for key, value in table.items() for line in _line(key, value, "")]
+                    lines += [*_commented([why]), "[[samples.inputs]]", *written, ""]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def content(self, settings: type[RoleSettings]) -> dict[str, Any]:
+        """What a reader of the file finds in it; ConfigurationError if it is no TOML."""
+        try:
+            return tomllib.loads(self.text(settings))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(
+                f"the file would be no TOML: {error}. A key of --set stands in it twice, or is none; leave --set out, and change "
+                "the file once it is written"
+            ) from None
+
+    def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:
+        """The keys that have to be there and are not."""
+        found = []
+        for name, section in _required_sections(settings):
+            found += [f"{name}.{key}" for key, _ in _lacking(section, self.sections.get(name, {}))]
+        for name, keys in self.sections.items():
+            if "." not in name:
+                found += [f"{name}.{key}" for key, _ in _lacking(section_class(settings, name), keys)]
+        return list(dict.fromkeys(found))
+
+
+def section_class(settings: type[RoleSettings], name: str) -> type[BaseModel]:
+    """The class of a section of these settings; ConfigurationError if there is no such section."""
+    found = settings.model_fields.get(name)
+    members = () if found is None else (found.annotation, *get_args(found.annotation))
+    for member in members:
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            return member
+    raise ConfigurationError(f"[{name}]: there is no such section; there are {', '.join(settings.model_fields)}")
+
+
+def _required_sections(settings: type[RoleSettings]) -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field_ in settings.model_fields.items():
+        if field_.is_required():
+            yield name, section_class(settings, name)
+
+
+def _lacking(section: type[BaseModel], keys: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (key, " ".join((known.description or "").split()))
+        for key, known in section.model_fields.items()
+        if known.is_required() and key not in keys
+    ]
+
+
+def _line(key: str, value: Any, why: str) -> list[str]:
+    if isinstance(value, list) and len(json.dumps(value)) > WIDTH // 2:
+        written = [f"{_key(key)} = [", *(f"  {_written(one)}," for one in value), "]"]
+    else:
+        written = [f"{_key(key)} = {_written(value)}"]
+    if why and len(written) == 1 and len(written[0]) + len(why) + 4 <= WIDTH:
+        return [f"{written[0]}  # {printable(why)}"]
+    return [*_commented([why] if why else []), *written]
+
+
+def _commented(texts: Sequence[str]) -> list[str]:
+    return [f"# {line}" for text in texts for line in textwrap.wrap(printable(text), WIDTH - 2, break_long_words=False) or [""]]
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _written(key)
+
+
+def _written(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's texts are TOML's, but for a character that TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(str(key))} = {_written(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return str(value)

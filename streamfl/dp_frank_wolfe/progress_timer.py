@@ -1,0 +1,51 @@
+"""Whether what waits without a time limit gets on, by the role's own clock."""
+
+from __future__ import annotations
+
+__all__ = ["ProgressTimer"]
+
+
+class ProgressTimer:
+    """Tells once when things have waited for ``patience`` seconds and have not got on; again after they did.
+
+    Nothing of it is remembered: after a restart the waiting begins anew.
+
+    >>> timer = ProgressTimer(patience=10.0)
+    >>> timer.see(True, 0, now=100.0)
+    >>> timer.wake_at, timer.is_due(109.0), timer.is_due(110.0), timer.is_due(200.0), timer.wake_at
+    (110.0, False, True, False, None)
+    >>> timer.see(True, 1, now=200.0)
+    >>> timer.wake_at
+    210.0
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since: float | None = None
+        self._is_told = False
+        self._progress = 0
+
+    @property
+    def wake_at(self) -> float | None:
+        """When it is worth looking: None where nothing waits, or it was told already."""
+        return None if self._since is None or self._is_told else self._since + self._patience
+
+    def see(self, waits: bool, progress: int, now: float) -> None:
+        """waits: whether anything does. progress: a number that changes whenever things get on."""
+        if not waits:
+            self._since = None
+        elif self._since is None or progress != self._progress:
+            self._since, self._is_told = now, False
+        self._progress = progress
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is to be told now."""
+        if self.wake_at is None or now < self.wake_at:
+            return False
+        self._is_told = True
+        return True
+
+    def set_back(self, now: float) -> None:
+        """What was seen after ``now`` was seen now: the clock was ahead."""
+        if self._since is not None:
+            self._since = min(self._since, now)

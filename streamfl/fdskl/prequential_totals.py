@@ -1,0 +1,69 @@
+"""How good a partition's predictions have been over its whole life: sums that are remembered, so that no restart bends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from streamfl.fdskl.losses import MarginLoss
+from streamfl.role import Measurement
+from streamfl.wire import Count
+
+__all__ = ["PrequentialTotals", "measure_totals", "of_no_use"]
+
+# A sum stays where it can be remembered and taken back.
+LARGEST = 1e300
+# Labels before which a loss says little.
+FEWEST = 256
+Sum = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
+
+
+class PrequentialTotals(msgspec.Struct, array_like=True):
+    """Of predictions whose label came, each made before its label was learnt from.
+
+    labels: how many. loss: of the predictions, added up. total, squares: of these labels and of their squares, added up.
+    """
+
+    labels: Count = 0
+    loss: Positive = 0.0
+    total: Sum = 0.0
+    squares: Positive = 0.0
+
+    def score(self, loss: float, label: float) -> None:
+        """A prediction has lost so much by its label."""
+        self.labels += 1
+        self.loss = min(self.loss + loss, LARGEST)
+        self.total = max(-LARGEST, min(self.total + label, LARGEST))
+        self.squares = min(self.squares + label * label, LARGEST)
+
+
+def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
+    """A sentence for the operator where a constant would have lost less than the predictions so far; None where none would, or
+    they are few. what: the loss.
+    """
+    constant = what.of_constant(totals.labels, totals.total, totals.squares)
+    if totals.labels < FEWEST or totals.loss <= constant:
+        return None
+    return (
+        f"the predictions of {totals.labels:,} entities whose label came have lost {totals.loss / totals.labels:.4g} each, "
+        f"and the mean of these labels would have lost {constant / totals.labels:.4g}: so far this model is worse than none. "
+        "Labels are few for so noisy ones: raise learning.regularisation and learning.bandwidth_multiplier, or see whether labels "
+        "have the keys of their samples"
+    )
+
+
+def measure_totals(totals: Iterable[PrequentialTotals], what: MarginLoss) -> Iterator[Measurement]:
+    """The sums of all partitions of a worker: they move with their partitions. what: the loss."""
+    totals = list(totals)
+    life = "over the partitions' whole life, whoever had them"
+    labels, loss = sum(one.labels for one in totals), sum(one.loss for one in totals)
+    constant = sum(what.of_constant(one.labels, one.total, one.squares) for one in totals)
+    yield Measurement("lifetime_labels", "gauge", f"Labels of entities that had been predicted, {life}", labels)
+    yield Measurement("lifetime_loss", "gauge", f"Loss of these predictions, added up {life}", loss)
+    text = f"Loss of the best constant of each partition in hindsight, for the same labels, added up {life}"
+    yield Measurement("lifetime_best_constant_loss", "gauge", text, constant)
+    text = f"Loss of the predictions less that of each partition's best constant, {life}; below 0 what was learnt is of use"
+    yield Measurement("regret", "gauge", text, loss - constant)

@@ -1,0 +1,367 @@
+"""Messages longer than a record may be: sent in fragments, one record each, and put together again where they are read.
+
+A message that fits into a record is sent as it is. What is longer is cut by :func:`split`; the role that reads it owns a
+:class:`LongMessages`, which gives it whole messages and nothing else::
+
+    def receive(self, batch, now):
+        whole, replies = self.long.receive(batch, now)
+        ...
+
+Fragments of one message go to one partition, in their order. A fragment says of which message of which sender it is, by the
+numbers that the sender counts its messages with (:mod:`streamfl.received_numbers`) and by a digest of the whole: a sender that
+does its work again may use a number for other content, and the two are put together apart. What is there already is remembered
+with the role's state, a key a fragment, so that whoever takes the partition goes on where the last owner stood.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import ClockGuard, overdue, set_back, time_written
+from streamfl.received_numbers import NumberRange, check_numbers, note, was_heard
+from streamfl.role import Decode, Measurement, PeerError, Received, Record, Rejection, StateChange
+from streamfl.wire import ROOM, VERSION, Codec, Count, Name, Version
+
+__all__ = ["FRAGMENT_BYTES", "ClaimedSender", "Fragment", "Limits", "LongMessages", "decoded_in_fragments", "split"]
+
+FRAGMENT_BYTES = ROOM
+# No MessagePack begins with it, so no message of a codec does.
+MARK = b"\xc1"
+DIGEST_BYTES = 16
+# A sender's earlier life may still be heard beside its present one; a third message has to be somebody's mistake.
+UNDER_WAY_OF_A_SENDER = 2
+FRAGMENT, HEARD = b"part/", b"heard/"
+_PLACE: Final = struct.Struct(f">QQ{DIGEST_BYTES}sI")
+
+
+class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Number ``place`` of a message of ``size`` bytes. epoch, sequence: the sender's numbers of it. digest: of all of it."""
+
+    version: Version
+    sender: Name
+    epoch: Count
+    sequence: Count
+    digest: bytes
+    size: Count
+    place: Count
+    content: bytes
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A fragment as it is remembered, under what names its message and place. since: when the message began, in its first one."""
+
+    since: Time
+    size: Count
+    content: bytes
+
+
+ClaimedSender = Callable[[Any], str | None]
+"""In whose name a whole message speaks; None: in its writer's own."""
+
+_codec = Codec(Fragment)
+_stored = msgspec.msgpack.Decoder(_Stored)
+_ranges = msgspec.msgpack.Decoder(list[NumberRange])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def split(sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: int = FRAGMENT_BYTES) -> list[bytes]:
+    """The values of the records that carry a message, in the order in which they have to be sent; itself if one is enough.
+
+    sender, epoch, sequence: who sends it, and its number; no other message has them. fragment_bytes: of content in each; the reader
+    has to be told if it is not the usual.
+
+    >>> [len(fragment) for fragment in split("pump", 1, 1, bytes(2_000_000))]
+    [995943, 995943, 8229]
+    """
+    if fragment_bytes < 1:
+        raise ValueError(f"fragment_bytes = {fragment_bytes}: at least 1 is expected")
+    if len(value) <= fragment_bytes:
+        return [value]
+    digest = _digest(value)
+    contents = [value[begin : begin + fragment_bytes] for begin in range(0, len(value), fragment_bytes)]
+    return [
+        MARK + _codec.encode(Fragment(VERSION, sender, epoch, sequence, digest, len(value), place, content))
+        for place, content in enumerate(contents)
+    ]
+
+
+def decoded_in_fragments(decode: Decode) -> Decode:
+    """``decode`` of an input that may bring messages in fragments: of one it makes a :class:`Fragment`."""
+
+    def decode_one(record: Record) -> Any:
+        value = record.value
+        return _codec.decode(value[1:]) if value is not None and value[:1] == MARK else decode(record)
+
+    return decode_one
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may wait in a partition.
+
+    message_bytes: of a whole message. messages: under way at a time; one more makes the one forgotten that began first.
+    senders: of whom it is remembered which messages were heard; one more makes the one forgotten that ended none for longest.
+    seconds: from a message's first fragment until it is forgotten. fragment_bytes: as in :func:`split`.
+    """
+
+    message_bytes: int
+    messages: int
+    senders: int
+    seconds: float
+    fragment_bytes: int = FRAGMENT_BYTES
+
+    def __post_init__(self) -> None:
+        if min(self.message_bytes, self.messages, self.senders, self.fragment_bytes) < 1 or not self.seconds > 0:
+            raise ValueError(f"{self}: every limit has to be above 0")
+
+    def content_bytes(self, size: int, place: int) -> int:
+        """Of a fragment; 0 or less where a message has no such."""
+        return min(self.fragment_bytes, size - place * self.fragment_bytes)
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message under way: its fragments by place."""
+
+    since: float
+    size: int
+    fragments: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def have(self) -> int:
+        """How many fragments are there without a gap."""
+        return next(place for place in count() if place not in self.fragments)
+
+
+# Sender, epoch, sequence, digest.
+_Name = tuple[str, int, int, bytes]
+
+
+@dataclass(slots=True)
+class _Task:
+    """A partition. messages: the one that began first is the first. heard: by sender; the one that ended longest ago is first."""
+
+    messages: dict[_Name, _Message] = field(default_factory=dict)
+    heard: dict[str, list[NumberRange]] = field(default_factory=dict)
+
+
+class LongMessages:
+    """The messages of a role that are under way in fragments: bounded, remembered under ``prefix`` in its changelog ``channel``.
+
+    decode: of each input that may bring fragments, how a whole record becomes a message.
+    claimed_sender: in whose name a whole message speaks. Who wrote the fragments was asked for the sender that they name, so the
+    whole may speak for no other.
+
+    A fragment is refused with the reason
+    "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the whole. A fragment
+    that came before, of a message that is under way or complete, changes nothing.
+    """
+
+    def __init__(
+        self, decode: Mapping[str, Decode], claimed_sender: ClaimedSender, channel: str, prefix: bytes, limits: Limits
+    ) -> None:
+        self.limits = limits
+        self._claimed_sender = claimed_sender
+        self._decode = decode
+        self._channel = channel
+        self._prefix = prefix
+        self._tasks: dict[int, _Task] = {}
+        self._changes: dict[tuple[int, bytes], bytes | None] = {}
+        self._clock_guard = ClockGuard()
+        self._forgotten = dict.fromkeys(("expired", "crowded_out"), 0)
+
+    @property
+    def wake_at(self) -> float | None:
+        begun = [next(iter(task.messages.values())).since for task in self._tasks.values() if task.messages]
+        return min(begun) + self.limits.seconds if begun else None
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        under_way = sum(len(task.messages) for task in self._tasks.values())
+        return {"messages in parts": under_way} if under_way else {}
+
+    def open(self, partition: int) -> None:
+        self._tasks[partition] = _Task()
+        self._clock_guard.opened()
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+        self._changes = {place: value for place, value in self._changes.items() if place[0] != partition}
+
+    def restore(self, change: StateChange) -> bool:
+        """Take back what :meth:`changed_state` gave; False if it is not this owner's. PeerError if it is damaged."""
+        if not change.key.startswith(self._prefix):
+            return False
+        key, value = change.key.removeprefix(self._prefix), change.value or b""
+        task = self._tasks[change.partition]
+        try:
+            if key.startswith(HEARD):
+                task.heard[check_name(key.removeprefix(HEARD))] = _ranges.decode(value)
+                return True
+            epoch, sequence, digest, place = _PLACE.unpack(key[len(FRAGMENT) : len(FRAGMENT) + _PLACE.size])
+            name = (check_name(key[len(FRAGMENT) + _PLACE.size :]), epoch, sequence, digest)
+            stored = _stored.decode(value)
+        except (struct.error, msgspec.DecodeError) as error:
+            raise PeerError("malformed", f"{change.key[:60]!r} is no part of a message: {error}") from None
+        message = task.messages.setdefault(name, _Message(stored.since, stored.size))
+        if place == 0:
+            # Written anew after the clock was set back, it comes behind the others.
+            message.since = stored.since
+            task.messages[name] = task.messages.pop(name)
+        message.fragments[place] = stored.content
+        return True
+
+    def receive(self, batch: Sequence[Received], now: float) -> tuple[list[Received], list[Rejection]]:
+        """The messages of a batch that are whole, each in the place of its last fragment, and the fragments that are refused."""
+        ahead = self._clock_guard.pass_to(now, tick=not batch)
+        if not batch:
+            self._let_time_pass(now, ahead)
+        whole: list[Received] = []
+        refused: list[Rejection] = []
+        for received in batch:
+            if not isinstance(received.message, Fragment):
+                whole.append(received)
+                continue
+            try:
+                complete = self._take(received, received.message, now)
+            except PeerError as error:
+                refused.append(Rejection(received, error))
+            else:
+                if complete is not None:
+                    whole.append(complete)
+        return whole, refused
+
+    def changed_state(self) -> Iterable[StateChange]:
+        changes, self._changes = self._changes, {}
+        return [StateChange(self._channel, partition, key, value) for (partition, key), value in changes.items()]
+
+    def measure(self) -> Iterable[Measurement]:
+        text = "Messages of several parts that were forgotten before all of them had come: by age, or to make room"
+        for reason, forgotten in self._forgotten.items():
+            yield Measurement("incomplete_messages", "counter", text, forgotten, (("reason", reason),))
+        under_way = sum(len(task.messages) for task in self._tasks.values())
+        yield Measurement("messages_under_way", "gauge", "Messages of which some parts have come", under_way)
+
+    # ---- one fragment
+
+    def _take(self, received: Received, fragment: Fragment, now: float) -> Received | None:
+        """The whole message, if this was the last fragment."""
+        task, limits = self._tasks[received.partition], self.limits
+        check_numbers(fragment.epoch, fragment.sequence, time_written(received.record.timestamp, now))
+        if fragment.size > limits.message_bytes:
+            raise PeerError("oversized", f"a message of {fragment.size} bytes, at most {limits.message_bytes} are accepted")
+        if len(fragment.digest) != DIGEST_BYTES or fragment.size <= limits.fragment_bytes:
+            raise PeerError("malformed", f"a message of {fragment.size} bytes is not sent in parts, or its digest is none")
+        if len(fragment.content) != limits.content_bytes(fragment.size, fragment.place):
+            text = f"part {fragment.place} of a message of {fragment.size} bytes has not {len(fragment.content)} bytes"
+            raise PeerError("contradictory_part", text)
+        if was_heard(task.heard.get(fragment.sender, []), fragment.epoch, fragment.sequence):
+            return None
+        name = (fragment.sender, fragment.epoch, fragment.sequence, fragment.digest)
+        message = task.messages.get(name)
+        if message is not None and message.size != fragment.size:
+            raise PeerError("contradictory_part", f"a message of {message.size} bytes that is to have {fragment.size} bytes")
+        have = 0 if message is None else message.have
+        if fragment.place > have:
+            raise PeerError("missing_part", f"part {fragment.place} of a message of which {have} have come")
+        if fragment.place < have:
+            return None
+        if (fragment.place + 1) * limits.fragment_bytes >= fragment.size:
+            assert message is not None
+            complete = self._complete(received, fragment, message)
+            self._forget(received.partition, name)
+            self._note(received.partition, fragment)
+            return complete
+        if message is None:
+            self._make_room(received.partition, fragment.sender)
+            message = task.messages[name] = _Message(now, fragment.size)
+        message.fragments[fragment.place] = fragment.content
+        self._remember(received.partition, name, fragment.place)
+        return None
+
+    def _complete(self, received: Received, fragment: Fragment, message: _Message) -> Received:
+        value = b"".join([*(message.fragments[place] for place in range(fragment.place)), fragment.content])
+        if _digest(value) != fragment.digest:
+            raise PeerError("damaged_part", "the parts of a message make another one than their digest says")
+        record = replace(received.record, value=value)
+        message = self._decode[received.channel](record)
+        claimed_sender = self._claimed_sender(message)
+        if claimed_sender is not None and claimed_sender != fragment.sender:
+            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message that speaks for {claimed_sender!r}")
+        return replace(received, message=message, record=record)
+
+    def _note(self, partition: int, fragment: Fragment) -> None:
+        """The message is complete: whatever comes of it again changes nothing."""
+        heard = self._tasks[partition].heard
+        ranges = heard.pop(fragment.sender, [])
+        note(ranges, fragment.epoch, fragment.sequence)
+        heard[fragment.sender] = ranges
+        self._changes[partition, self._heard_key(fragment.sender)] = _encode(ranges)
+        # Numbers under which something else was begun mean nothing any more.
+        numbers = (fragment.sender, fragment.epoch, fragment.sequence)
+        for name in [name for name in self._tasks[partition].messages if name[:3] == numbers]:
+            self._forget(partition, name)
+        while len(heard) > self.limits.senders:
+            sender = next(iter(heard))
+            del heard[sender]
+            self._changes[partition, self._heard_key(sender)] = None
+
+    # ---- bounds
+
+    def _make_room(self, partition: int, sender: str) -> None:
+        messages = self._tasks[partition].messages
+        own = [name for name in messages if name[0] == sender]
+        if len(own) >= UNDER_WAY_OF_A_SENDER:
+            self._forget(partition, own[0], "crowded_out")
+        # More than one where the limit was lowered since they were remembered.
+        while len(messages) >= self.limits.messages:
+            self._forget(partition, next(iter(messages)), "crowded_out")
+
+    def _let_time_pass(self, now: float, ahead: bool) -> None:
+        for partition, task in self._tasks.items():
+            if ahead:
+                for name in set_back(task.messages, now):
+                    self._remember(partition, name, 0)
+            for name in overdue(task.messages, self.limits.seconds, now):
+                self._forget(partition, name, "expired")
+
+    def _forget(self, partition: int, name: _Name, reason: str | None = None) -> None:
+        message = self._tasks[partition].messages.pop(name)
+        # The last first: what is left if only some of this is written still begins with the first fragment.
+        for place in sorted(message.fragments, reverse=True):
+            self._write(partition, self._fragment_key(name, place), None)
+        if reason is not None:
+            self._forgotten[reason] += 1
+
+    # ---- what is remembered
+
+    def _remember(self, partition: int, name: _Name, place: int) -> None:
+        message = self._tasks[partition].messages[name]
+        # A time that is set back is written anew, and the first part alone with it. What has lost its first part is overdue.
+        stored = _Stored(message.since if place == 0 else 0.0, message.size, message.fragments[place])
+        self._write(partition, self._fragment_key(name, place), _encode(stored))
+
+    def _write(self, partition: int, key: bytes, value: bytes | None) -> None:
+        # The order of the last writing is the order in which it is restored.
+        self._changes.pop((partition, key), None)
+        self._changes[partition, key] = value
+
+    def _fragment_key(self, name: _Name, place: int) -> bytes:
+        sender, epoch, sequence, digest = name
+        return self._prefix + FRAGMENT + _PLACE.pack(epoch, sequence, digest, place) + sender.encode()
+
+    def _heard_key(self, sender: str) -> bytes:
+        return self._prefix + HEARD + sender.encode()
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=DIGEST_BYTES, person=b"streamfl parts").digest()

@@ -1,0 +1,180 @@
+"""Experts of the user's own that remember themselves: they know all samples of a client, and not only the latest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.challengers import own_model
+from streamfl.learning.model_state import Remembered, StateRefused
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, OwnModel, decode_remembered
+from streamfl.pofmkl.client_journal import ChangedParts, part_key
+from streamfl.pofmkl.windowed import by_column
+
+__all__ = ["StatefulExperts", "is_stateful"]
+
+KIND = b"m"
+
+_Rows = NDArray[np.float32]
+
+
+@dataclass
+class _Held:
+    """One client's models, None where one is off, and how many of the client's samples they know."""
+
+    models: list[OwnChallenger | None]
+    known: int
+
+
+def is_stateful(model: str | OwnModel, loss: Literal["square", "logistic"]) -> bool:
+    """Whether a model of one's own has state and restore. ConfigurationError if it cannot be made."""
+    return OwnChallenger(own_model(model), loss).stateful
+
+
+class StatefulExperts:
+    """Models that are remembered at every multiple of ``period`` samples, and learn the samples since from the client's ring.
+
+    There a model is made anew from what it said of itself, whether or not the worker stops: what it forgot to say is forgotten in
+    either case, and a restart changes nothing. One that cannot be remembered, or that failed, begins anew with the latest
+    ``period`` samples.
+
+    models: by their place among the client's experts of River's.
+    loss, inputs, label, ring: as :class:`streamfl.pofmkl.windowed.RiverExperts` and ``Windowed`` have them.
+    changed: where a changed state is noted.
+    failures: where failures are counted.
+    """
+
+    def __init__(
+        self,
+        models: dict[int, OwnModel],
+        loss: Literal["square", "logistic"],
+        inputs: int,
+        label: int,
+        ring: int,
+        changed: ChangedParts,
+        failures: ModelFailures,
+    ) -> None:
+        self._models = models
+        self._places = list(models)
+        self._loss = loss
+        self._inputs, self._label, self._ring = inputs, label, ring
+        self._period = max(1, ring // 2)
+        self._changed = changed
+        self._failures = failures
+        self._held: dict[int, _Held] = {}
+        self._restored: dict[int, dict[int, Remembered]] = {}
+
+    def keep(self, rows: Sequence[int], kept: NDArray[np.float32], counts: Sequence[int]) -> None:
+        """Samples were kept, so that these clients have ``counts`` by now: remember models before their samples leave the ring."""
+        for row, count in zip(rows, counts, strict=True):
+            if count % self._period == 0:
+                # What was restored is of before this sample.
+                self._at(row, kept[row], count - 1)
+                self._at(row, kept[row], count)
+
+    def predict(self, row: int, kept: _Rows, count: int, inputs: _Rows) -> dict[int, float]:
+        """By place, what each model predicts of ``inputs`` (columns,), NaN where there is none. kept, count: as in ``Windowed``."""
+        found = {}
+        for place, model in zip(self._places, self._at(row, kept, count).models, strict=True):
+            found[place] = math.nan
+            if model is not None:
+                try:
+                    found[place] = model.predict(by_column(inputs))
+                # The operator's own code may raise anything. The client goes on without it.
+                except GUESTS_ERRORS as error:
+                    self._failures.note(self._models[place].name, "predict", error, "the running mean stands for it")
+        return found
+
+    def forget(self, row: int) -> None:
+        """The client is another one."""
+        self._held.pop(row, None)
+        self._restored.pop(row, None)
+
+    def begin_anew(self, row: int) -> None:
+        """The client's samples are numbered anew."""
+        self.forget(row)
+        for place in self._places:
+            self._changed.put(row, part_key(KIND, place), Remembered(0).encoded())
+
+    def restore(self, row: int, place: int, remembered: Remembered) -> None:
+        """Take back what was remembered of a model."""
+        self._restored.setdefault(row, {})[place] = remembered
+
+    def _at(self, row: int, kept: _Rows, count: int) -> _Held:
+        held = self._held.get(row)
+        if held is None or held.known > count:
+            held = self._held[row] = self._taken_back(row, kept, count)
+        for number in range(held.known, count):
+            held.models = [self._learnt(*one, kept[number % self._ring]) for one in zip(self._places, held.models, strict=True)]
+            held.known = number + 1
+            if held.known % self._period == 0:
+                held.models = [self._made_again(row, *one, kept, held.known) for one in zip(self._places, held.models, strict=True)]
+        return held
+
+    def _taken_back(self, row: int, kept: _Rows, count: int) -> _Held:
+        """The models as they were at the last multiple of the period."""
+        number = count - count % self._period
+        remembered = self._restored.pop(row, {})
+        return _Held([self._restored_or_new(place, remembered.get(place), kept, number) for place in self._places], number)
+
+    def _restored_or_new(self, place: int, remembered: Remembered | None, kept: _Rows, number: int) -> OwnChallenger | None:
+        if number and remembered is not None and remembered.state:
+            try:
+                if remembered.number != number:
+                    raise StateRefused("restore", f"it is of sample {remembered.number}, not {number}")
+                return self._copy(place, remembered)
+            except GUESTS_ERRORS as error:
+                self._note(place, "restore", error)
+        return self._new(place, kept, number)
+
+    def _made_again(self, row: int, place: int, model: OwnChallenger | None, kept: _Rows, number: int) -> OwnChallenger | None:
+        """The model made from what it says of itself, which is remembered."""
+        content, again = Remembered(number).encoded(), None
+        if model is not None:
+            try:
+                content = model.remembered(number)
+                again = self._copy(place, decode_remembered(content))
+            except GUESTS_ERRORS as error:
+                self._note(place, "state", error)
+                content, again = Remembered(number).encoded(), None
+        self._changed.put(row, part_key(KIND, place), content)
+        return self._new(place, kept, number) if again is None else again
+
+    def _copy(self, place: int, remembered: Remembered) -> OwnChallenger:
+        model = OwnChallenger(self._models[place], self._loss)
+        model.take_back(remembered)
+        return model
+
+    def _new(self, place: int, kept: _Rows, number: int) -> OwnChallenger | None:
+        """A model that has learnt the latest period before sample ``number``, as if it had never been remembered."""
+        model: OwnChallenger | None
+        try:
+            model = OwnChallenger(self._models[place], self._loss)
+        except GUESTS_ERRORS as error:
+            self._note(place, "make", error)
+            return None
+        for before in range(max(0, number - self._period), number):
+            model = self._learnt(place, model, kept[before % self._ring])
+        return model
+
+    def _learnt(self, place: int, model: OwnChallenger | None, sample: _Rows) -> OwnChallenger | None:
+        if model is None:
+            return None
+        try:
+            model.learn(by_column(sample[: self._inputs]), float(sample[self._label]))
+        except GUESTS_ERRORS as error:
+            self._failures.note(self._models[place].name, "learn", error, "it is off for a while")
+            return None
+        return model
+
+    def _note(self, place: int, reason: str, error: BaseException) -> None:
+        self._failures.note(self._models[place].name, reason, error, "it begins anew with the latest samples")
+
+    def part_keys(self) -> Iterable[bytes]:
+        """Every key that a model may be remembered under."""
+        return (part_key(KIND, place) for place in self._places)

@@ -1,0 +1,45 @@
+"""What happened to the updates that a server heard: counted for the metrics, and the first of each kind told to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.notices import Notices
+from streamfl.role import Measurement
+
+__all__ = ["UpdateProblems"]
+
+
+class UpdateProblems:
+    """Counts of all shards of a server since it was made; nothing of it is remembered.
+
+    staleness: versions between the model of the last update and the newest.
+    """
+
+    def __init__(self) -> None:
+        self.applied = self.superseded = self.timed_out_rounds = self.expired_clients = self.mended = self.bounded = 0
+        self.staleness = 0.0
+        self.notices = Notices()
+        self._ignored = dict.fromkeys(("late", "duplicate", "empty"), 0)
+
+    def say(self, reason: str, text: str) -> None:
+        self.notices.say(reason, text)
+
+    def ignore(self, reason: str, text: str) -> None:
+        """An update changed nothing."""
+        self._ignored[reason] += 1
+        self.say(f"{reason}_update", text)
+
+    def measure(self) -> Iterable[Measurement]:
+        yield Measurement("staleness", "gauge", "Versions between an update's model and the newest, last update", self.staleness)
+        for reason, count in self._ignored.items():
+            yield Measurement("ignored_updates", "counter", "Updates that changed nothing", count, (("reason", reason),), True)
+        text = "Updates with a number below one that was heard just before: two speak for one client"
+        yield Measurement("superseded_updates", "counter", text, self.superseded)
+        text = "Times that parameters grew beyond what clients take, or updates of a kernel beyond a client's, and were shortened"
+        yield Measurement("bounded_parameters", "counter", text, self.bounded)
+        text = "Times that the model topic held what the server had not published, and was written anew"
+        yield Measurement("model_repairs", "counter", text, self.mended)
+        timed_out = self.timed_out_rounds
+        yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", timed_out, (), True)
+        yield Measurement("expired_clients", "counter", "Clients forgotten to make room", self.expired_clients)

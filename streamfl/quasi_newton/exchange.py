@@ -1,0 +1,94 @@
+"""What a party says, and what it takes from others, at the place in a training where it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.partitioned_role import Outbox
+from streamfl.quasi_newton.figures import Traffic
+from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
+from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, Progress
+from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.scheme import scheme_of
+from streamfl.role import PeerError
+from streamfl.wire import VERSION
+
+__all__ = ["MessageExchange"]
+
+KEY = b"progress"
+VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
+
+
+class MessageExchange:
+    """The owner of ``progress``: every message stands for a place in a training, and is heard at that place alone."""
+
+    def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._outbox = outbox
+        self.progress = Progress()
+        self.traffic = Traffic()
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take the progress back; False if the key is another's."""
+        if key != KEY:
+            return False
+        self.progress.become(msgspec.msgpack.decode(value, type=Progress))
+        return True
+
+    def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
+        settings, progress = self._settings, self.progress
+        known = progress.alignment if alignment is None else alignment
+        return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
+
+    def _send(self, channel: str, message: Message, content: bytes) -> None:
+        """content: before it was sealed."""
+        size = self._outbox.send(channel, records_of(self._settings.codec, message))
+        if message.kind in VECTORS:
+            ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
+            self._outbox.counts["ciphertexts_sent"] += ciphertexts
+            self.traffic.add(message.run, message.round // 2, ciphertexts, size)
+
+    def upload(self, kind: str, content: bytes) -> None:
+        """To the coordinator."""
+        self._send("uploads", self.message(kind, content), content)
+
+    def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
+        """To another party, sealed."""
+        settings = self._settings
+        self._send(channel, seal(self.message(kind, b""), content, settings.links[other], settings.link_topics[other][0]), content)
+
+    def unsealed(self, other: str, message: Message) -> bytes:
+        """What another party said. PeerError where it was not that one."""
+        settings = self._settings
+        return unseal(message, other, settings.links[other], settings.link_topics[other][1])
+
+    def place(self, kind: str) -> Place:
+        settings, progress = self._settings, self.progress
+        return Place(settings.federation, str(progress.run), settings.own, progress.round, kind)
+
+    def session(self, host: str, run: int | None = None) -> bytes:
+        """The name of the alignment with a host. run: None: the present one."""
+        number = self.progress.run if run is None else run
+        return msgspec.msgpack.encode((self._settings.federation, number, self._settings.guest, host))
+
+    def remember(self) -> None:
+        self._parts.remember(KEY, self.progress)
+
+    def repeated(self) -> None:
+        """A message came again, or too late."""
+        self._outbox.counts["repeated_messages"] += 1
+
+    def is_present(self, message: Message, phase: int) -> bool:
+        """Whether a message belongs to what the party waits for; False for one that came before. PeerError for neither."""
+        progress = self.progress
+        now, then = (progress.run, progress.round, progress.phase), (message.run, message.round, phase)
+        if then < now:
+            self.repeated()
+            return False
+        if then > now:
+            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+        if phase > ALIGNING and message.alignment != progress.alignment:
+            raise PeerError("alignment", "other entities are in common there")
+        return True

@@ -1,0 +1,94 @@
+"""Which of a sender's numbers were heard, where anybody may write any number under its name.
+
+A sender counts what it sends by ``sequence`` within an ``epoch``, one life of its state, which is named by the microsecond in which
+it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *ranges*
+of numbers without a gap, and only a number in a range comes again. A number far ahead begins a range of its own, and the sender's
+own goes on beside it; so does an earlier epoch that keeps coming, or the one that a sender takes after its clock was set right.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.role import PeerError
+from streamfl.wire import Count
+
+__all__ = ["LARGEST_COUNT", "MOST_RANGES", "NumberRange", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
+
+# What any language holds exactly as a number; a sender that counts a million a second needs 285 years.
+LARGEST_COUNT = 2**53
+MOST_RANGES = 16
+# By so much a sender's clock may be ahead of its reader's.
+EPOCH_SLACK = 86_400.0
+# A sender gives up an epoch that is ahead of its own clock by half of that: its reader's clock may be behind.
+EPOCH_MARGIN = EPOCH_SLACK / 2
+
+
+class NumberRange(msgspec.Struct, array_like=True, gc=False):
+    """Numbers ``first`` to ``last`` of an epoch, all of them heard."""
+
+    epoch: Count
+    first: Count
+    last: Count
+
+
+def epoch_at(now: float) -> int:
+    """The epoch that begins at ``now``, in seconds."""
+    return int(now * 1e6)
+
+
+def is_to_come(epoch: int, now: float) -> bool:
+    """Whether a sender needs another epoch, for its own was named by a clock that was far ahead and would be refused.
+
+    It goes on counting in the new one: no number means two things, whichever epoch is heard.
+
+    >>> is_to_come(epoch_at(200_000.0), 1000.0), is_to_come(epoch_at(1000.0), 1000.0)
+    (True, False)
+    """
+    return epoch > (now + EPOCH_MARGIN) * 1e6
+
+
+def check_numbers(epoch: int, sequence: int, at: float) -> None:
+    """PeerError with reason implausible for numbers that no sender can have come to by ``at``, in seconds."""
+    if not 0 <= sequence <= LARGEST_COUNT:
+        raise PeerError("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
+    if not 0 <= epoch <= (at + EPOCH_SLACK) * 1e6:
+        raise PeerError(
+            "implausible", f"its epoch is {epoch}, more than a day after it was written: is the sender's clock ahead?"
+        )
+
+
+def was_heard(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
+    """Whether this very number was noted before."""
+    latest = ranges[-1] if ranges else None
+    if len(ranges) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
+        # As nearly all come.
+        return False
+    return any(one.epoch == epoch and one.first <= sequence <= one.last for one in ranges)
+
+
+def note(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
+    """Remember a number; True if a later one was noted just before, so that two lives of the sender speak in turns.
+
+    ranges: the one touched last is at the end. At most ``MOST_RANGES`` stay, and the one that was untouched for longest goes.
+
+    >>> ranges = []
+    >>> [note(ranges, 7, number) for number in (1, 2, 1000, 3)]
+    [False, False, False, True]
+    >>> [(one.first, one.last) for one in ranges]
+    [(1000, 1000), (1, 3)]
+    """
+    if len(ranges) == 1 and ranges[0].epoch == epoch and ranges[0].last + 1 == sequence:
+        ranges[0].last = sequence
+        return False
+    behind = bool(ranges) and (epoch, sequence) < (ranges[-1].epoch, ranges[-1].last)
+    if was_heard(ranges, epoch, sequence):
+        return behind
+    own = [one for one in ranges if one.epoch == epoch]
+    before = next((one for one in own if one.last == sequence - 1), None)
+    after = next((one for one in own if one.first == sequence + 1), None)
+    first = sequence if before is None else before.first
+    last = sequence if after is None else after.last
+    ranges[:] = [one for one in ranges if one is not before and one is not after][-(MOST_RANGES - 1) :]
+    ranges.append(NumberRange(epoch, first, last))
+    return behind

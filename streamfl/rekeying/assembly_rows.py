@@ -1,0 +1,93 @@
+"""A part of a sample on its way to the others: what lies in the topic of pieces, and the bounds of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from streamfl.changelog_checks import Time
+from streamfl.role import PeerError, Record
+from streamfl.wire import LONGEST_NAME, ROOM, Codec, Name, Version
+
+__all__ = ["ASSEMBLY_ROW", "LONGEST_TEXT", "AssemblyRow", "Named", "Scalar", "Values", "check_size", "decode_row", "scalar"]
+
+LONGEST_TEXT = 1_000
+# A number in JSON, with what is around it; and how much longer a character may be there than in UTF-8.
+NUMBER_BYTES, ESCAPED = 32, 6
+# Whole numbers beyond it are not exact in JSON.
+MOST = 2**53
+
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+Scalar = bool | float | Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)] | Text
+Values = dict[str, Scalar]
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An input's name and its value."""
+
+    name: Text
+    value: Scalar
+
+
+class AssemblyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Some inputs of one sample.
+
+    client: whose. place: which of the client's samples: an id, or a span of time by its number. time: in seconds, of what it tells;
+    written: the same as the record has it, for the sample's own field. inputs: none where the record has nothing that a sample
+    consists of.
+    """
+
+    version: Version
+    client: Name
+    place: Name
+    time: Time
+    written: Scalar | None
+    inputs: tuple[Named, ...]
+
+    @property
+    def values(self) -> Values:
+        """The inputs by name."""
+        return {one.name: one.value for one in self.inputs}
+
+
+ASSEMBLY_ROW = Codec(AssemblyRow)
+
+
+def decode_row(record: Record) -> AssemblyRow:
+    """The row in a record; PeerError with reason malformed, version, oversized or not_finite."""
+    row = ASSEMBLY_ROW.decode(record.value)
+    if not all(_is_finite(one.value) for one in row.inputs):
+        raise PeerError("not_finite", "a piece has a value that is no number")
+    check_size(row.values)
+    return row
+
+
+def scalar(content: Any, field: str) -> Scalar | None:
+    """The content as an input of a row, None for null and NaN; PeerError with reason malformed or not_finite."""
+    if content is None or (isinstance(content, float) and math.isnan(content)):
+        return None
+    if isinstance(content, float) and math.isinf(content):
+        raise PeerError("not_finite", f"{field} is {content}, a finite number is expected")
+    if isinstance(content, str) and len(content) <= LONGEST_TEXT:
+        return content
+    if isinstance(content, (bool, float)) or (isinstance(content, int) and -MOST <= content <= MOST):
+        return content
+    raise PeerError("malformed", f"{field} is no number, truth value or text of up to {LONGEST_TEXT} characters")
+
+
+def check_size(values: Mapping[str, Scalar]) -> None:
+    """PeerError with reason oversized if a record of these might be longer than a record may be, in whatever format."""
+    size = sum(ESCAPED * len(name.encode()) + _size(value) for name, value in values.items())
+    if size > ROOM - 2 * ESCAPED * 4 * LONGEST_NAME:
+        raise PeerError("oversized", f"a sample of {len(values)} inputs with up to {size} bytes, {ROOM} are accepted")
+
+
+def _size(value: Scalar) -> int:
+    return NUMBER_BYTES + (ESCAPED * len(value.encode()) if isinstance(value, str) else 0)
+
+
+def _is_finite(value: Scalar) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)

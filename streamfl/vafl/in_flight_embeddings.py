@@ -1,0 +1,176 @@
+"""Entities of a party whose embedding is on its way, and samples that wait until fewer are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from typing import Annotated, Any
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.changelog_checks import Time, check_name
+from streamfl.clock_guard import overdue, set_back
+from streamfl.records.header_propagation import LONGEST_HEADERS
+from streamfl.role import Headers, PeerError
+from streamfl.vafl.party_life import PartyLife
+from streamfl.wire import Count, Name
+
+__all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples", "decode_in_flight"]
+
+
+class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
+    """An entity that was shown, or will be with the present batch, and whose gradient has not come.
+
+    since: when, in seconds.
+    sequence: number of its newest embedding.
+    features: raw numbers.
+    requests: how often it was shown anew because the coordinator asked.
+    epoch: in which it was shown, if that epoch was given up since; 0: the present one.
+    """
+
+    since: Time
+    sequence: Count
+    features: bytes
+    requests: Count = 0
+    epoch: Count = 0
+
+
+def decode_in_flight(value: bytes) -> InFlightEmbedding:
+    """What a party's changelog holds under a key ``entity/name``."""
+    return msgspec.msgpack.decode(value, type=InFlightEmbedding)
+
+
+class InFlightEmbeddings:
+    """Entities of one partition whose embedding is on its way, the oldest first: bounded, expiring, and counted where forgotten.
+
+    parts: where they are remembered, under ``entity/name``.
+    expiry: seconds after which an entity without a gradient is forgotten.
+    limit: so many at most; the oldest gives way.
+    forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
+    """
+
+    def __init__(self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int]) -> None:
+        self._parts = parts
+        self._expiry = expiry
+        self._limit = limit
+        self._forgotten = forgotten
+        self._entities: dict[str, InFlightEmbedding] = {}
+        self._queue: list[tuple[str, InFlightEmbedding, Headers]] = []
+
+    def __len__(self) -> int:
+        return len(self._entities)
+
+    def items(self) -> Iterator[tuple[str, InFlightEmbedding]]:
+        """The oldest first."""
+        return iter(self._entities.items())
+
+    def get(self, entity: str) -> InFlightEmbedding | None:
+        return self._entities.get(entity)
+
+    def count_after(self, sequence: int, most: int) -> int:
+        """How many have a higher number, ``most`` at most."""
+        latest = islice(reversed(self._entities.values()), most)
+        return sum(1 for _ in takewhile(lambda shown: shown.sequence > sequence, latest))
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the oldest expires."""
+        return next(iter(self._entities.values())).since + self._expiry if self._entities else None
+
+    def queue(self, entity: str, shown: InFlightEmbedding, headers: Headers = ()) -> None:
+        """The entity is to be shown with the present batch, and these headers with it."""
+        # At the end: the table is in the order of age.
+        self._entities.pop(entity, None)
+        self._entities[entity] = shown
+        self._parts.remember(b"entity/" + entity.encode(), shown)
+        self._queue.append((entity, shown, headers))
+        if len(self._entities) > self._limit:
+            self.forget(next(iter(self._entities)))
+            self._forgotten["displaced"] += 1
+
+    @property
+    def queued(self) -> bool:
+        return bool(self._queue)
+
+    def take_queue(self) -> list[tuple[str, InFlightEmbedding, Headers]]:
+        """What is to be shown now, in order."""
+        queue, self._queue = self._queue, []
+        return queue
+
+    def forget(self, entity: str) -> None:
+        del self._entities[entity]
+        self._parts.forget(b"entity/" + entity.encode())
+
+    def expire(self, now: float) -> None:
+        for entity in overdue(self._entities, self._expiry, now):
+            self.forget(entity)
+            self._forgotten["expired"] += 1
+
+    def set_back(self, now: float) -> None:
+        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        for entity in set_back(self._entities, now):
+            self._remember(entity, self._entities[entity])
+
+    def end_epoch(self, epoch: int) -> None:
+        """What was shown so far was shown in this epoch, which is given up. What is queued will be shown in the next."""
+        queued = {entity for entity, _, _ in self._queue}
+        for entity, shown in self._entities.items():
+            if entity not in queued:
+                shown.epoch = shown.epoch or epoch
+            self._remember(entity, shown)
+
+    def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
+        """check: raises PeerError for features that cannot be a sample's."""
+        shown = decode_in_flight(value)
+        check(shown.features)
+        self._entities[check_name(name)] = shown
+
+    def _remember(self, entity: str, shown: InFlightEmbedding) -> None:
+        self._parts.remember(b"entity/" + entity.encode(), shown)
+
+
+class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
+    """As it is remembered; headers are left out where there are none."""
+
+    entity: Name
+    features: bytes
+    headers: Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)] = ()
+
+
+class WaitingSamples:
+    """Samples of one partition that wait until fewer entities are on their way, in order.
+
+    parts: where they are remembered, under ``waiting/number``.
+    life: counts the numbers.
+    """
+
+    def __init__(self, parts: ChangedParts, life: PartyLife) -> None:
+        self._parts = parts
+        self._life = life
+        # Read by others: a look at it costs no call.
+        self.samples: deque[tuple[str, bytes, Headers]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def append(self, entity: str, features: bytes, headers: Headers) -> None:
+        sample: Any = (entity, features, headers) if headers else (entity, features)
+        self._parts.remember(b"waiting/%d" % (self._life.first_waiting + len(self.samples)), sample)
+        self.samples.append((entity, features, headers))
+
+    def take(self) -> tuple[str, bytes, Headers]:
+        """The entity, features and headers of the first."""
+        sample = self.samples.popleft()
+        self._parts.forget(b"waiting/%d" % self._life.first_waiting)
+        self._life.waited_no_longer()
+        return sample
+
+    def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
+        """check: raises PeerError for features that cannot be a sample's."""
+        sample = msgspec.msgpack.decode(value, type=_WaitingSample)
+        check(sample.features)
+        if int(name) < len(self.samples):
+            raise PeerError("malformed", f"{b'waiting/' + name!r} is remembered after {len(self.samples)} others")
+        self.samples.append((sample.entity, sample.features, sample.headers))

@@ -1,0 +1,71 @@
+"""Which settings the state of VAFL's roles is made with, and which of them may change.
+
+A setting that is not named here as free to change must stay, and so must every new one. For the state holds the shape of a network,
+its activations, and what an optimiser keeps beside the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamfl.state_settings import StateSettings, by_key
+from streamfl.vafl.config import VaflSettings
+
+__all__ = ["coordinator_state_settings", "party_state_settings"]
+
+_PACE = {
+    # Who may speak for whom is checked with each message.
+    "federation.members",
+    "learning.learning_rate",
+    # A partition goes on as it began.
+    "embedding.standardise",
+    "learning.batch_size",
+    "learning.regularisation",
+    "learning.in_flight",
+    "learning.catch_up_samples",
+    "learning.catch_up_patience_seconds",
+    "learning.wait_for",
+    "learning.quorum",
+    "learning.max_staleness",
+    # A partition goes on with the start that it remembers.
+    "learning.seeded_start",
+    "alignment.quorum",
+    "alignment.revise",
+    "alignment.expiry_seconds",
+    "alignment.limit",
+    "alignment.reply_seconds",
+    "alignment.keep",
+    "alignment.requests",
+    "alignment.patience_seconds",
+    "samples.keyed_by_entity",
+    "samples.format",
+    "labels.format",
+}
+# The coordinator's keys: a party's file may have them, and they have no effect there.
+_NOT_A_PARTYS = {"learning.loss", "learning.classes"}
+# A release that knows layout 1 would take what a party that is behind waits for to be an array of its model.
+_PARTY_LAYOUT = 2
+
+
+def _free(content: Mapping[str, Any]) -> set[str]:
+    # The ledger counts each release by what it cost at the time; releases with other noise are added. Where a setting must not be
+    # taken away after a release, the party itself refuses to go on.
+    return _PACE | {key for key in content if key.startswith("privacy.")}
+
+
+def party_state_settings(settings: VaflSettings) -> StateSettings:
+    """Of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
+    content = by_key(settings, ("federation", "party", "samples", "embedding", "learning", "alignment", "privacy"))
+    if settings.samples is not None:
+        content["samples.dimension"] = settings.samples.width
+    content["learning.optimiser"] = settings.optimiser
+    own = {key: value for key, value in content.items() if key not in _NOT_A_PARTYS}
+    return StateSettings.of(own, _free(content), _PARTY_LAYOUT)
+
+
+def coordinator_state_settings(settings: VaflSettings) -> StateSettings:
+    """Of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
+    content = by_key(settings, ("federation", "labels", "head", "learning", "alignment", "privacy"))
+    content["learning.optimiser"] = settings.optimiser
+    return StateSettings.of(content, _free(content))

@@ -1,0 +1,16 @@
+"""How long a member waits for an answer before it says that a peer has fallen silent."""
+
+from __future__ import annotations
+
+from streamfl.reply_deadline import ReplyDeadline
+
+
+def test_a_clock_that_was_ahead_makes_nobody_wait_until_its_time_comes_again() -> None:
+    """Protects the alarm from a clock that is set right: what was asked in the future counts as asked now."""
+    deadline = ReplyDeadline(patience=10.0)
+    deadline.asked(5000.0)
+    deadline.look(100.0)
+    assert deadline.wake_at == 110.0
+    deadline.asked(109.0)
+    deadline.look(110.0)
+    assert deadline.overdue
