@@ -362,7 +362,7 @@ _CLIENT_TIMES = {
     "label_rhythm": Rhythm(),
 }
 # When the client's state began, which its runs say too, and when it was heard last.
-_SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "runs": [], "rhythm": Rhythm()}
+_SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "ranges": [], "rhythm": Rhythm()}
 
 
 def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
