@@ -13,7 +13,7 @@ from streamfl.role import PeerError, StateChange
 __all__ = ["ChallengerMemory"]
 
 PREFIX = b"challenger/"
-# A state may be large, and only measurements depend on it. So a restart may lose up to one label less than this.
+# A state may be large, and only measurements depend on it. So a restart may lose up to 63 labels.
 REMEMBERED_EVERY = 64
 
 _ClientKey = tuple[int, str]

@@ -53,8 +53,8 @@ class DefaultLearner:
     than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss min(1, log loss / log 2): about
     1 for a constant prediction of the mean, or of 1/2.
 
-    A client's moments, the E^2 numbers of the ridge and its latest samples may take 64 KB: as many samples are kept as fit, 16 to
-    256. One object serves one thread. ``drifts`` counts the changes found since the object was made.
+    A client's moments, the E^2 numbers of the ridge and its latest samples may take 64 KB: it keeps 16 to 256 samples, as many as
+    fit. One object serves one thread. ``drifts`` counts the changes found since the object was made.
 
     features: the kernels.
     loss: of predictions and labels.
@@ -129,8 +129,9 @@ class DefaultLearner:
         bounded = np.empty(len(labels))
         one_by_one = self._local.finds_changes or len(self.own_steps) > 0
         for group in [[wave] for wave in parted] if one_by_one else [parted]:
-            # A sample's scale depends on the samples before it and not on the model, unless a change is found or the client takes
-            # steps of its own. So all waves are scaled first, and the kernels of the whole group are one product.
+            # A sample's scale depends on the samples before it and not on the model. So all waves are scaled first, and the kernels
+            # of the whole group are one product. A change that is found, or a client's own steps, affect the next wave: then each
+            # wave is a group.
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
@@ -197,7 +198,7 @@ class DefaultLearner:
         """Judges experts by what they predicted when the sample came.
 
         If no label was known then, their predictions say nothing. If one is known by now, the experts predict again, with the
-        sample's own lags.
+        labels before the sample as they were then.
         """
         self._put_together(rows.tolist())
         layout = self._journal.forecast_layout
