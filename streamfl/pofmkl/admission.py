@@ -1,4 +1,4 @@
-"""Who gets a place among the clients of a worker, and who makes room for it."""
+"""Admits new clients to a worker, and forgets idle ones to make room."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MEANS = b"means/"
 
 
 class Admission:
-    """Admits new clients. Where there is no place, the client that has been idle for longest is forgotten.
+    """Admits new clients. If there is no place, forgets the client that has been idle for longest.
 
     registry: the clients.
-    uploads, labels, means: what else is known of a client.
-    watch: says why there may be more clients than expected.
+    uploads, labels, means: hold other state of a client.
+    watch: tells why there may be more clients than expected.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Admission:
         self.watch = watch
 
     def admit(self, key: ClientKey, written_at: float, now: float) -> Client:
-        """The new client, whose first sample was written then. PeerError if there is no place for it."""
+        """Register a client whose first sample was written at ``written_at``. PeerError if there is no place for it."""
         if len(self._registry) >= self._registry.limit:
             self._make_room(key, self._registry.reached(key[0], written_at))
         client = self._registry.register(key, now)
@@ -40,7 +40,7 @@ class Admission:
         return client
 
     def forget(self, client: Client) -> None:
-        """Forget all that is remembered of a client, with what waits."""
+        """Forget all state of a client, its waiting samples and labels too."""
         means = [MEANS + name for name in self._means.forget(client.key)]
         self._registry.forget(client, [*self._labels.forget(client), *means])
         self._uploads.forget(client)

@@ -1,4 +1,4 @@
-"""What a client may send: a token bucket on encoded bytes, and the number of kernels that fits."""
+"""Limits on what a client sends: a token bucket of encoded bytes, and the number of kernels that fits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LARGEST = 2**62
 class Uplink:
     """What a client may send in an upload.
 
-    kernels_per_upload: M; None: as many as ``bytes_per_second`` allow when the upload begins, or all.
-    bytes_per_second: the budget; None: there is none.
-    exploration: xi in [0, 1], the share of the bin's draw that is uniform   (POF-MKL, eq. 8).
+    kernels_per_upload: M; None: as many as ``bytes_per_second`` allows when the upload begins, or all.
+    bytes_per_second: the budget; None: no budget.
+    exploration: xi in [0, 1], the uniform share when a bin is drawn   (POF-MKL, eq. 8).
     """
 
     kernels_per_upload: int | None = 1
@@ -48,14 +48,14 @@ class UpdateCost:
     seal_bytes: int = 0
 
     def bytes_for(self, kernels: int) -> int:
-        """An upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
+        """Upper bound for an upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
         messages = self.shards if self.notify_all else min(kernels, self.shards)
         # A kernel number takes at most 5 bytes.
         return messages * self._empty_bytes + kernels * (self.row_bytes + 5)
 
     @cached_property
     def _empty_bytes(self) -> int:
-        """The largest message without a kernel, measured once a client: the cost is asked for at every upload."""
+        """Bytes of the largest message without a kernel. Cached for each client, since every upload needs the cost."""
         largest = Update(VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
         # The length of an array or of bytes takes at most 5 bytes.
         return encoded_size(self.client.encode(), UPDATE.encode(largest), AWAITED) + 10 + self.seal_bytes
@@ -72,8 +72,8 @@ class UpdateCost:
 class TokenBucket:
     """Bytes that may be sent: at most ``depth + rate * seconds`` in any span, never overdrawn.
 
-    The clock may be set. Each time that it jumps ahead, the bucket fills at once: that is one ``depth`` more at most. Where the
-    clock was set back, ``filled_at`` has to be set to now; otherwise nothing fills up until that time comes again.
+    When the clock jumps ahead, the bucket fills at once: at most one ``depth`` more each time. When the clock was set back, the
+    caller has to set ``filled_at`` to now; otherwise the bucket does not fill until that time comes again.
 
     >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
     >>> bucket.take(150.0, now=0.0), bucket.take(150.0, now=0.5), bucket.take(150.0, now=1.0)
@@ -86,7 +86,7 @@ class TokenBucket:
         self.rate, self.depth, self.tokens, self.filled_at = rate, depth, tokens, filled_at
 
     def available(self, now: float) -> float:
-        """Bytes that may leave at ``now``. Asking changes nothing: a bucket's state changes only when bytes leave."""
+        """Bytes that may be sent at ``now``. Does not change the bucket: its state changes only when bytes are taken or sent."""
         # A clock that steps back takes nothing away.
         return min(self.depth, self.tokens + self.rate * max(0.0, now - self.filled_at))
 
@@ -98,7 +98,7 @@ class TokenBucket:
         return True
 
     def sent(self, amount: float, now: float) -> None:
-        """What was taken earlier leaves now. Tokens that filled up in between must not come on top of a full bucket.
+        """Note that bytes taken earlier are sent now. Tokens that came in between must not come on top of a full bucket.
 
         >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
         >>> bucket.take(200.0, now=0.0), bucket.sent(200.0, now=2.0), bucket.available(now=2.0)
@@ -112,7 +112,7 @@ class TokenBucket:
 
 
 class Budgets:
-    """The byte budgets of a worker's clients: makes their buckets, and counts what they have allowed.
+    """The byte budgets of a worker's clients: makes their buckets, and counts the bytes that they have allowed.
 
     uplink: what a client may send.
     row_bytes, shards, notify_all, seal_bytes: as :class:`UpdateCost` has them.
@@ -128,17 +128,17 @@ class Budgets:
         self._last_now: float | None = None
 
     def give(self, record: ClientRecord) -> tuple[TokenBucket | None, UpdateCost]:
-        """The bucket of a client, if there is a budget, and the cost of its uploads."""
+        """The bucket of a client, None without a budget, and the cost of its uploads."""
         cost = UpdateCost(record.name, self._row_bytes, self._shards, self._notify_all, self._seal_bytes)
         if self._rate is None:
             return None, cost
-        # A second of budget, or one kernel's update where that is more: less could never send anything.
+        # A second of budget, or one kernel's update if that is more: a smaller bucket could never send anything.
         depth = max(self._rate, float(cost.bytes_for(1)))
         self._allowed += depth
         return TokenBucket(self._rate, depth, min(record.tokens, depth), record.filled_at), cost
 
     def pass_to(self, now: float, clients: int) -> None:
-        """Time has passed for so many clients."""
+        """Count the bytes that ``clients`` clients were allowed since the last call."""
         if self._last_now is not None and self._rate is not None:
             self._allowed += max(0.0, now - self._last_now) * self._rate * clients
         self._last_now = now

@@ -1,9 +1,9 @@
-"""The relatives of POF-MKL, as baselines of a comparison: whole streams at once, all clients of a round in one operation.
+"""Methods related to POF-MKL, as baselines for comparison: whole streams at once, all clients of a round in one operation.
 
-All are lockstep: round t is sample t of each of K clients, then one step of the server. A client that has no samples any more has
-NaN for labels; it takes no part, and K is the number of the others. Labels are on the learning scale. Features
-have the precision of the feature map (float32 as deployed), everything learnt is float64. Where a method diverges, its predictions
-grow without bound and may end as numbers that are not finite; nothing is raised.
+All are lockstep: round t is sample t of each of K clients, then one step of the server. A client without further samples has
+NaN for labels. It does not take part, and K is the number of the others. Labels are on the learning scale. Features have the
+precision of the feature map (float32 as deployed); parameters and weights are float64. If a method diverges, its predictions grow
+without bound and may become infinite or NaN; no error is raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamfl.wire import VERSION, encoded_size
 
 __all__ = ["Baseline", "em_kofl", "ofmkl_avg", "ofskl", "per_fed_avg", "vm_kofl"]
 
-# The largest one. All but one in two million fingerprints take as many bytes.
+# The largest fingerprint. All but one in two million take as many bytes.
 _FINGERPRINT = 2**53 - 1
 
 
@@ -31,7 +31,7 @@ class Baseline:
     """What one method did with the streams.
 
     predictions: (T, K), each made before its label was used.
-    uplink_bytes: of all clients. Each upload is encoded as the update of a POF-MKL client in lockstep, framing included.
+    uplink_bytes: total of all clients. Each upload is encoded as the update of a POF-MKL client in lockstep, framing included.
         Numbers are counted as float32, but not rounded to it.
     """
 
@@ -42,18 +42,18 @@ class Baseline:
 def ofskl(
     inputs: Any, labels: NDArray[Any], *, features_per_kernel: int, learning_rate: float, regularisation: float, seed: int
 ) -> Baseline:
-    """One Gaussian kernel of bandwidth 1, learnt by all clients together: Fed-OMD on its random features.
+    """All clients together learn one Gaussian kernel of bandwidth 1: Fed-OMD on its random features.
 
     f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in :func:`ofmkl_avg`)
 
-    inputs: (T, K, d), asked for where there are labels.
+    inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
     features_per_kernel: D.
     learning_rate: eta.
     regularisation: lambda.
-    seed: the federation's; features are drawn from it as those of its first kernel are.
+    seed: the federation's. The features are drawn from it as for its first kernel.
 
-    Raises ValueError where the shapes do not fit.
+    Raises ValueError if the shapes do not fit.
     """
     drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, inputs.shape[-1], seed)
     return ofmkl_avg(inputs, labels, FeatureMap(drawn), learning_rate=learning_rate, regularisation=regularisation)
@@ -63,18 +63,18 @@ def ofskl(
 def ofmkl_avg(
     inputs: Any, labels: NDArray[Any], features: FeatureMap, *, learning_rate: float, regularisation: float
 ) -> Baseline:
-    """Every kernel learnt as :func:`ofskl` learns its one; the prediction is their plain average.
+    """Every kernel is learnt as in :func:`ofskl`; the prediction is their plain average.
 
     f = (1/N) sum_i f_i with f_i = theta_i . z_i(x);  theta_i <- theta_i - (eta / K) sum_k grad l_ik,
-    l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as Ghari and Shen, NeurIPS 2022, compare with it)
+    l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as in the comparison of Ghari and Shen, NeurIPS 2022)
 
-    inputs: (T, K, d), asked for where there are labels.
+    inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends N rows of 2 D numbers a round.
     learning_rate: eta.
     regularisation: lambda.
 
-    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    Raises ValueError if the shapes do not fit, or if an upload is larger than any receiver accepts.
     """
     labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
@@ -95,19 +95,19 @@ def vm_kofl(
     regularisation: float,
     hedge: Literal["sum", "mean"],
 ) -> Baseline:
-    """Every kernel learnt by all clients together, mixed by weights that all clients share: Hedge at the server.
+    """All clients together learn every kernel. Weights that all clients share mix the kernels: Hedge at the server.
 
     f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for ``hedge="mean"``;
     theta_i and l_ik as in :func:`ofmkl_avg`   (vM-KOFL, Hong and Chae 2021)
 
-    inputs: (T, K, d), asked for where there are labels.
+    inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends N rows of 2 D numbers and its N losses a round.
     learning_rate: eta.
     regularisation: lambda.
     hedge: whether the losses of the clients are summed or averaged.
 
-    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    Raises ValueError if the shapes do not fit, or if an upload is larger than any receiver accepts.
     """
     labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
@@ -138,15 +138,15 @@ def em_kofl(
     i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in :func:`vm_kofl`
     (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight exceeds uniform t of (seed, "em-kofl").
 
-    inputs: (T, K, d), asked for where there are labels.
+    inputs: (T, K, d), read only where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends one row of 2 D numbers and its N losses a round.
     learning_rate: eta.
     regularisation: lambda.
     hedge: whether the losses of the clients are summed or averaged.
-    seed: of the draws.
+    seed: of the server's draws.
 
-    Raises ValueError where the shapes do not fit.
+    Raises ValueError if the shapes do not fit.
     """
     labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
@@ -156,7 +156,7 @@ def em_kofl(
     predictions = np.full(labels.shape, np.nan)
     for number, clients in _rounds(labels):
         cumulated = np.cumsum(normalised(log_weights))
-        # Through rounding the last sum may be below one, and so below the draw.
+        # By rounding the last sum may be below one, and so below the draw.
         drawn.append(min(int(np.searchsorted(cumulated, draws[number], side="right")), features.kernels - 1))
         learnt = slice(drawn[-1], drawn[-1] + 1)
         by_kernel, losses = kernels.step(inputs[number, clients], labels[number, clients], learnt)
@@ -177,15 +177,15 @@ def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: 
     The sources leave the following open. The network is net(x) = b . relu(A x + a) + c, where A has ``hidden_units`` rows. At
     first A ~ N(0, 2/d), b ~ N(0, 2/hidden_units) (He et al. 2015), and a = c = 0. A and b are drawn from the streams
     (seed, "per-fed-avg", 0) and (seed, "per-fed-avg", 1). Both step sizes are eta, as in the other methods. A client adapts to its
-    last labelled sample, and not at all before its first. There is no regularisation.
+    last labelled sample, and does not adapt before its first. There is no regularisation.
 
-    inputs: (T, K, d), asked for where there are labels.
+    inputs: (T, K, d), read only where there are labels.
     labels: (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
     seed: of the first parameters.
     learning_rate: eta.
-    hidden_units: of the one hidden layer.
+    hidden_units: in the one hidden layer.
 
-    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    Raises ValueError if the shapes do not fit, or if an upload is larger than any receiver accepts.
     """
     labels = _checked(inputs, labels)
     dimension = inputs.shape[2]
@@ -198,7 +198,7 @@ def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: 
         adaptation, before = (learning_rate, number - 1) if number else (0.0, 0)
         x, x_before = (np.column_stack([inputs[at, clients], np.ones(len(clients))]) for at in (number, before))
         y, y_before = labels[number, clients], labels[before, clients]
-        # The first layer's gradient is an outer product with the input: its left factor is kept, one a client, never the matrix.
+        # The first layer's gradient is an outer product with the input: only its left factor is kept for each client, no matrix.
         output, active_before, left_before, hidden_before = _network(x_before @ first.T, last)
         error_before = 2 * (output - y_before)[:, None]
         inner = (x * x_before).sum(axis=-1, keepdims=True)
@@ -267,7 +267,7 @@ def _rounds(labels: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.intp]
 def _uplink_bytes(
     inputs: Any, labels: NDArray[np.float64], kernels_of_rounds: Sequence[tuple[int, ...]], numbers: int
 ) -> float:
-    """What all clients send when each sends, in each round, these kernels and that many float32 numbers."""
+    """The bytes of all clients if each sends these kernels and ``numbers`` float32 numbers in each round."""
     content = bytes(numbers * np.dtype(np.float32).itemsize)
     total = 0
     for number, clients in _rounds(labels):

@@ -1,4 +1,4 @@
-"""The bins of Algorithm 1: kernels in order of their weight, M in a bin, of which one bin is drawn for an upload."""
+"""The bins of Algorithm 1: kernels are sorted by weight and cut into bins of M; one bin is drawn for each upload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["DrawnBin", "draw_bins"]
 
 
 DrawnBin = tuple[int, float, tuple[int, ...]]
-"""Number of the bin, 0 being that of the heaviest kernels; the probability that it was drawn with; its kernels, ascending."""
+"""Number of the bin, 0 for the heaviest kernels; the probability that it was drawn with; its kernels, ascending."""
 
 
 def draw_bins(
@@ -23,12 +23,12 @@ def draw_bins(
 
     q_j = (1 - xi) u_j / sum(u) + xi / m,  u_j the weights of the kernels in bin j, m the number of bins
 
-    log_weights (uploads, kernels): of the kernels, before the upload's first label.
+    log_weights (uploads, kernels): before the upload's first label.
     sizes (uploads,): M; 0 draws a bin without kernels.
-    uniforms (uploads,): a random number from 0 to 1 for each.
+    uniforms (uploads,): random numbers from 0 to 1.
     exploration: xi.
 
-    Returns the bins, and the kernels of each upload in order of their weight, (uploads, kernels).
+    Returns the bins, and the kernels of each upload by falling weight, (uploads, kernels).
     """
     orders = heaviest_first(log_weights)
     weights = np.take_along_axis(normalised(log_weights), orders, axis=1)

@@ -1,14 +1,14 @@
-"""How a client that is behind learns in step with the model, and how long it waits for a server that is silent.
+"""Lets a client with a backlog learn in step with the model.
 
-A client is *behind* while more than n of its labels lie unlearnt in hand, or more than n for each client of its partition lie
-unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model holds
-them. A client that is not behind never waits. Nobody waits for another client.
+A client is *behind* while more of its labels are in hand than it may learn on one version of the model, or more than that for each
+client of its partition lie unread in the topic. It then learns up to n labels on one version, sends its updates, and goes on when
+the model holds them. A client that is not behind never waits. No client waits for another client.
 
 A model that has seen little changes much with each version. So a client begins with one label a version, and gets one more after
-every 8 labels, up to n. A client that is behind and gets new records all the same is granted as many more as came meanwhile, so
-that its backlog shrinks with each version, however fast the records come.
+every 8 uploads (labels, with the default learner), up to n. A client that is behind may also learn its share of the records that
+came meanwhile, so that its backlog shrinks with each version, however fast the records come.
 
-When no server answers for the patience nobody waits any longer (:mod:`streamfl.pofmkl.server_silence`).
+When no server answers for the patience, no client waits any longer (:mod:`streamfl.pofmkl.server_silence`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["CatchUp"]
 
-# Samples in hand: fewer where that is enough to serve every client, more where only few clients find something to learn.
+# How many samples to read ahead: few if they serve every client, more if only few clients find something to learn.
 LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
-# A model that has seen little changes fast: a client begins with one label a version, and gets one more after so many.
+# A model that has seen little changes fast: a client begins with one label a version, and gets one more after this many uploads.
 LABELS_A_GRANT = 8
-# The server publishes at once what it has read. What is in no version so long after the last one was refused, or comes later.
+# The server publishes at once what it has read. An update that is in no version this long after the last one was refused, or comes
+# later.
 PAUSE_SECONDS = 0.25
 BEHIND = (
     "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
@@ -43,12 +44,12 @@ BACKLOG = (
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition that is open.
+    """An open partition.
 
-    unread: records behind those that were taken; None: not known yet.
-    arrived: records that came into the topic since it was opened.
-    in_hand: the most samples that are taken ahead.
-    told: the operator was told of its backlog.
+    unread: records behind those that were read; None: not known yet.
+    arrived: records that came into the topic since the partition was opened.
+    in_hand: the most samples to read ahead.
+    told: its backlog was reported to the operator.
     """
 
     unread: int | None = None
@@ -59,10 +60,11 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Shard:
-    """A shard of the model, as far as updates from here are in it.
+    """The versions of a shard of the model that hold this worker's updates.
 
-    since: when its newest version came; infinite while there is an update that it came before.
-    full: the version that holds all of them, if the server refuses none and nobody else sends any: a version counts updates.
+    since: when its newest version came; infinite if an update was sent after it.
+    full: the version that holds all of this worker's updates, if the server refuses none and no other worker sends any: a version
+        counts updates.
     """
 
     since: float = math.inf
@@ -70,10 +72,10 @@ class _Shard:
 
 
 class CatchUp:
-    """Says who is behind, what a client may learn before the model has advanced, and how much is read ahead.
+    """Decides which clients are behind, what a client may learn before the model has advanced, and how much to read ahead.
 
-    samples: n, the labels of a client on one version while it is behind; 0: no client ever waits.
-    silence: of the server; who is alone does not wait.
+    samples: n, the most labels of a client on one version while it is behind; 0: no client ever waits.
+    silence: of the server. Clients that are alone do not wait.
     registry: the clients.
     shards: of the model.
     """
@@ -85,13 +87,13 @@ class CatchUp:
         self._registry = registry
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[OperatorNotice] = []
-        # As they were last, and as they were when a label was learnt last.
+        # The model's versions at the last step; below, ``_learnt_on``: those on which a label was learnt last.
         self._versions: tuple[int, ...] = ()
         self._shards = [_Shard() for _ in range(shards)]
         self._learnt_on: tuple[int, ...] | None = None
-        # Clients that were granted labels in this step.
+        # How many clients were granted labels in this step.
         self._granted = 0
-        # The partitions of which enough was in hand when the model advanced in this step.
+        # The partitions that had enough samples in hand when the model advanced in this step.
         self._enough: list[_Partition] = []
 
     def open(self, partition: int) -> None:
@@ -103,7 +105,7 @@ class CatchUp:
     # ---- how much there is
 
     def note_unread(self, records: Mapping[int, int], received: Mapping[int, int]) -> None:
-        """So many records lie unread in each partition behind those that were received now."""
+        """Note how many records lie unread in each partition, behind those that were received now."""
         for number, unread in records.items():
             partition = self._partitions.get(number)
             if partition is None:
@@ -111,14 +113,14 @@ class CatchUp:
             if partition.unread is not None:
                 partition.arrived += max(0, unread - partition.unread + received.get(number, 0))
             partition.unread = unread
-            # Before a client is known there, records of all of them look like a backlog of one.
+            # Before the partition's clients are known, the records of all of them look like the backlog of one.
             if not partition.told and self._registry.count(number) and self._is_behind(number):
                 partition.told = True
                 self._notices.append(OperatorNotice("behind", BEHIND.format(number, unread, self.samples)))
 
     def _is_behind(self, number: int) -> bool:
         unread = self._partitions[number].unread or 0
-        # By the model's age, as a client's own.
+        # As :meth:`_grant` for a client, but by the model's age.
         labels = min(self._versions, default=0) // (LABELS_A_GRANT * self._registry.limit)
         return 0 < min(self.samples, 1 + labels) * max(1, self._registry.count(number)) < unread
 
@@ -126,7 +128,7 @@ class CatchUp:
         return max(self._partitions[number].in_hand, 2 * self.samples * self._registry.count(number))
 
     def most_records(self, waiting: Mapping[int, int]) -> int | None:
-        """The most records to take at a time; None: no partition is behind. waiting: samples in hand, by partition."""
+        """The most records to read at a time; None: no limit, no partition is behind. waiting: samples in hand, by partition."""
         unknown = any(one.unread is None for one in self._partitions.values())
         if not self.samples or not (unknown or self._behind):
             return None
@@ -137,7 +139,7 @@ class CatchUp:
         return self.samples > 0 and any(map(self._is_behind, self._partitions))
 
     def is_urgent(self, versions: tuple[int, ...], waiting: int) -> bool:
-        """Whether an update that goes out late costs accuracy, or time. waiting: labels in hand."""
+        """Whether sending an update late costs accuracy or time. waiting: labels in hand."""
         if waiting:
             return True
         if self._behind:
@@ -146,7 +148,7 @@ class CatchUp:
         return min(versions) < YOUNG_LABELS * self._registry.limit
 
     def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float) -> bool:
-        """These are the versions of the model. Returns whether updates are waited for no longer, since time has passed.
+        """Note the versions of the model. Returns whether the pause ended in which clients wait for updates that are in no version.
 
         waiting: labels in hand, by partition.
         """
@@ -157,7 +159,7 @@ class CatchUp:
         over = False
         for shard, earlier, version in zip(self._shards, before, versions, strict=True):
             if version != earlier:
-                # A lower one is of a server that began anew.
+                # A lower version comes from a server that began anew.
                 shard.full = shard.full if version > earlier else version
                 shard.since = now
             elif version < shard.full and now >= shard.since + PAUSE_SECONDS:
@@ -166,28 +168,28 @@ class CatchUp:
 
     @property
     def wake_at(self) -> float | None:
-        """When updates that are in no version are waited for no longer."""
+        """When clients stop waiting for updates that are in no version."""
         missing = (shard for shard, version in zip(self._shards, self._versions, strict=False) if version < shard.full)
         return min((shard.since + PAUSE_SECONDS for shard in missing if shard.since < math.inf), default=None)
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
         for shard in self._shards:
             if shard.since < math.inf:
                 shard.since = min(shard.since, now)
 
     def end_step(self, learnt: int) -> None:
-        """So many labels were learnt in this step."""
+        """End a step in which ``learnt`` labels were learnt."""
         if learnt:
             self._learnt_on = self._versions
         if 4 * self._granted < self._registry.limit:
-            # Where a topic holds one client's records after the other's, few clients have something in hand: read further ahead.
+            # If a topic holds one client's records after another's, few clients have samples in hand: read further ahead.
             for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
         self._enough, self._granted = [], 0
 
     def full(self, waiting: Mapping[int, int]) -> list[int]:
-        """The partitions of which enough is in hand. waiting: samples in hand, by partition."""
+        """The partitions with enough samples in hand. waiting: samples in hand, by partition."""
         if not self.samples:
             return []
         return [number for number, count in waiting.items() if count >= self._room(number)]
@@ -197,13 +199,13 @@ class CatchUp:
     def limit(self, client: Client, in_hand: int, waiting: Mapping[int, int], *, waited: bool) -> None:
         """Note whether the client is behind.
 
-        in_hand: its labels that could be learnt. waiting: those of all clients, by partition. waited: some of its own could not
+        in_hand: its labels that could be learnt. waiting: those of all clients, by partition. waited: some of its own had to wait
         before.
         """
         number = client.key[0]
         client.share = in_hand / max(1, in_hand, waiting[number])
         behind = waited or in_hand > self._grant(client.record) or self._is_behind(number)
-        # Whoever was behind is not before the model holds its last updates.
+        # A client that was behind stays behind until the model holds its last updates.
         behind = behind or (client.record.behind and not self._is_answered(client))
         client.limited = client.record.behind = self.samples > 0 and behind and not self._silence.is_alone(number)
 
@@ -217,7 +219,7 @@ class CatchUp:
         return not client.limited or record.labels_learnt < record.granted or self._is_answered(client)
 
     def count(self, client: Client) -> None:
-        """The client learns a label."""
+        """Note that the client learns a label."""
         if not self.samples:
             return
         record = client.record
@@ -227,7 +229,7 @@ class CatchUp:
             record.granted = self._grant(record)
             self._granted += 1
             if client.limited:
-                # Its share of what came since it was granted the last ones.
+                # Its share of what came since its last grant.
                 more = round((partition.arrived - client.arrived) * client.share)
                 record.granted += more
                 self.granted_more += more
@@ -236,7 +238,7 @@ class CatchUp:
         self._learnt_behind += client.limited
 
     def sent(self, client: Client, shard: int) -> None:
-        """An update of the client goes to a shard."""
+        """Note that an update of the client goes to a shard."""
         if not self.samples:
             return
         if shard not in client.record.awaited:
@@ -250,9 +252,9 @@ class CatchUp:
         return client.limited and client.record.labels_learnt >= client.record.granted
 
     def _is_answered(self, client: Client) -> bool:
-        """Whether every shard that the client's last updates went to holds them; also if nothing of it is under way.
+        """Whether every shard that the client's last updates went to holds them. True if no updates are under way.
 
-        After a restart it is not known which version does: then a shard that has advanced counts.
+        After a restart the version that holds them is not known: then any other version of the shard counts.
         """
         learnt_on, awaited = client.record.learnt_on, client.record.awaited
         if client.uploading:
@@ -263,12 +265,12 @@ class CatchUp:
             for shard in awaited
         )
 
-    # ---- what is told
+    # ---- what is reported
 
     def backlog(self, kind: str, waiting: int, clients: int) -> str | None:
-        """What of a backlog is there, and what is waited for; None: there is none.
+        """A text on the backlog and what clients wait for; None: no backlog.
 
-        kind: of what waits. waiting: how much is in hand. clients: of so many.
+        kind: "samples" or "labels". waiting: how many of these wait in hand. clients: how many clients they belong to.
         """
         if self._silence.alone:
             return ALONE.format(self._silence.patience)

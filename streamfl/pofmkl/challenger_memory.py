@@ -1,4 +1,4 @@
-"""What challengers of the user's own remember over a restart: now and then, each its whole state."""
+"""Remembers the user's own challenger models over a restart: the whole state of each, every 64 labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfl.role import PeerError, StateChange
 __all__ = ["ChallengerMemory"]
 
 PREFIX = b"challenger/"
-# A state may be large, and nothing but a figure depends on it. So up to so many labels less one are lost with a restart.
+# A state may be large, and only measurements depend on it. So a restart may lose up to 63 labels.
 REMEMBERED_EVERY = 64
 
 _ClientKey = tuple[int, str]
@@ -22,8 +22,8 @@ _ClientKey = tuple[int, str]
 class ChallengerMemory:
     """The remembered states of each client's challengers.
 
-    models: the names of those that remember themselves. What is remembered of any other is forgotten: nobody runs it now.
-    failures: where states are counted that cannot be remembered or taken back.
+    models: the names of the challengers that have a state to remember. The state of any other is forgotten: it no longer runs.
+    failures: counts states that cannot be remembered or taken back.
     """
 
     def __init__(self, models: Collection[str] = (), failures: ModelFailures | None = None) -> None:
@@ -33,7 +33,7 @@ class ChallengerMemory:
         self._changed: dict[tuple[int, bytes], bytes | None] = {}
 
     def take_back(self, client: _ClientKey, fresh: Mapping[str, Challenger]) -> list[str]:
-        """Let these new challengers of a client be as they were when they were remembered last; returns those that failed."""
+        """Give a client's new challengers their last remembered state; returns the names of those that failed."""
         failed = []
         for name, remembered in self._restored.pop(client, {}).items():
             model = fresh.get(name)
@@ -48,7 +48,7 @@ class ChallengerMemory:
         return failed
 
     def learnt(self, client: _ClientKey, name: str, model: Challenger) -> None:
-        """A challenger learnt a label: remember it, if it is time."""
+        """Note that a challenger learnt a label. Remembers its state after every ``REMEMBERED_EVERY`` labels."""
         if name not in self._models or not isinstance(model, OwnChallenger) or model.labels % REMEMBERED_EVERY:
             return
         try:
@@ -58,12 +58,12 @@ class ChallengerMemory:
             self._note(name, "state", error, "it is not remembered, and would begin anew after a restart")
 
     def drop(self, client: _ClientKey, name: str) -> None:
-        """Remember nothing of a client's challenger."""
+        """Forget the remembered state of a client's challenger."""
         if name in self._models:
             self._changed[client[0], _key(client[1], name)] = None
 
     def forget(self, client: _ClientKey) -> Iterable[bytes]:
-        """The client goes; returns the keys that its challengers may be remembered under."""
+        """Forget a client; returns the keys that its challengers may be remembered under."""
         self._restored.pop(client, None)
         keys = [_key(client[1], name) for name in self._models]
         for key in keys:
@@ -71,7 +71,7 @@ class ChallengerMemory:
         return keys
 
     def close(self, partition: int) -> None:
-        """Another worker remembers the partition's challengers."""
+        """Drop a partition's challengers, since another worker takes them over."""
         self._restored = {client: states for client, states in self._restored.items() if client[0] != partition}
         self._changed = {key: content for key, content in self._changed.items() if key[0] != partition}
 

@@ -1,6 +1,6 @@
-"""What a client of POF-MKL takes back of itself, checked: numbers that it cannot have written would spoil all that it says.
+"""Checks the state that a POF-MKL client restores: numbers that it cannot have written would spoil its predictions and updates.
 
-Bounds are those of what may come in: samples below ``LARGEST_NUMBER``, labels within ``LARGEST_LABEL`` of the learning scale.
+The bounds follow from those of the inputs: samples below ``LARGEST_NUMBER``, labels within ``LARGEST_LABEL`` of the learning scale.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from streamfl.role import PeerError
 __all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_snapshot"]
 
 MOST = 2**53
-# The bit that tells a NaN that warns from one that does not, by the bytes of the number.
+# The bit that tells a quiet NaN from a signalling one, by the bytes of the number.
 QUIET = {4: 1 << 22, 8: 1 << 51}
-# Experts are cut to the range of a client's labels and once more that range on either side; rounding comes on top.
+# Experts are clipped to the range of a client's labels, plus once that range on either side, plus rounding.
 LARGEST_EXPERT = 3.001 * LARGEST_LABEL
 LARGEST_LOSS = np.square(2 * LARGEST_EXPERT)
-# What a projection onto random directions makes of an input is not much longer than the input.
+# The projection of an input onto random directions is not much longer than the input.
 LARGEST_PROJECTION = 100 * LARGEST_NUMBER
-# Of a client's own steps, by kernel: normalised steps do not lead further from parameters that the model may have.
+# Bound on a client's own steps, by kernel: normalised steps do not lead further from parameters that the model may have.
 LARGEST_OWN_STEP = 1e7
-# Of the ridge: its step never makes a weight nearly as large.
+# Bound on the ridge's weights: its step never makes a weight nearly as large.
 LARGEST_WEIGHT = 1e6
 
 
 def check_label(label: float, logistic: bool) -> None:
-    """PeerError for a label that no reader of samples lets pass."""
+    """PeerError for a label that every reader of samples would refuse."""
     check_within(label, -LARGEST_LABEL, LARGEST_LABEL, "a label")
     if logistic and label not in (0.0, 1.0):
         raise PeerError("label", f"a label of {label:g} is remembered, 0 or 1 is expected with the logistic loss")
 
 
 def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
-    """PeerError for features that nobody can have remembered.
+    """PeerError for features that no client can have remembered.
 
-    Their sum may be larger than a reader lets pass, since each counts as bounded by what came before it.
+    Their sum may be larger than a reader allows, since each may have been clipped to what came before it.
     """
     if inputs.shape != (dimension,):
         raise PeerError("shape", f"a sample with {len(inputs)} features is remembered, not {dimension}")
@@ -48,7 +48,7 @@ def check_inputs(inputs: NDArray[Any], dimension: int) -> None:
 
 
 def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> None:
-    """The running moments of a client and the state of its mixture, as they were after so many entries of its journal."""
+    """PeerError for a snapshot with malformed moments or mixture, or with moments and mixture of different journal entries."""
     entries = int(moments["entries"])
     counts = [int(moments[name]) for name in ("samples", "labels", "kept")]
     samples, labels = float(mixture["sums"][0]), float(mixture["sums"][1])
@@ -77,7 +77,7 @@ def check_snapshot(moments: Any, mixture: Any, ridge: float, logistic: bool) -> 
 
 
 def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
-    """An entry of the journal, or a forecast that waits for its label: whatever fields it has."""
+    """PeerError for a malformed entry of the journal, or forecast that waits for its label. Checks the fields that it has."""
     names = entry.dtype.names or ()
     check_inputs(entry["inputs"], dimension)
     for name, low, high in (("number", 1, MOST), ("known", 0, MOST)):
@@ -87,7 +87,7 @@ def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
         check_label(float(entry["label"]), logistic)
     for name in ("experts", "predictions", "pivot"):
         if name in names and logistic:
-            # A probability of 0 or 1 would lose without bound.
+            # A probability of 0 or 1 could have an infinite loss.
             check_within(entry[name], 1e-18, 1 - 1e-16 if entry[name].dtype.itemsize == 8 else 1 - 1e-7, name)
         elif name in names:
             check_within(entry[name], -LARGEST_EXPERT, LARGEST_EXPERT, name)
@@ -96,7 +96,7 @@ def check_entry(entry: Any, dimension: int, logistic: bool) -> None:
 
 
 def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
-    """One of a client's latest samples: ``width`` projected inputs, the labels before it, its own at ``label``, and its error."""
+    """PeerError for a malformed kept sample: ``width`` projected inputs, the labels before it, its own at ``label``, its error."""
     check_within(kept[:width], -LARGEST_PROJECTION, LARGEST_PROJECTION, "a kept sample")
     _check_lags(kept[width:label])
     check_within(kept[label], -LARGEST_LABEL, LARGEST_LABEL, "the label of a kept sample")
@@ -104,7 +104,7 @@ def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
 
 
 def _check_lags(lags: NDArray[Any]) -> None:
-    """Labels before a sample; NaN where there were none, but no NaN that warns wherever it is used."""
+    """PeerError for malformed labels before a sample. NaN stands for no label; a signalling NaN would warn wherever it is used."""
     words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
     absent = np.isnan(lags)
     if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():

@@ -1,7 +1,7 @@
-"""The client of POF-MKL: Algorithm 1 as a role, which says what is done in which order.
+"""The client of POF-MKL: Algorithm 1 as a role, which calls the parts in order.
 
-Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. Of a sample x with label y, and
-parameters theta_i of every kernel i that the server published:
+Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. For a sample x with label y, and
+the parameters theta_i of every kernel i that the server published:
 
     f_i = theta_i . z_i(x)                                  (4), (6)   paper_learner.py, streamfl.kernels
     f = sum_i w_bar_i f_i,  w_bar_i = w_i / sum_j w_j       (6)        paper_learner.py
@@ -12,12 +12,12 @@ parameters theta_i of every kernel i that the server published:
     send (eta / p_i) grad l_i for each kernel i of the bin  (9)        paper_learner.py, uploads.py
     theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server.py, server_steps.py
 
-This is ``preset = "paper"``. With the default preset the server is sent target rows instead, and default_learner.py is the learner.
+This is ``preset = "paper"``. With the default preset clients send target rows instead, and default_learner.py is the learner.
 
-Each part with state of its own bounds, remembers and restores it: who is registered (client_registry.py) and who gets in
-(admission.py), what waits for the model (labels_with_samples.py and late_labels.py, on pending_samples.py), who is behind
-(catch_up.py), what is to be sent (uploads.py), the model as it is heard of (model_watch.py), how well is predicted
-(prequential.py), and the means that stand for what samples lack (records/imputation.py).
+Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their admission
+(admission.py), samples and labels that wait for the model (labels_with_samples.py and late_labels.py, on pending_samples.py),
+clients with a backlog (catch_up.py), open uploads (uploads.py), whether the server answers (model_watch.py), errors and regret
+(prequential.py), and the means that replace missing inputs (records/imputation.py).
 """
 
 from __future__ import annotations
@@ -62,33 +62,33 @@ from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Recei
 __all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
 
 class PofmklClient:
-    """Predicts every sample, learns from its label, and sends the server no more than it may.
+    """Predicts every sample, learns from its label, and sends updates within the uplink's limits.
 
-    One object serves all clients of its partitions: the samples of a poll go to the learner together. When updates go out, or
-    samples wait for the model, and no new version of it comes for ``patience`` seconds, the role is in trouble.
+    One object serves all clients of its partitions: the samples of a poll go to the learner together. The role reports trouble
+    if it sends updates, or samples wait for the model, and no new version comes for ``patience`` seconds.
 
     learner: the mathematics.
-    staleness_policy: how far a client runs ahead of the model.
+    staleness_policy: how far a client may run ahead of the model.
     uplink: what a client may send.
     seed: of the federation.
-    clients: so many are remembered at most.
+    clients: the most clients to remember.
     client_expiry: seconds without a sample after which a client makes room for another.
-    shards: of the model.
+    shards: how many the model has.
     fingerprint: of the federation's settings.
-    encode_prediction: makes the user's record.
-    original: takes a prediction or label back to the label's own unit.
-    waiting_limit: so many samples or labels of a partition may wait, and one poll more at most.
+    encode_prediction: encodes the record that the user reads.
+    original: converts a prediction or label back to the label's own unit.
+    waiting_limit: the most samples or labels of a partition that may wait, plus one poll.
     patience: seconds without a new model.
-    catch_up_samples, catch_up_patience: of :class:`~streamfl.pofmkl.catch_up.CatchUp`.
-    trace: is told of every labelled sample that comes with its label.
-    challengers: learn beside the learner and are measured; nothing else depends on them.
-    join: brings labels of a topic of their own to their samples; None: labels come with their samples.
-    signing: where members have keys, says which versions of the model are the server's.
-    seal_bytes: where members have keys, what a seal adds to an update.
-    settings_check: whether the server's settings are this client's.
-    watch: looks at every sample and label.
-    carry: of a sample's record, the headers that its prediction gets.
-    means: fills in what samples lack; None: they lack nothing.
+    catch_up_samples, catch_up_patience: of :class:`~streamfl.pofmkl.catch_up.CatchUp`, and its ``ServerSilence`` in seconds.
+    trace: called for every labelled sample that comes with its label.
+    challengers: models that learn beside the learner and are only measured.
+    join: joins labels from their own topic to samples; None: labels come with their samples.
+    signing: if members have keys, checks that the server signed a version of the model.
+    seal_bytes: if members have keys, the bytes that a seal adds to an update.
+    settings_check: compares the server's settings with this client's.
+    watch: inspects every sample and label.
+    carry: the headers of a sample's record that its prediction gets.
+    means: fills in missing inputs; None: fills in nothing.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class PofmklClient:
         return not all(map(self._uploads.may_learn, self._labels.pending.waiting_clients()))
 
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
-        """Take what came, each message by itself; what is refused is added to ``replies``."""
+        """Process the messages one by one; add a rejection to ``replies`` for each that is refused."""
         logistic, watch, labels, known, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._registry, self._carry
         for received in batch:
             channel, message = received.channel, received.message
@@ -272,7 +272,7 @@ class PofmklClient:
                     self._model_watch.hear(message, received.partition)
                     continue
                 key = received.partition, message.client
-                # Before it may be refused: for want of room it often is because of how the topic is keyed.
+                # Before a possible refusal: if there is no room, the reason is often how the topic is keyed.
                 if channel == "samples":
                     watch.sample(*key, message.label)
                 else:
@@ -283,7 +283,7 @@ class PofmklClient:
                 if channel == "samples":
                     client = known.observe(key, written_at) or self._admission.admit(key, written_at, now)
                     if self._means:
-                        # At once, in the order of the records: what waits for the model waits with the mean of its time.
+                        # Now, in the order of the records: a sample that waits for the model gets the mean from when it came.
                         message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
                 labels.arrive(key, client, message, received.record, carry(received.record))
                 if client is not None and channel == "samples":
@@ -295,7 +295,7 @@ class PofmklClient:
         known.batch_is_over()
 
     def _set_back(self, now: float) -> None:
-        """Let everything that was noted after ``now`` have been now: the clock was ahead."""
+        """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
         self.silence.set_back(now)
         self.catch_up.set_back(now)
         self._uploads.set_back(now)
@@ -341,7 +341,7 @@ class PofmklClient:
 
     @property
     def trace(self) -> Callable[[StepTrace], None] | None:
-        """Is told of every labelled sample that comes with its label."""
+        """Called for every labelled sample that comes with its label."""
         return self._labels.trace if isinstance(self._labels, LabelsWithSamples) else None
 
     @trace.setter
@@ -359,7 +359,7 @@ class PofmklClient:
         return self._scores.regret()
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
-        """What is known of each client, by partition and name: for whoever checks it."""
+        """The state of each client, by partition and name, for inspection."""
         return {client.key: self._snapshot_of(client) for client in self._registry}
 
     def _snapshot_of(self, client: Client) -> ClientSnapshot:

@@ -1,7 +1,7 @@
-"""What the default learner remembers of a client from one snapshot to the next: an entry for each sample and each late label.
+"""The default learner's journal of a client: an entry for each sample and each late label since the last snapshot.
 
-A snapshot holds all running numbers of a client. It is large, so it is written every 64 entries. An entry holds what was learnt
-from, and lies in a slot that is overwritten 64 entries later. After a restart the entries since the snapshot are learnt again.
+A snapshot holds all running numbers of a client. It is large, so it is written every 64 entries. An entry holds what the client
+learnt from, in a slot that is overwritten 64 entries later. After a restart the entries since the snapshot are learnt again.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Forecast:
     predictions (samples,): what the user reads.
     experts (samples, experts): what each expert predicts, kernels first.
     pivot (samples,): all experts mixed.
-    known (samples,): how many labels of its client each was made with.
+    known (samples,): how many labels of the client were known.
     inputs (samples, d): of the samples.
-    lags (samples, 2): the labels before each.
-    layout: how a sample is kept until its label comes.
+    lags (samples, 2): the two labels before each sample.
+    layout: the record that stores a sample until its label comes.
     """
 
     predictions: Floats
@@ -60,7 +60,7 @@ class Forecast:
     layout: np.dtype[Any]
 
     def encoded(self) -> list[bytes]:
-        """What has to be kept of each sample until its label comes."""
+        """The bytes to keep of each sample until its label comes."""
         content = np.empty(len(self.predictions), self.layout)
         for name in content.dtype.names or ():
             content[name] = getattr(self, name)
@@ -94,7 +94,7 @@ class ChangedParts:
 
 @dataclass
 class Unread:
-    """What was restored of a client and is not put together yet."""
+    """Restored state of a client that is not applied yet."""
 
     snapshot: bytes | None = None
     entries: dict[bytes, bytes] = field(default_factory=dict)
@@ -105,9 +105,9 @@ class ClientJournal:
 
     dimension: d of the inputs.
     experts: how many experts a sample is predicted by.
-    dtype: in which experts' predictions are kept.
+    dtype: of the experts' predictions in an entry.
     logistic: labels are classes, and predictions probabilities.
-    changed: where entries and snapshots are noted.
+    changed: collects the entries and snapshots.
     """
 
     def __init__(self, dimension: int, experts: int, dtype: Any, logistic: bool, changed: ChangedParts) -> None:
@@ -138,7 +138,7 @@ class ClientJournal:
     def samples(
         self, rows: NDArray[np.intp], numbers: NDArray[np.int64], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
     ) -> None:
-        """Write down a sample of each of these clients, some with their labels. numbers (rows,): of the entries, from 1."""
+        """Write an entry for a sample of each of these clients, some with labels. numbers (rows,): of the entries, from 1."""
         with_label, without = np.flatnonzero(labelled), np.flatnonzero(~labelled)
         inputs, experts = forecast.inputs, forecast.experts
         self._write(
@@ -152,7 +152,7 @@ class ClientJournal:
         self._write(SAMPLE, rows[without], numbers[without], inputs=inputs[without])
 
     def late_labels(self, rows: NDArray[np.intp], numbers: NDArray[np.int64], labels: Floats, forecast: Forecast) -> None:
-        """Write down the label of an earlier sample of each of these clients, with what was predicted of that sample."""
+        """Write an entry for the label of an earlier sample of each of these clients, with that sample's forecast."""
         content = {name: getattr(forecast, name) for name in self.forecast_layout.names or ()}
         self._write(LATE_LABEL, rows, numbers, label=labels, **content)
 
@@ -172,11 +172,11 @@ class ClientJournal:
         return list(zip(rows[due].tolist(), numbers[due].tolist(), strict=True))
 
     def snapshot(self, row: int, content: bytes) -> None:
-        """Write down all running numbers of a client: entries up to now are superfluous."""
+        """Write all running numbers of a client. They replace the entries up to now."""
         self._changed.put(row, SNAPSHOT, content)
 
     def part_keys(self) -> Iterable[bytes]:
-        """Every key that something of a client may be remembered under."""
+        """Every key that the journal of a client may use."""
         yield SNAPSHOT
         yield from (part_key(kind, slot) for kind in self._layouts for slot in range(SNAPSHOT_EVERY))
 
@@ -185,7 +185,7 @@ class ClientJournal:
         self._unread.setdefault(row, Unread()).snapshot = content
 
     def restore_entry(self, row: int, key: bytes, value: bytes) -> bool:
-        """Take back an entry; False if the key is none of an entry. PeerError if it cannot be one."""
+        """Take back an entry; False if the key is no entry's. PeerError if the value is malformed."""
         kind, slot = key[:1], int.from_bytes(key[1:], "big")
         if kind not in self._layouts or slot >= SNAPSHOT_EVERY:
             return False
@@ -198,7 +198,7 @@ class ClientJournal:
         return True
 
     def unread(self, rows: Iterable[int]) -> Iterable[tuple[int, Unread]]:
-        """Those of these clients that were restored and not put together yet; each is handed out once."""
+        """The restored state of these clients that is not applied yet; each is returned once."""
         for row in [row for row in rows if row in self._unread]:
             yield row, self._unread.pop(row)
 

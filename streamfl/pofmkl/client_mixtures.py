@@ -1,6 +1,6 @@
-"""How far each client of the default learner trusts each of its experts.
+"""The weights of each client's experts in the default learner.
 
-What an expert lost lately decides its weight. A ridge regression on the experts' deviations corrects their mixture.
+An expert's recent losses decide its weight. A ridge regression on the experts' deviations corrects their mixture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["MIXTURES", "RIDGE", "ClientMixtures"]
 
 MIXTURES = ("kernels", "all", "ridge")
 RIDGE, RIDGE_LEAK = 10.0, 0.005
-# A loss counts this much of what it counted one sample before: some thirty samples decide, whatever happened earlier.
+# The decay of losses with each sample: about the last thirty samples decide.
 MEMORY = 0.97
 
 Floats = NDArray[np.float64]
@@ -68,15 +68,15 @@ class ClientMixtures:
         self._numbers[row] = self._empty
 
     def entries(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """How many entries of its journal each client's numbers are made of."""
+        """How many journal entries each client's numbers contain."""
         return np.asarray(self._numbers["entries"][rows])
 
     def kernel_weights(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """What :meth:`log_weights` needs of each client: losses (rows, kernels) and counts (rows,)."""
+        """The arguments of :meth:`log_weights` for each client: losses (rows, kernels) and counts (rows,)."""
         return self._numbers["losses"][rows, : self._kernels], self._numbers["count"][rows]
 
     def log_weights(self, losses: Floats, counts: Floats) -> Floats:
-        """Of the kernels among themselves: (rows, kernels)."""
+        """Log-weights of the kernels alone, without the other experts: (rows, kernels)."""
         return log_posterior(losses, counts, np.zeros(self._kernels), self._noisy)
 
     def mix(self, rows: NDArray[np.intp], experts: Floats, scale: Scale) -> tuple[Floats, Floats]:
@@ -95,7 +95,7 @@ class ClientMixtures:
         return total / len(self._mixtures), pivot
 
     def learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
-        """Judge experts by a forecast that knew one label at least, and fit the ridge. deviation (rows,): of the labels."""
+        """Add the experts' losses and fit the ridge where the forecast knew a label. deviation (rows,): of the labels."""
         able = np.flatnonzero(forecast.known)
         if not len(able):
             return
@@ -115,17 +115,17 @@ class ClientMixtures:
             )
 
     def count_samples(self, rows: NDArray[np.intp]) -> None:
-        """A sample of each of these clients came."""
+        """Count a sample of each of these clients."""
         self._numbers["entries"][rows] += 1
         self._numbers["sums"][rows, 0] += 1
 
     def count_late_labels(self, rows: NDArray[np.intp], labels: Floats, forecast: Forecast) -> None:
-        """Labels came of samples that were counted when they came."""
+        """Count the labels of samples that were counted earlier."""
         self._numbers["entries"][rows] += 1
         self.judge(rows, labels, np.ones(len(rows), np.bool_), forecast)
 
     def judge(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
-        """Add up what predictions and kernels lost, where ``labelled`` (rows,): regret and error are computed from it."""
+        """Add up the losses of predictions and kernels where ``labelled`` (rows,), for regret and error."""
         errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
         own = np.where(labelled, self.losses(forecast.predictions, labels), 0.0)
         for place, lost in enumerate((labelled, errors, own), 1):
@@ -134,13 +134,13 @@ class ClientMixtures:
         self._numbers["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
 
     def losses(self, predictions: Floats, labels: Floats) -> Floats:
-        """Squared errors, or with the logistic loss -log of the probability of the label that came."""
+        """Squared errors, or with the logistic loss -log of the predicted probability of the label."""
         if self._loss is LOGISTIC:
             return -np.log(np.where(labels > 0.5, predictions, 1.0 - predictions))
         return np.square(predictions - labels)
 
     def errors(self, predictions: Floats, labels: Floats, deviation: Floats) -> Floats:
-        """Losses in units of what a mean or a coin would lose, 1 at most: what changes are looked for in."""
+        """Losses for the change detector, 1 at most: 1 is the loss of predicting the mean, or with the logistic loss 1/2."""
         unit = np.log(2.0) if self._loss is LOGISTIC else np.square(deviation)
         return np.minimum(self.losses(predictions, labels) / unit, 1.0)
 
@@ -153,7 +153,7 @@ class ClientMixtures:
         return np.asarray(self._numbers["sums"][rows])
 
     def kernel_losses(self, rows: Sequence[int]) -> Floats:
-        """What each kernel alone lost: (rows, kernels)."""
+        """Summed loss of each kernel alone: (rows, kernels)."""
         return np.asarray(self._numbers["kernel_losses"][rows])
 
     def content(self, row: int) -> bytes:
@@ -169,7 +169,7 @@ class ClientMixtures:
         return {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
 
     def weights(self, row: int) -> Floats:
-        """Of a client's experts, (experts,); they follow from its numbers."""
+        """Normalised weights of a client's experts, (experts,), computed from its numbers."""
         numbers = self._numbers[[row]]
         return np.asarray(normalised(log_posterior(numbers["losses"], numbers["count"], self._log_prior, self._noisy))[0])
 

@@ -1,4 +1,4 @@
-"""What is remembered of one client of POF-MKL in the record ``client/NAME`` of its changelog."""
+"""The record ``client/NAME`` of the changelog: the remembered state of one POF-MKL client."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from streamfl.wire import Count
 
 __all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "client_of", "part_key"]
 
-# Without a budget there is no end of tokens.
+# Infinite without a budget.
 Tokens = Annotated[float, msgspec.Meta(ge=0)]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class UploadRecord(msgspec.Struct, array_like=True):
-    """An upload while it is gathered.
+    """An open upload.
 
     opened_at: when its first label was learnt.
-    versions: of the model's shards, which it was predicted with.
-    probability, drawn_bin, kernels: of the bin, which is drawn before the first label.
-    samples: how many labels were gathered.
-    steps: their steps added up, raw numbers (len(kernels), 2 D) in double precision.
-    awaited: the client was behind, and waits for the version that holds it.
+    versions: of the model's shards that its predictions used.
+    probability, drawn_bin, kernels: of the bin, drawn before the first label.
+    samples: how many labels it contains.
+    steps: the sum of their steps, raw numbers (len(kernels), 2 D) in double precision.
+    awaited: the client was behind, and waits for the version that holds this upload.
     """
 
     opened_at: Time
@@ -43,18 +43,18 @@ class ClientRecord(msgspec.Struct, array_like=True):
     """A client.
 
     name: of the client.
-    epoch: names one life of its state.
+    epoch: identifies one life of its state.
     sequence: the uploads sent in this epoch.
-    labels_learnt: on the versions ``learnt_on`` of the model's shards; None: on none that counts.
-    granted: the labels that it may learn on these while it is behind. behind: it was when it learnt last.
+    labels_learnt: on the versions ``learnt_on`` of the model's shards; with ``learnt_on`` None they do not count.
+    granted: the labels that it may learn on these versions while it is behind. behind: whether it was when it learnt last.
     awaited: the shards that its updates went to since.
-    uploads_drawn: the uploads begun, which is the place in the sequence of its random numbers.
+    uploads_drawn: the uploads begun. It is the position in the sequence of its random numbers.
     tokens, filled_at: of its byte budget.
-    upload: the upload that is gathered.
-    numbers: the learner's own numbers of it.
-    seen_at: the time that the samples of its partition had come to with its latest, in coarse steps.
-    on_version_zero: its predictions that were made before there was a model.
-    sample_rhythm, label_rhythm: how often its samples come, and its labels.
+    upload: its open upload.
+    numbers: the learner's numbers for it.
+    seen_at: the newest time of its partition's samples when its latest one came, in coarse steps.
+    on_version_zero: its predictions from before there was a model.
+    sample_rhythm, label_rhythm: how often its samples and labels come.
     """
 
     name: str
@@ -78,14 +78,14 @@ class ClientRecord(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True)
 class ClientSnapshot:
-    """A client as the role knows it.
+    """A client's state in the role.
 
-    row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
-    silent_from: when a pause of its samples is longer than is usual for it, by the clock; None: it is not known.
+    row: of the client in the learner. seen_at: the time of its latest sample, in coarse steps.
+    silent_from: the time on the worker's clock from which a pause of its samples is unusual; None: not known.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt. on_version_zero: those predicted before there was a model.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
-    budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
+    budget: the tokens in its bucket when they last changed, and its depth; None without a budget.
     """
 
     row: int
@@ -101,12 +101,12 @@ class ClientSnapshot:
 
 
 def part_key(name: bytes, part: bytes) -> bytes:
-    """The changelog's key for a part of what the learner remembers of a client."""
+    """The changelog's key for a part of the learner's state of a client."""
     return b"part/" + len(name).to_bytes(2, "big") + name + part
 
 
 def client_of(key: bytes) -> str | None:
-    """The client that something is remembered of under a key of the changelog; None: the partition itself.
+    """The client that a key of the changelog belongs to; None: the key belongs to the partition itself.
 
     >>> client_of(b"client/press-4"), client_of(part_key(b"press-4", b"s")), client_of(b"silence")
     ('press-4', 'press-4', None)

@@ -1,4 +1,4 @@
-"""The clients that a worker remembers: who is registered, who was seen when, and whose state has changed."""
+"""The clients that a worker remembers: when each was last seen, and whose state has changed."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from streamfl.seeding import UniformSequence
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
 
-# When a client was seen is remembered this finely: each step of it is a record of the changelog.
+# Steps per expiry in which a client's ``seen_at`` moves. Coarse, since each step writes a record to the changelog.
 STEPS_OF_EXPIRY = 64
 
 ClientKey = tuple[int, str]
-"""A partition, and the name of a client whose samples come there."""
+"""A partition, and the name of a client that has samples in it."""
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A client that is registered.
+    """A registered client.
 
-    record: what is remembered of it, without the upload that is gathered and the learner's numbers.
-    row: by which the learner knows it.
-    draws: its random numbers, one an upload.
+    record: its remembered state, without the open upload and the learner's numbers.
+    row: of the client in the learner.
+    draws: its random numbers, one per upload.
     bucket: its byte budget, if there is one.
     cost: of its uploads.
-    uploading: an upload of it is gathered, or was begun in this step.
-    limited, share, arrived: as :class:`~streamfl.pofmkl.catch_up.CatchUp` notes them.
-    in_version: by shard, the version that holds the client's last update, as far as it can be counted.
+    uploading: it has an open upload, or began one in this step.
+    limited, share, arrived: set by :class:`~streamfl.pofmkl.catch_up.CatchUp`.
+    in_version: by shard, the expected version with the client's last update.
     """
 
     record: ClientRecord
@@ -53,10 +53,10 @@ class Client:
 
 
 class ClientRegistry:
-    """At most ``limit`` clients. One without a sample for ``expiry`` seconds makes room for another.
+    """At most ``limit`` clients. A client without a sample for ``expiry`` seconds makes room for another.
 
-    Idleness is measured by the newest time that the samples of any partition have come to, and not by the clock: nobody is idle
-    because the worker was away, and a partition that falls silent keeps no clients.
+    Idleness is measured by the newest time of the samples of any partition, and not by the clock: no client becomes idle because
+    the worker was away, and clients of a silent partition become idle too.
 
     learner: keeps each client's personal numbers in a row.
     budgets: keeps each client's byte budget.
@@ -72,9 +72,9 @@ class ClientRegistry:
         self._seed = seed
         self._clients: dict[ClientKey, Client] = {}
         self._counts: Counter[int] = Counter()
-        # The time that each partition's samples have come to.
+        # The newest time of each partition's samples, in coarse steps.
         self._reached: dict[int, float] = {}
-        # Times at which nobody made room in this batch: strangers may ask to be let in with every sample.
+        # Times at which no client was idle enough in this batch. Saves a search for every sample of unknown clients.
         self._full: set[float] = set()
         self._touched: dict[ClientKey, Client] = {}
         self._forgotten: dict[tuple[int, bytes], None] = {}
@@ -92,12 +92,12 @@ class ClientRegistry:
         return self._clients.get(key)
 
     def named(self, name: str) -> list[Client]:
-        """The clients of this name: one a partition that it has samples in."""
+        """The clients of this name: one for each partition with samples of it."""
         return [client for key, client in self._clients.items() if key[1] == name]
 
     @property
     def rows(self) -> list[int]:
-        """By which the learner knows the clients, in the order of ``names``."""
+        """The clients' rows in the learner, in the order of ``names``."""
         return [client.row for client in self._clients.values()]
 
     @property
@@ -110,14 +110,14 @@ class ClientRegistry:
 
     @property
     def partitions(self) -> Collection[int]:
-        """Those that are open."""
+        """The open partitions."""
         return self._reached.keys()
 
     def open(self, partition: int) -> None:
         self._reached[partition] = 0.0
 
     def close(self, partition: int) -> list[Client]:
-        """Forget a partition's clients, which another worker remembers; returns them."""
+        """Remove a partition's clients, since another worker takes them over; returns them."""
         del self._reached[partition]
         closed = [client for key, client in self._clients.items() if key[0] == partition]
         del self._counts[partition]
@@ -129,11 +129,11 @@ class ClientRegistry:
         return closed
 
     def touch(self, client: Client) -> None:
-        """What is remembered of the client has changed."""
+        """Note that the client's remembered state has changed."""
         self._touched[client.key] = client
 
     def observe(self, key: ClientKey, written_at: float) -> Client | None:
-        """The client of whom a sample came that was written then; None if it is not registered, and then no time moves on."""
+        """Note that a client's sample was written at ``written_at``; returns the client. None, and no change, if unregistered."""
         client = self._clients.get(key)
         if client is not None:
             reached = self.reached(key[0], written_at)
@@ -144,17 +144,17 @@ class ClientRegistry:
         return client
 
     def hear_sample(self, client: Client, written_at: float, now: float) -> None:
-        """A sample of the client came that was written then."""
+        """Add a sample, written at ``written_at``, to the client's rhythm."""
         if client.record.sample_rhythm.came(written_at, now):
             self._touched[client.key] = client
 
     def hear_label(self, client: Client, written_at: float, now: float) -> None:
-        """A label of the client came to its sample: a label that finds none, or comes again, says nothing of how often they do."""
+        """Add a label to the client's rhythm. Only for a label that found its sample, and only the first time."""
         if client.record.label_rhythm.came(written_at, now):
             self._touched[client.key] = client
 
     def measure(self) -> Iterable[Measurement]:
-        """How many clients there are, and of how many samples or labels do not come although each's own rhythm says so."""
+        """Counts clients, and those whose samples or labels are overdue by their own rhythm."""
         yield Measurement("clients", "gauge", "Clients on this worker", len(self), (), True)
         yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self.expired)
         silent, unlabelled = [], []
@@ -170,15 +170,15 @@ class ClientRegistry:
         yield Measurement("unlabelled_clients", "gauge", text, 0.0, during=tuple(unlabelled))
 
     def reached(self, partition: int, written_at: float) -> float:
-        """The time that the partition's samples come to with one that was written then, in coarse steps."""
+        """The newest time of the partition's samples, with one written at ``written_at``, in coarse steps."""
         reached = self._reached[partition]
         return written_at if not reached or written_at >= reached + self.expiry / STEPS_OF_EXPIRY else reached
 
     def register(self, key: ClientKey, now: float) -> Client:
-        """Let a new client in."""
-        # A life of the client's state is told from an earlier one that was lost by when it began.
+        """Register a new client."""
+        # The epoch is the time at which the state begins: it differs from that of an earlier life whose state was lost.
         client = self._entered(key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
-        # Even if its first sample has to wait: the epoch must be the same after a restart.
+        # Remember it even if its first sample has to wait: the epoch must be the same after a restart.
         self._touched[key] = client
         return client
 
@@ -190,15 +190,15 @@ class ClientRegistry:
         return client
 
     def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
-        """The client that has been idle for longest, and for long enough; None if none has been.
+        """The client that has been idle for longest, and at least for the expiry; None if there is none.
 
-        at: the time that the newcomer's partition has come to. busy: whether something of a client waits or is gathered.
+        at: the newest time of the new client's partition. busy: whether a client has waiting samples or labels, or an open upload.
         """
         longest, idle = None, self.expiry
         reached = max(at, *self._reached.values())
         for key, client in self._clients.items() if reached not in self._full else ():
             if not client.record.seen_at:
-                # As the first releases remembered it.
+                # The first releases remembered no time.
                 client.record.seen_at = reached
                 self._touched[key] = client
             if not busy(client) and reached - client.record.seen_at >= idle:
@@ -208,11 +208,11 @@ class ClientRegistry:
         return longest
 
     def batch_is_over(self) -> None:
-        """Room is looked for again for whoever asks to be let in."""
+        """End a batch: from now on, search again for an idle client when a new one needs room."""
         self._full = set()
 
     def forget(self, client: Client, more: Iterable[bytes]) -> None:
-        """Take the client out, and remember nothing of it. more: keys of the changelog that others remember it under."""
+        """Remove the client and all its keys of the changelog. more: keys that other owners of its state use."""
         key, name = client.key, client.record.name.encode()
         parts = self._learner.part_keys(client.row)
         for remembered in (b"client/" + name, *(part_key(name, part) for part in parts), *more):
@@ -223,7 +223,7 @@ class ClientRegistry:
         self._touched.pop(key, None)
 
     def begin_own_steps(self, unanswered: Callable[[int], bool]) -> None:
-        """Clients of partitions that no server answers go on by themselves."""
+        """Let clients of partitions without an answer from the server take steps of their own."""
         own_steps, partitions = self._learner.own_steps, {partition for partition in self._reached if unanswered(partition)}
         if own_steps is not None and partitions:
             for client in self._clients.values():
@@ -231,7 +231,7 @@ class ClientRegistry:
                     own_steps.begin(client.row)
 
     def end_own_steps(self, partitions: Collection[int]) -> None:
-        """A new version holds these clients' updates, or will: what they made of them by themselves goes."""
+        """Drop the own steps of these partitions' clients: a new version holds their updates, or will hold them."""
         own_steps = self._learner.own_steps
         if own_steps is not None and own_steps:
             for client in self._clients.values():
@@ -239,7 +239,7 @@ class ClientRegistry:
                     self._touched[client.key] = client
 
     def set_back(self, now: float) -> None:
-        """Let everything that was noted after ``now`` have been now: the clock was ahead."""
+        """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
         for key, client in self._clients.items():
             filled = client.bucket or client.record
             if filled.filled_at > now:
@@ -255,15 +255,15 @@ class ClientRegistry:
         self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
 
     def renew_epoch(self, client: Client, now: float) -> None:
-        """Give up an epoch that a clock far ahead named: the server would refuse it until that time comes."""
+        """Replace an epoch from a clock that was far ahead: the server would refuse it until that time comes."""
         if is_to_come(client.record.epoch, now):
             client.record.epoch = epoch_at(now)
             self._touched[client.key] = client
 
     def release(self, learnt_on: tuple[int, ...]) -> None:
-        """The model went back to versions that it had before: labels that were learnt on these do not count.
+        """Stop counting the labels that were learnt on ``learnt_on``: the model went back to these versions.
 
-        Whoever wrote the versions in between, to wait for the next would be to wait for ever.
+        Otherwise a client could wait for ever for the next version, whoever wrote the ones in between.
         """
         for client in self._clients.values():
             if client.record.learnt_on == learnt_on:
@@ -271,13 +271,13 @@ class ClientRegistry:
                 self._touched[client.key] = client
 
     def forgotten(self) -> Iterable[StateChange]:
-        """What has to be forgotten since the last call, before anything is remembered: a client that was forgotten may be back."""
+        """The keys to forget since the last call. Write these before ``changed_state``: a forgotten client may have come back."""
         for partition, key in self._forgotten:
             yield StateChange("state", partition, key, None)
         self._forgotten = {}
 
     def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
-        """The clients that have changed since the last call. upload_of: the upload that a client gathers, with its steps."""
+        """The clients that have changed since the last call. upload_of: gives a client's open upload, with its steps."""
         encode = msgspec.msgpack.Encoder().encode
         remembered = self._learner.remember([client.row for client in self._touched.values()])
         for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
@@ -293,11 +293,11 @@ class ClientRegistry:
         self._touched = {}
 
     def known(self, key: ClientKey) -> Client:
-        """The client that is being restored: what is remembered of it comes in any order."""
+        """The client that is being restored, registered if necessary: the records of its state come in any order."""
         return self._clients.get(key) or self._entered(key, ClientRecord(key[1], epoch=0))
 
     def restore(self, key: ClientKey, record: ClientRecord) -> Client:
-        """Take back a client; the upload that it gathers stays in ``record``. PeerError if it is another's."""
+        """Take back a client's record, but not its upload. PeerError if the record is another client's."""
         if record.name != key[1]:
             raise PeerError("malformed", f"it is the state of client {record.name!r}")
         client = self.known(key)
@@ -310,7 +310,7 @@ class ClientRegistry:
         return client
 
     def restore_part(self, key: ClientKey, part: bytes, value: bytes) -> None:
-        """Take back a part of what the learner remembers of a client."""
+        """Take back a part of the learner's state of a client."""
         self._learner.restore_part(self.known(key).row, part, value)
 
     def elsewhere(self, name: str) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What the default learner knows of the scale of each client's inputs and labels: running moments, and the range of the labels."""
+"""The scale of each client's inputs and labels in the default learner: running moments, and the range of the labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LARGEST_TARGET", "ClientScales", "Scale"]
 # Standardised labels and deviations are clipped here: one outlier must not undo what was learnt.
 LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
-# Labels before and after a change hardly overlap where the means are this many deviations apart. From 1 to 2 it hardly matters.
+# Labels before and after a change hardly overlap if their means are this many deviations apart. From 1 to 2 it hardly matters.
 ANOTHER_LEVEL = 2.0
 
 Floats = NDArray[np.float64]
@@ -26,17 +26,17 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Scale:
-    """What was known of each sample's client just before the sample's label: a row a sample.
+    """The scale of each sample's client just before the sample's label was learnt: one row per sample.
 
     known (samples,): labels that the scale is made of.
-    kept (samples,): samples of the client that are kept.
+    kept (samples,): samples of the client that are kept, with those that have left the ring.
     mean, deviation (samples,): of the labels.
-    low, high (samples,): where predictions are clipped.
-    squares (samples,): of the labels' deviations from the mean, summed.
-    lags (samples, 2): the two labels before; NaN where there was none.
-    scaled_lags (samples, 2): the same, standardised.
+    low, high (samples,): bounds to which predictions are clipped.
+    squares (samples,): sum of the squared deviations of the labels from their mean.
+    lags (samples, 2): the two labels before, newest first; NaN where there was none.
+    scaled_lags (samples, 2): the same, standardised; 0 where there was none.
     views: the kernels' inputs, an array (samples, columns) for each view.
-    queries (samples, p): the projected inputs, told from the client's first sample.
+    queries (samples, p): the projected inputs, minus those of the client's first sample.
     variances (samples, p): of the projected inputs.
     """
 
@@ -60,13 +60,13 @@ class Scale:
 
     @staticmethod
     def joined(scales: Sequence[Scale]) -> Scale:
-        """The samples of several, one after another."""
+        """The samples of several scales, concatenated."""
         names = [name for name in vars(scales[0]) if name != "views"]
         parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
         return Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
 
     def bounded(self, labels: Floats) -> Floats:
-        """Labels as they are learnt: (samples,)."""
+        """Labels as they are learnt, clipped to the reach of the scale: (samples,)."""
         return bounded(self.known, self.mean, self.squares, labels)
 
     def target(self, labels: Floats) -> Floats:
@@ -75,11 +75,11 @@ class Scale:
 
 
 class ClientScales:
-    """Running moments, a row of ``layout`` a client.
+    """Running moments, one row of ``layout`` per client.
 
-    features: the kernels, whose views the scales are for.
-    project: onto the columns that neighbours are sought in.
-    logistic: predictions are probabilities, and no label changes their range.
+    features: the kernels, whose views use the scales.
+    project: projects inputs onto the columns of the neighbour search.
+    logistic: predictions are probabilities; their range depends on the number of labels only.
     """
 
     def __init__(self, features: ViewedFeatures, project: Projection, logistic: bool) -> None:
@@ -118,20 +118,20 @@ class ClientScales:
         self._moments[row] = self._empty
 
     def entries(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
-        """How many entries of its journal each client's moments are made of."""
+        """How many journal entries each client's moments contain."""
         return np.asarray(self._moments["entries"][rows])
 
     def kept(self, row: int) -> int:
-        """How many of the client's samples are kept, those that have left the ring included."""
+        """How many of the client's samples were put into the ring, including those that have left it."""
         return int(self._moments["kept"][row])
 
     def see(self, rows: NDArray[np.intp], inputs: Floats) -> Floats:
-        """A sample of each of these clients, without its label. Returns its inputs as they count, within reach of their means."""
+        """Learn the inputs of a sample of each of these clients. Returns the inputs clipped to the reach of their means."""
         self._moments[rows], near = self.seen(rows, inputs)
         return near
 
     def seen(self, rows: NDArray[np.intp], inputs: Floats) -> tuple[NDArray[Any], Floats]:
-        """What ``see`` makes of these clients, rows of ``layout``, and of their inputs; nothing of it stays."""
+        """What ``see`` would make of these clients, rows of ``layout``, and of their inputs. Changes no state."""
         moments = self._moments[rows]
         counts = moments["samples"] + 1
         first = counts == 1
@@ -145,7 +145,7 @@ class ClientScales:
         return moments, near
 
     def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
-        """A label of each of these clients, as ``Scale.bounded`` has it. late: its sample was seen in an entry of its own."""
+        """Learn a label of each of these clients, clipped by ``Scale.bounded``. late: its sample had a journal entry of its own."""
         moments = self._moments[rows]
         if late:
             moments["entries"] += 1
@@ -166,7 +166,7 @@ class ClientScales:
         return self.scale_by(self._moments[rows], inputs, lags)
 
     def scale_by(self, moments: NDArray[Any], inputs: Floats, lags: Floats | None = None) -> Scale:
-        """The same by what was ``seen`` of these clients."""
+        """The same from given moments, such as ``seen`` returns."""
         if lags is None:
             lags = moments["lags"]
         known, mean = moments["labels"], moments["label_mean"]
@@ -192,13 +192,13 @@ class ClientScales:
             lags=lags,
             scaled_lags=scaled_lags,
             views=self._features.inputs(inputs, moments["input_mean"], variances, scaled_lags),
-            # They are kept in single precision, so they are told from the first sample and not from zero.
+            # Differences from the first sample: they are kept in single precision, which loses digits far from zero.
             queries=self._project(inputs) - moments["origin"],
             variances=self._project.variances(variances),
         )
 
     def begin_anew(self, row: int, labels: Floats) -> None:
-        """Only the client's latest samples are kept, whose labels these are: fit the scale of labels to them if it is far off."""
+        """Note that only the client's latest samples, with these labels, are kept. If the scale of labels is far off, refit it."""
         moments = self._moments[row : row + 1]
         since = len(labels)
         deviation = predictive_deviation(moments["labels"], moments["label_squares"], LEAST_DEVIATION)
@@ -218,5 +218,5 @@ class ClientScales:
         self._moments[row] = moments
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """A copy of what is known of a client, by the names of ``layout``."""
+        """A copy of a client's moments, by the names of ``layout``."""
         return {name: self._moments[name][row].copy() for name in self.layout.names or ()}

@@ -35,7 +35,7 @@ LARGEST_FREQUENCIES_BYTES = 4 * 2**30
 BANDWIDTHS = (0.35, 0.5, 0.7, 1.4, 2.8, 5.6)
 FEW_BANDWIDTHS = (0.7, 1.4, 2.8)
 KERNELS_PER_UPLOAD, FEW_KERNELS = 5, 3
-# What is said in the configuration and would be of no effect is a misunderstanding.
+# Keys that have no effect with a preset are refused: a user who sets one expects an effect.
 FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
     "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "river", "mixtures"}, "drift": {"detector"}},
     "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
@@ -44,19 +44,19 @@ OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-
 
 
 class PofmklFederation(Federation):
-    """Who learns together. Every member has to be given the same values."""
+    """Who learns together. All members need the same values."""
 
     clients: int = Field(ge=1, le=1_000_000)
-    """K, the size of the federation. The server divides by it, and no more clients than this are remembered."""
+    """K, the number of clients. No more than this are remembered. With `paper` the server divides by it."""
     shards: int = Field(default=1, ge=1, le=10_000)
-    """Partitions of updates and model. The kernels are dealt over them, so this many server workers can share the work. At most as
-    many as kernels."""
+    """Partitions of the topics with updates and model. Each holds some of the kernels, so this many server workers can share the
+    work. At most the number of kernels."""
     features: list[str] | int | None = None
-    """What a sample consists of: the inputs' names in an order that is the same everywhere, or how many numbers they are where they
-    come as one list. A new server needs it. One that began without it goes on with as many as it learnt from."""
+    """The inputs of a sample: their names, in the same order for all members, or their number if they come as one list. A new
+    server needs it. A server that began without it goes on with the number it learnt from."""
     client_expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """After so many seconds without an update a client makes room for another, if there is no room. At a worker of clients: without
-    a sample, by the newest time in any of its partitions."""
+    """Idle seconds after which a client is forgotten if a new one needs its place. The server counts from its last update, a worker
+    of clients from its last sample, by the newest time in any of its partitions."""
 
     @field_validator("features")
     @classmethod
@@ -69,7 +69,7 @@ class PofmklFederation(Federation):
 
     @property
     def dimension(self) -> int | None:
-        """How many numbers a sample consists of; None: it is not said."""
+        """The number of inputs of a sample; None: not set."""
         return len(self.features) if isinstance(self.features, list) else self.features
 
 
@@ -77,47 +77,47 @@ class LearningSection(Section):
     """How clients learn. Symbols are those of Ghari and Shen, NeurIPS 2022."""
 
     preset: Literal["default", "paper"] = "default"
-    """`default`: the learner to use. `paper`: the text to the letter; what it leaves open is as the other keys say."""
+    """The learner. `default`: the recommended one. `paper`: exactly the paper's; other keys set what it leaves open."""
     staleness: Literal["lockstep", "bounded", "async"] = "async"
-    """How far a client may run ahead of the model. `async`: nobody waits. `bounded`: max_staleness samples on one model version.
-    `lockstep`: a round at a time, as in the paper; with `paper` this is the default. The server and the clients need the same."""
+    """How far a client may run ahead of the model. `async`: live records never wait. `bounded`: max_staleness labels on one model
+    version. `lockstep`: in rounds, as in the paper; the default with `paper`. The server and the clients need the same."""
     max_staleness: int | None = Field(default=None, ge=1)
-    """The samples that a client may take on one model version. `bounded` requires it; nothing else has it."""
+    """The most labels that a client learns on one model version. Required with `bounded`, refused otherwise."""
     catch_up_samples: int = Field(default=4, ge=0, le=1_000_000)
-    """With `async`: the most labels that a client learns on one version of the model while it is behind, because its topic has a
-    history or it was away. It then waits for the model to advance. It begins with one label, and gets one more after every 8. 0: a
-    backlog is learnt at once, with the model as it is. Live records never wait."""
+    """With `async`: the most labels that a client learns on one model version while it has a backlog, because its topic has a
+    history or it was away. It then waits for the model to advance. It begins with one label, and gets one more after every 8. 0: it
+    learns a backlog at once, with the model as it is. Live records never wait."""
     catch_up_patience_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
-    """With `async`: clients that are behind wait so many seconds for a new version of the model. After that they learn alone, until
+    """With `async`: seconds that clients with a backlog wait for a new version of the model. After that they learn alone, until
     one comes."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of features and parameters. Weights and sums are float64 always."""
+    """Number type of features and parameters. Weights and sums are always float64."""
     loss: Literal["square", "logistic"] = "square"
-    """`logistic` is for labels 0 and 1: predictions are the probability of 1."""
+    """The loss. `logistic` is for labels 0 and 1: predictions are the probability of 1."""
     server_step: Literal["least-squares", "gradient", "adagrad"] = "least-squares"
-    """With the preset `default`: what the server makes of an update."""
+    """With the preset `default`: the optimiser that the server applies to updates."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`."""
+    """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`."""
     horizon: int = Field(default=1000, ge=1, le=10**15)
-    """With `paper`: T, the samples that a client expects to see."""
+    """With `paper`: T, the expected number of samples of a client."""
     regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
-    """With `paper`: lambda."""
+    """With `paper`: lambda, the weight of the L2 penalty."""
     exploration: float | None = Field(default=None, ge=0, le=1)
-    """xi, the uniform share of the draw of kernels to send (equation 8). Left out: 0.2, or 1 with `paper`."""
+    """xi, the uniform share when the kernels to send are drawn (equation 8). Left out: 0.2, or 1 with `paper`."""
     features_per_kernel: int = Field(default=100, ge=1, le=100_000)
-    """D, frequencies a kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
+    """D, random frequencies per kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
     shared_directions: bool = False
-    """With `paper`: kernels of one family share directions, scaled by bandwidth. There is less to compute, and the draws are no
+    """With `paper`: whether kernels of one family share directions, scaled by bandwidth. It saves computation, but the draws are no
     longer independent."""
     round_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """So many seconds a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one
-    for those that took part in the round before. Who let a round time out is waited for again once it takes part."""
+    """Seconds that a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one for
+    those that took part in the round before. After a client missed a round, the server waits for it again once it takes part."""
     upload_interval_ms: int = Field(default=1000, ge=1, le=86_400_000)
-    """In `bounded` and `async`: after so many milliseconds what was gathered is uploaded even without a new model."""
+    """With `bounded` and `async`: milliseconds after which a client sends an open upload even without a new model."""
 
     @property
     def rate(self) -> float:
-        """eta: ``learning_rate``, or what stands for it where it is left out."""
+        """eta: ``learning_rate``, or its default if it is left out."""
         if self.learning_rate is not None:
             return self.learning_rate
         if self.preset == "paper":
@@ -126,7 +126,7 @@ class LearningSection(Section):
 
     @property
     def effective_exploration(self) -> float:
-        """xi: the setting, or what stands for it where it is left out."""
+        """xi: ``exploration``, or its default if it is left out."""
         return self.exploration if self.exploration is not None else 1.0 if self.preset == "paper" else 0.2
 
     @model_validator(mode="before")
@@ -149,15 +149,16 @@ class LearningSection(Section):
 
 
 class KernelsSection(Section):
-    """The dictionary: every family, or every view, at every bandwidth. Where nothing is said it is the preset's."""
+    """The kernel dictionary: every family, or every view, at every bandwidth. Left out: the preset's."""
 
     views: list[Literal["standardised", "centred", "standardised-lags", "centred-lags"]] | None = Field(default=None, min_length=1)
-    """With the preset `default`: what kernels see of a sample. Left out: all four."""
+    """With the preset `default`: how a sample is scaled for the kernels. Left out: all four."""
     families: list[Literal["gaussian", "laplacian", "matern"]] | None = Field(default=None, min_length=1)
     """With `paper`: the kernels' families. Left out with bandwidths given: `gaussian`."""
     bandwidths: list[float] | None = Field(default=None, min_length=1)
-    """With the preset `default`: on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or 0.7, 1.4, 2.8 where one or two
-    kernels are sent. With `paper`: in units of the inputs after input_norm; left out with families given: its 51."""
+    """The kernels' bandwidths. With the preset `default`: on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or 0.7, 1.4,
+    2.8 if one or two kernels are sent. With `paper`: in units of the inputs after input_norm; left out with families given: the
+    paper's 51."""
     smoothness: float = Field(default=1.5, gt=0, le=LARGEST_SMOOTHNESS)
     """With `paper`: nu of the Matern family, a multiple of 0.5; 0.5 is the exponential kernel."""
 
@@ -181,18 +182,18 @@ class KernelsSection(Section):
 
 
 class DriftSection(Section):
-    """What a client does when its errors rise; belongs to preset = "default"."""
+    """What a client does when its errors rise. Only with preset = "default"."""
 
     detector: Literal["adwin", "none"] = "adwin"
-    """`adwin`: where River's ADWIN finds that a client's errors rose, the client forgets its samples from before. `none`: no client
-    ever forgets at once."""
+    """The drift detector. `adwin`: when River's ADWIN finds that a client's errors rose, the client forgets its earlier samples.
+    `none`: clients never forget all at once."""
 
 
 class UplinkSection(Section):
-    """What a client may send. Neither given: 5 kernels of a sample, or with preset = "paper" every kernel's at every upload."""
+    """How much a client may send. Neither set: 5 kernels per sample, or with preset = "paper" all kernels in every upload."""
 
     budget_bytes_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of one client, in bytes as sent, with key, headers and framing; never exceeded."""
+    """Limit for one client, in bytes as sent, with key, headers and framing. Never exceeded."""
     kernels_per_upload: int | None = Field(default=None, ge=1)
     """M, the most kernels in an upload."""
 
@@ -220,30 +221,30 @@ class PofmklSettings(RecordSettings):
 
     @property
     def state_topic(self) -> str:
-        """What a client's group remembers: several groups, each with samples of its own, can be clients of one federation."""
+        """The changelog of clients, one per consumer group: several groups, each with its own samples, can share a federation."""
         return f"{self.group}.state"
 
     @property
     def views(self) -> tuple[str, ...]:
-        """What the kernels of preset = "default" see."""
+        """The views of preset = "default"."""
         return tuple(self.kernels.views or VIEWS)
 
     @property
     def bandwidths(self) -> tuple[float, ...]:
-        """Of the kernels of preset = "default"; half of them where one or two are sent, so that each is trained often enough."""
+        """Bandwidths of preset = "default"; half as many if one or two kernels are sent, so that each is trained often enough."""
         few = self.uplink.kernels_per_upload is not None and self.uplink.kernels_per_upload < FEW_KERNELS
         return tuple(self.kernels.bandwidths or (FEW_BANDWIDTHS if few else BANDWIDTHS))
 
     @property
     def kernel_count(self) -> int:
-        """N."""
+        """N, the number of kernels."""
         if self.learning.preset == "paper":
             return len(self.kernels.dictionary())
         return len(self.views) * len(self.bandwidths)
 
     @property
     def kernels_per_upload(self) -> int | None:
-        """M; None: what the byte budget allows, or every kernel where there is none."""
+        """M; None: as many as the byte budget allows, or all kernels without a budget."""
         if self.learning.preset == "paper" or self.uplink.budget_bytes_per_second is not None:
             return self.uplink.kernels_per_upload
         return self.uplink.kernels_per_upload or min(KERNELS_PER_UPLOAD, self.kernel_count)
@@ -251,7 +252,7 @@ class PofmklSettings(RecordSettings):
     @model_validator(mode="before")
     @classmethod
     def _samples_consist_of_the_features(cls, content: Any) -> Any:
-        """What samples.features, or samples.dimension, leaves out is as federation.features has it."""
+        """Take samples.features, or samples.dimension, from federation.features if it is left out."""
         if not isinstance(content, Mapping):
             return content
         federation, samples = content.get("federation"), content.get("samples")

@@ -1,7 +1,7 @@
-"""The default learner as River estimators: what the service runs where nothing else is said, with one client and no federation.
+"""The default learner as River estimators: what the service runs by default, with one client and no federation.
 
-The client's learner and the server's step are those of the service: every kernel is sent at every sample, and the step follows at
-once, as for the client alone that ``streamfl simulate`` shows beside the federation.
+The client's learner and the server's step are those of the service. Every sample updates every kernel at once, as for the client
+alone that ``streamfl simulate`` shows beside the federation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Classifier", "Regressor"]
 
 PRECISIONS: dict[str, type[np.float32] | type[np.float64]] = {"float32": np.float32, "float64": np.float64}
 DETECTORS = ("adwin", "none")
-# As many as a client keeps for its neighbours: they are learnt again where there are suddenly more features than there is room for.
+# As many samples as a client keeps for its neighbours. They are learnt again when new features need more room than there is.
 KEPT = 256
-# Of a label, and of one in units of how far the first two are apart: squares in float32 end at 3e38.
+# The largest label, and the largest one in units of the distance between the first two: squares in float32 end at 3e38.
 LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
-# A learner of each class holds 5 MB. So many classes are more likely a number that Regressor is for, or an identifier.
+# The learner of each class holds 5 MB. More classes than this are more likely numbers, for Regressor, or identifiers.
 MOST_CLASSES = 100
 
 Floats = NDArray[np.float64]
@@ -41,15 +41,15 @@ _Sample = dict[Hashable, float]
 
 
 class _Columns:
-    """Which feature is which column. Room for new features is made by doubling, so that making room stays rare.
+    """Maps features to columns. Room for new features is doubled, so that it rarely has to grow.
 
-    A column that is added later is told from its first value: before that value, all samples have 0 there.
+    A column that is added later holds differences from its first value: all samples before that value have 0 there.
     """
 
     def __init__(self) -> None:
         self.room = 0
         self._places: dict[Hashable, int] = {}
-        # Lists: a number of an array takes Python longer than the sum that it is for.
+        # Lists: for Python, reading one number of an array takes longer than adding to it.
         self._origins: list[float] = []
         self._sums: list[float] = []
         self._counts: list[int] = []
@@ -59,9 +59,9 @@ class _Columns:
         return sorted((name for name in x if name not in self._places), key=repr)
 
     def add(self, names: list[Hashable], x: _Sample) -> None:
-        """Give these features of a sample a column each. More room is made where there is too little."""
+        """Give each of these features of a sample a column, with more room if there is too little."""
         first = not self.room
-        # A learner has a column at least, where the first sample has no feature.
+        # A learner needs at least one column, even if the first sample has no feature.
         needed = max(1, len(self._places) + len(names))
         if needed > self.room:
             self.room = needed if first else max(needed, 2 * self.room)
@@ -72,7 +72,7 @@ class _Columns:
             self._counts.append(0)
 
     def row(self, x: _Sample) -> Floats:
-        """The sample as (1, room); what it lacks is the mean of what came so far."""
+        """The sample as (1, room); a missing feature is replaced by its mean so far."""
         row = np.zeros((1, self.room))
         row[0, : len(self._sums)] = [
             x[name] - self._origins[place] if name in x else self._sums[place] / max(self._counts[place], 1)
@@ -81,7 +81,7 @@ class _Columns:
         return row
 
     def see(self, x: _Sample) -> None:
-        """Count the sample among what came so far."""
+        """Add the sample to the means."""
         for name, value in x.items():
             place = self._places[name]
             self._sums[place] += value - self._origins[place]
@@ -107,7 +107,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self.precision = precision
         self.seed = seed
         self._columns = _Columns()
-        # One learns the label, or whether it is of one class.
+        # Each learns the label, or whether the label is one class.
         self._clients: list[LoneClient] = []
         self._latest: deque[tuple[_Sample, Any]] = deque(maxlen=KEPT)
         self._label_name: Hashable = None
@@ -116,12 +116,12 @@ class _Alone(base.Estimator):  # type: ignore[misc]
     def kernel_weights(self) -> Floats:
         """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any sample.
 
-        Of the first class, where each class is learnt against the rest.
+        With one learner per class, these are the weights of the first class.
         """
         return normalised(self._clients[0].log_weights) if self._clients else np.zeros(0)
 
     def learn_many(self, X: Any, y: Any) -> None:
-        """Learn from the rows in order, as ``learn_one`` does; ValueError at a broken row, with those before it learnt.
+        """Learn from the rows in order, as ``learn_one`` does. ValueError at a broken row; the rows before it stay learnt.
 
         X is a DataFrame of pandas or polars, or a NumPy array, whose columns are called 0, 1, 2 …; y a series, an array or a list.
         """
@@ -136,7 +136,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _targets(self, label: Any) -> list[float]:
-        """What each client learns of a label."""
+        """The target of each client for a label."""
         raise NotImplementedError
 
     def _learn(self, x: _Sample, label: Any) -> None:
@@ -155,7 +155,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
                 client.learn(self._columns.row(x), target)
 
     def _begun(self, place: int) -> LoneClient:
-        """A client with room for the columns, that has learnt the latest samples."""
+        """A new client with room for the columns, trained on the latest samples."""
         if self.precision not in PRECISIONS:
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.detector not in DETECTORS:
@@ -171,7 +171,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         return client
 
     def _predicted(self, x: _Sample) -> list[float]:
-        """What each client predicts, nothing of which stays; nothing before anything was learnt."""
+        """Each client's prediction; empty before anything was learnt. Changes no state."""
         with one_thread:
             return [client.predict(self._columns.row(x)) for client in self._clients]
 
@@ -181,15 +181,15 @@ class _Alone(base.Estimator):  # type: ignore[misc]
 
 
 class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
-    """Regression with what streamfl runs by default, on one stream and without a federation.
+    """Regression with streamfl's default learner, on one stream and without a federation.
 
-    Kernels on scaled views of the sample, the running mean, the last label and two kinds of nearest neighbours are experts. A
-    mixture of them follows their recent errors. Inputs and labels are scaled as they come, so there is nothing to tune, and no
-    scaler is needed. The last two labels are inputs too: where labels come much later than their samples, errors are larger than
+    The experts are kernels on scaled views of the sample, the running mean, the last label and two kinds of nearest neighbours. A
+    mixture weighs them by their recent errors. Inputs and labels are scaled as they come, so there is nothing to tune, and no
+    scaler is needed. The last two labels are inputs too: if labels come much later than their samples, errors are larger than
     here.
 
-    A feature that a sample lacks, or that is None, NaN or NA, counts as its mean so far. One that first appears in a later sample
-    is learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
+    A feature that is missing, None, NaN or NA is replaced by its mean so far. A feature that first appears in a later sample is
+    learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
 
     Parameters
     ----------
@@ -198,11 +198,11 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     river
         More experts: any that ``[experts] river`` may name, such as ``"linear"`` or ``"package.module:function"``.
     detector
-        ``"adwin"``: where errors have risen, samples from before that are no neighbours any more. ``"none"``: they stay.
+        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay neighbours.
     precision
-        ``"float32"`` or ``"float64"``: of the kernels.
+        ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
-        Of the random frequencies.
+        Seed of the random frequencies.
 
     Examples
     --------
@@ -214,17 +214,17 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
     References
     ----------
-    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, which it grew out of.
+    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from which it was developed.
     """
 
     _loss = SQUARE
 
-    # Labels are told from the first one, in units of how far the first other one is from it: any range of labels will do.
+    # Labels are learnt as their difference from the first one, in units of the first difference, so any range of labels will do.
     _origin: float | None = None
     _unit: float | None = None
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample; ValueError, and nothing learnt, if one of them is no finite number, or the label missing."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the label not finite."""
         self._learn(_sample(x), self._scaled(y))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
@@ -257,12 +257,12 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
 
 
 class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
-    """Classification with what streamfl runs by default, on one stream and without a federation.
+    """Classification with streamfl's default learner, on one stream and without a federation.
 
     As :class:`Regressor`, with ``learning.loss = "logistic"``: every expert gives a probability. Labels are texts, whole numbers,
-    True and False, or whatever else is hashable. Two classes are one learner. Of more, each is learnt against the rest, by a
-    learner of its own: three classes take three times the time and the memory. A class that comes late begins with the latest
-    samples.
+    True and False, or anything else that is hashable. Two classes share one learner. With more, each class has a learner of its
+    own, against the rest: three classes take three times the time and the memory. The learner of a class that appears late begins
+    with the latest samples.
 
     Parameters
     ----------
@@ -271,11 +271,11 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
     river
         More experts: any that ``[experts] river`` may name, such as ``"linear"`` or ``"package.module:function"``.
     detector
-        ``"adwin"``: where errors have risen, samples from before that are no neighbours any more. ``"none"``: they stay.
+        ``"adwin"``: when errors rise, samples from before are no longer neighbours. ``"none"``: they stay neighbours.
     precision
-        ``"float32"`` or ``"float64"``: of the kernels.
+        ``"float32"`` or ``"float64"``: number type of the kernels.
     seed
-        Of the random frequencies.
+        Seed of the random frequencies.
 
     Examples
     --------
@@ -287,7 +287,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
     References
     ----------
-    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, which it grew out of.
+    [^1]: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022, from which it was developed.
     """
 
     _loss = LOGISTIC
@@ -299,7 +299,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return True
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample; ValueError, and nothing learnt, if a feature is text or infinite, or the label no class."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature is text or infinite, or the label is no class."""
         sample, label = _sample(x), self._class(y)
         if not self._classes and isinstance(label, bool):
             self._classes = (False, True)
@@ -330,7 +330,7 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return values_like(X, [self.predict_one(x) for x in rows_of(X)], self._label_name)
 
     def _targets(self, label: Any) -> list[float]:
-        """For each class that is learnt, 1 if it is this one and 0 if not. For False and 0 the reverse, as in the service."""
+        """For each learner, 1 if the label is its class and 0 if not. For False and 0 the reverse, as in the service."""
         learnt = self._classes if len(self._classes) > 2 else self._classes[:1]
         return [float((label == one) == bool(one)) for one in learnt]
 
@@ -346,10 +346,10 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
 
 
 def _sample(x: Mapping[Hashable, Any]) -> _Sample:
-    """The features that are there."""
+    """The features that have a value."""
     sample = {}
     for name, value in x.items():
-        # Most are plain numbers; a NaN is in no range.
+        # A fast path, as most are plain numbers. A NaN fails the comparison.
         number = value if type(value) is float and -math.inf < value < math.inf else _number(value, f"the feature {name!r}")
         if number is not None:
             sample[name] = number
@@ -357,7 +357,7 @@ def _sample(x: Mapping[Hashable, Any]) -> _Sample:
 
 
 def _number(value: Any, what: str) -> float | None:
-    # pandas has signs of its own for a gap, which are no numbers.
+    # pandas marks gaps with objects of its own, which are no numbers.
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""The default learner of a client: kernels that everybody trains, experts of its own, and a mixture that learns whom to trust.
+"""The default learner of a client: kernels that all clients train, experts of its own, and mixtures weighted by recent errors.
 
 Each part with state of its own is a module: the scale of inputs and labels (:mod:`streamfl.pofmkl.client_scales`), the experts'
-weights (:mod:`streamfl.pofmkl.client_mixtures`), the client's own experts and the samples that they are made from
-(:mod:`streamfl.pofmkl.local_experts`), and what is remembered of all this (:mod:`streamfl.pofmkl.client_journal`). This module puts
+weights (:mod:`streamfl.pofmkl.client_mixtures`), the client's own experts and their samples
+(:mod:`streamfl.pofmkl.local_experts`), and the journal of all this (:mod:`streamfl.pofmkl.client_journal`). This module calls
 them in order. The equations without state are in :mod:`streamfl.learning.online_scaling`, :mod:`streamfl.pofmkl.views`,
 :mod:`streamfl.pofmkl.neighbours` and :mod:`streamfl.pofmkl.mixture`; the server's side is :mod:`streamfl.pofmkl.server_steps`.
 """
@@ -37,30 +37,30 @@ Floats = NDArray[np.float64]
 
 
 class DefaultLearner:
-    """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
+    """Predicts with kernels on scaled views of the sample, the client's own simple experts, and three mixtures of all of these.
 
-    An input or a label that lies far from its mean counts as a nearer one (``reach`` in :mod:`streamfl.learning.online_scaling`);
-    errors and regret are told of the label as it came.
+    Inputs and labels far from their mean are clipped (``reach`` in :mod:`streamfl.learning.online_scaling`). Errors and regret
+    use the label as it came.
 
-    The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
+    The label is predicted in units of its running mean m and deviation s, so no range is assumed:
         f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
     The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter
     corrected by a ridge regression on the experts' deviations. The prediction is the mean of the three. With the logistic loss
-    every expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
+    every expert predicts a probability, kept away from 0 and 1 by 1 / (2 n + 2) after n labels.
 
-    River's ADWIN looks for a rise of a client's errors. Where it finds one, the client's samples before that are not kept any
-    longer: neighbours are sought, and River's models made, among those since. m, s and the range of labels are taken from these
-    too if most of them are more than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss
-    min(1, log loss / log 2): what a mean or a coin would do is 1.
+    River's ADWIN watches each client's errors. When it finds a rise, the client drops its samples from before: neighbours and
+    River's models use those since. m, s and the range of labels are computed anew from these too if their labels' median is more
+    than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss min(1, log loss / log 2): about
+    1 for a constant prediction of the mean, or of 1/2.
 
-    A client's state is bounded by 64 KB: running moments, E^2 numbers of the ridge, and as many of its latest samples, at most
-    256, as fit. One object serves one thread. ``drifts`` counts the changes found since the object was made.
+    A client's moments, the E^2 numbers of the ridge and its latest samples may take 64 KB: it keeps 16 to 256 samples, as many as
+    fit. One object serves one thread. ``drifts`` counts the changes found since the object was made.
 
     features: the kernels.
     loss: of predictions and labels.
     seed: of the federation.
     experts: names of ``LOCAL_EXPERTS``.
-    river: of :func:`streamfl.learning.challengers.challenger`, experts that learn the same columns as the neighbours.
+    river: more experts, made by :func:`streamfl.learning.challengers.challenger`. They learn the same columns as the neighbours.
     mixtures: names of ``MIXTURES``; "ridge" corrects "all".
     detector: "none" never forgets.
     """
@@ -87,7 +87,7 @@ class DefaultLearner:
         self.dimension = features.dimension
         self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
         self.drifts = 0
-        # Every prediction is kept within the labels that its client has seen, and a margin.
+        # Stays 0: every prediction is clipped to the range of its client's labels, and a margin.
         self.bounded = 0
         logistic = loss is LOGISTIC
         project = Projection(self.dimension, seed)
@@ -129,8 +129,9 @@ class DefaultLearner:
         bounded = np.empty(len(labels))
         one_by_one = self._local.finds_changes or len(self.own_steps) > 0
         for group in [[wave] for wave in parted] if one_by_one else [parted]:
-            # What scales a sample depends on the samples before it and not on the model, unless a change is found or the client
-            # takes steps of its own. So all waves are scaled first, and the kernels of the whole group are one product.
+            # A sample's scale depends on the samples before it and not on the model. So all waves are scaled first, and the kernels
+            # of the whole group are one product. A change that is found, or a client's own steps, affect the next wave: then each
+            # wave is a group.
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
@@ -194,10 +195,10 @@ class DefaultLearner:
         parameters: NDArray[Any],
         squared_norms: NDArray[np.float64],
     ) -> Learnt:
-        """Experts are judged by what they predicted when the sample came.
+        """Judges experts by what they predicted when the sample came.
 
-        That would judge nobody where no label was known then. If one is known by now, the experts are asked again, with the labels
-        before the sample as they were then.
+        If no label was known then, their predictions say nothing. If one is known by now, the experts predict again, with the
+        labels before the sample as they were then.
         """
         self._put_together(rows.tolist())
         layout = self._journal.forecast_layout
@@ -286,12 +287,12 @@ class DefaultLearner:
         return self._mixtures.kernel_losses(rows)
 
     def weights(self, row: int) -> NDArray[np.float64]:
-        """Of a client's kernels and own experts among themselves, (experts,)."""
+        """Normalised weights of a client's kernels and own experts, (experts,)."""
         self._put_together([row])
         return self._mixtures.weights(row)
 
     def snapshot(self, row: int) -> ClientSnapshot:
-        """Copies of what is known of a client, for whoever checks it."""
+        """A copy of a client's state, for checks."""
         return ClientSnapshot(
             moments=self._scales.snapshot(row),
             mixture=self._mixtures.snapshot(row),
@@ -300,19 +301,19 @@ class DefaultLearner:
         )
 
     def _raw(self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
-        """theta_i . z_i, with the own steps of clients that take some: (samples, kernels)."""
+        """theta_i . z_i, corrected by the own steps of clients that have taken some: (samples, kernels)."""
         return self.own_steps.correct(self.features.predict(views, parameters), rows, views)
 
     def _take_own_steps(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, parameters: NDArray[Any]) -> None:
         self.own_steps.learn(rows, scale.views, parameters, np.where(scale.known >= 2, scale.target(labels), np.nan))
 
     def _forecast(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, raw: NDArray[Any]) -> Forecast:
-        """What every expert predicts, and what the mixtures make of it; raw (rows, kernels) are theta_i . z_i."""
+        """The predictions of all experts and of their mixtures. raw (rows, kernels): theta_i . z_i."""
         kernels = scale.mean[:, None] + scale.deviation[:, None] * raw
         experts = np.hstack([kernels, self._local.predict(rows, scale)])
         experts[np.isnan(experts)] = 0.0
         experts = np.clip(experts, scale.low[:, None], scale.high[:, None])
-        # Rounded as they are journalled: learning from them again has to give the same.
+        # Rounded as in the journal, so that a replay of the journal gives the same result.
         return self._mixed(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
 
     def _mixed(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, experts: Floats) -> Forecast:
@@ -329,7 +330,7 @@ class DefaultLearner:
         self._scales.learn(rows, bounded, late=True)
 
     def _react(self, rows: NDArray[np.intp]) -> None:
-        """Let clients whose errors have risen forget what was before."""
+        """Let clients whose errors have risen forget their earlier samples."""
         if not self._local.finds_changes:
             return
         changed = []
@@ -351,7 +352,7 @@ class DefaultLearner:
             self._snapshot(row, self._scales.content(row))
 
     def _put_together(self, rows: Iterable[int]) -> None:
-        """Finish restoring: the snapshot, and what was learnt since."""
+        """Finish restoring: load the snapshot, then replay the entries since."""
         for row, unread in self._journal.unread(rows):
             if unread.snapshot is not None:
                 moments, mixture = self._of_snapshot(unread.snapshot)
@@ -359,7 +360,7 @@ class DefaultLearner:
                 self._mixtures.restore(row, mixture)
             (done,) = self._mixtures.entries(np.array([row])).tolist()
             for kind, entry in self._journal.in_order(unread):
-                # A slot of another kind may still hold an entry that a snapshot has made superfluous.
+                # A slot of another kind may still hold an entry that the snapshot already contains.
                 if entry["number"][0] > done:
                     self._replay(kind, np.array([row]), entry)
 
@@ -385,10 +386,10 @@ class DefaultLearner:
 
 @dataclass(frozen=True)
 class ClientSnapshot:
-    """What the default learner knows of a client.
+    """A client's state in the default learner.
 
-    moments: by name, of :class:`ClientScales`.
-    mixture: by name, of :class:`ClientMixtures`.
+    moments: the numbers of :class:`ClientScales`, by name.
+    mixture: the numbers of :class:`ClientMixtures`, by name.
     kept (size, columns): the ring of its latest samples.
     kept_labels (size,): their labels.
     """

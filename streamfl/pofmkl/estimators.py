@@ -1,7 +1,7 @@
 """River estimators: POF-MKL without a federation, the learner that a federation has to beat to be worth it.
 
-One client with parameters of its own: the random features and kernel weights of :mod:`streamfl.kernels`, and equations
-(4) and (6) to (10) with K = 1 and every kernel updated at every sample, so that there is one bin, of probability 1, and
+One client has parameters of its own. It uses the random features and kernel weights of :mod:`streamfl.kernels`, and
+equations (4) and (6) to (10) with K = 1. Every sample updates every kernel, so there is one bin, of probability 1, and
 the server's step (10) is the client's own.
 
 Source: Ghari & Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022.
@@ -42,7 +42,7 @@ BLOCK_ROWS = 32
 
 
 class _LocalLearner(base.Estimator):  # type: ignore[misc]
-    """What the regressor and the classifier share: everything but the loss and what a prediction means."""
+    """What the regressor and the classifier share: everything but the loss and the meaning of a prediction."""
 
     _loss: Loss
 
@@ -74,14 +74,14 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
         return normalised(self._log_weights) if len(self._log_weights) else self._log_weights.copy()
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample; ValueError, and nothing learnt, if a feature or the label is not a finite number."""
+        """Learn from one sample. ValueError, and nothing learnt, if a feature or the label is not a finite number."""
         new = self._new_names(x)
         inputs = self._row(x, [*self._columns, *new])
         labels = _finite(np.array([y], dtype=np.float64), "the label")
         self._learn(new, inputs, labels)
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series[Any]) -> None:
-        """Learn from the rows in order, as ``learn_one`` does, to rounding; ValueError as there, and nothing learnt."""
+        """Learn from the rows in order, as ``learn_one`` does, to rounding. ValueError as there, and no row is learnt."""
         new = self._new_names(X.columns)
         inputs = self._rows(X, [*self._columns, *new])
         labels = _finite(y.to_numpy(dtype=np.float64), "the label")
@@ -102,7 +102,7 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
         predictions = np.einsum("nd,nd->n", self._parameters, features)
         squared_norms = np.einsum("nd,nd->n", self._parameters, self._parameters)
         self._log_weights -= self.learning_rate * (self._loss.value(predictions, label) + self.regularisation * squared_norms)
-        # Only differences of log-weights matter; without this they would lose digits as the stream grows.
+        # Only differences of log-weights matter. Without this they would lose digits as the stream grows.
         self._log_weights -= self._log_weights.max()
         gradient = self._loss.gradient(predictions, label)
         self._parameters *= 1.0 - 2.0 * self.learning_rate * self.regularisation
@@ -129,7 +129,7 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
         if self.precision not in PRECISIONS:
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         kernels = paper_dictionary() if self.kernels is None else self.kernels
-        # The first block draws what a federation of this seed draws; later ones must not repeat it.
+        # The first block has the same frequencies as a federation with this seed; later blocks must not repeat them.
         seed = self.seed
         if self._feature_blocks:
             seed = int(philox_key(self.seed, "feature block", self._feature_blocks).view(np.int64)[0])
@@ -166,10 +166,10 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     Each kernel learns by gradient steps on the square loss over random Fourier features; the kernels' predictions are
     averaged by weights that fall exponentially with each kernel's own losses. Scale the features and the target to the
     order of one, for instance with ``preprocessing.StandardScaler`` and ``preprocessing.TargetStandardScaler``: the
-    bandwidths are in the unit of the features, and the learning rate in that of the square of the target.
+    bandwidths are in the unit of the features, and the learning rate depends on the unit of the squared target.
 
-    A feature that a sample lacks counts as 0. One that first appears in a later sample gets its own frequencies then;
-    one that appears only in a prediction is left out of it.
+    A missing feature counts as 0. A feature that first appears in a later sample gets its own frequencies then. A
+    feature that appears only in a prediction is ignored.
 
     Parameters
     ----------
@@ -178,14 +178,14 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
-        Of the parameters and of the weights, eta. 1 / sqrt(T) for T samples is the theory's; above 1 the square loss
+        eta, for the parameters and for the weights. Theory gives 1 / sqrt(T) for T samples; above 1 the square loss
         diverges.
     regularisation
         The factor lambda of the squared norm of a kernel's parameters in its loss.
     precision
-        ``float32`` or ``float64``: of the features. Parameters and weights are always float64.
+        ``float32`` or ``float64``: number type of the features. Parameters and weights are always float64.
     seed
-        Of the random frequencies.
+        Seed of the random frequencies.
 
     Examples
     --------
@@ -225,13 +225,13 @@ class POFMKLClassifier(_LocalLearner, base.MiniBatchClassifier):  # type: ignore
     features_per_kernel
         Random frequencies D of each kernel; a kernel has 2 D parameters.
     learning_rate
-        Of the parameters and of the weights, eta.
+        eta, for the parameters and for the weights.
     regularisation
         The factor lambda of the squared norm of a kernel's parameters in its loss.
     precision
-        ``float32`` or ``float64``: of the features. Parameters and weights are always float64.
+        ``float32`` or ``float64``: number type of the features. Parameters and weights are always float64.
     seed
-        Of the random frequencies.
+        Seed of the random frequencies.
 
     Examples
     --------
@@ -265,7 +265,7 @@ class POFMKLClassifier(_LocalLearner, base.MiniBatchClassifier):  # type: ignore
 
 
 def _finite(numbers: NDArray[np.float64], what: str) -> NDArray[np.float64]:
-    # A NaN would make every later prediction one; the sum is finite only if all are (or is rechecked number by number).
+    # A NaN would make every later prediction NaN. A finite sum means that all are finite; otherwise each is checked.
     if not math.isfinite(numbers.sum()) and not np.isfinite(numbers).all():
         raise ValueError(f"{what} is a NaN or an infinity")
     return numbers

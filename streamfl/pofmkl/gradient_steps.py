@@ -1,4 +1,4 @@
-"""The server's steps that follow a gradient of each target row's squared error (see server_steps)."""
+"""Server steps along the gradient of each target row's squared error (see server_steps)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["AdaGrad", "StochasticGradient"]
 
 
 class _GradientStep:
-    """Target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's squared error.
+    """Applies target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's squared error.
 
-    The optimiser has arrays of (2 D,) numbers a kernel. They are remembered once a commit, for each kernel that changed.
+    The optimiser may hold arrays of (2 D,) numbers per kernel. Each commit remembers those of the kernels that changed.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
@@ -74,14 +74,14 @@ class StochasticGradient(_GradientStep):
 
 
 class AdaGrad(_GradientStep):
-    """The same gradients, each coordinate divided by the root of its sum of squares so far; see the optimiser."""
+    """The same gradients, with each coordinate divided by the root of its sum of squares so far; see the optimiser."""
 
     def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
         super().__init__(optimisers.AdaGrad(learning_rate, (kernels, row_length)))
 
 
 class _Remembered(msgspec.Struct, array_like=True):
-    """One kernel's part of an array that an optimiser keeps."""
+    """One kernel's row of an array that an optimiser keeps."""
 
     kernel: int
     numbers: bytes
