@@ -96,7 +96,7 @@ class Learner(Protocol):
     drifts: int
     """Changes found in the clients' errors since the learner was created."""
     bounded: int
-    """Predictions that were clipped to the bounds around the labels, since the learner was created."""
+    """Predictions far beyond the labels' range that were clipped to its bound, since the learner was created."""
 
     @property
     def own_steps(self) -> OwnSteps | None:
