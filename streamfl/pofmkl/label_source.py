@@ -25,7 +25,7 @@ class LabelSource(Protocol):
         """Begin a partition."""
 
     def close(self, partition: int) -> None:
-        """Forget what waits in a partition."""
+        """Forget the items of a partition."""
 
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
@@ -55,7 +55,7 @@ class LabelSource(Protocol):
         """Restore the value of the key ``kind``/``rest``. PeerError if the other source of labels stored it."""
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """What the operator should know."""
+        """Notices for the operator."""
 
     def measure(self) -> Iterable[Measurement]:
         """Metrics that only this source has."""

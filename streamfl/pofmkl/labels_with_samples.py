@@ -1,4 +1,4 @@
-"""Labels that come with their samples: a sample is predicted and learnt in one step, and waits for the model as a whole."""
+"""Labels that come with their samples: a sample is predicted and learnt in one step, so its prediction waits for the model too."""
 
 from __future__ import annotations
 

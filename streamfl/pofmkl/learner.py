@@ -77,7 +77,7 @@ class Forecast(Protocol):
         """The published predictions, (samples,), as in :class:`Learnt`."""
 
     def encoded(self) -> list[bytes]:
-        """What the client keeps of each sample until its label comes. All have the same length."""
+        """The bytes that are kept of each sample until its label comes. All have the same length."""
 
 
 class Learner(Protocol):

@@ -115,7 +115,7 @@ class LiveChallengers:
     def _make(self, key: _ClientKey, name: str) -> None:
         try:
             self._challengers[key][name] = challenger(self._models[name], self._loss)
-        # It could be made when the worker started.
+        # The model could be created when the worker started.
         except GUESTS_ERRORS as error:
             self._fail(key, name, "make", error)
 

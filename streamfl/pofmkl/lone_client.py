@@ -34,7 +34,7 @@ _ROW = np.zeros(1, np.intp)
 
 
 class _NothingRemembered(ChangedParts):
-    """Nobody restores this client from a changelog."""
+    """Drops all changes: this client is never restored from a changelog."""
 
     def put(self, row: int, key: bytes, content: bytes) -> None:
         pass
@@ -142,7 +142,7 @@ class LoneClient:
     def __getstate__(self) -> dict[str, Any]:
         """The state without the cache, and with samples instead of the step's matrices: a tenth of the bytes.
 
-        Few samples replace all matrices. Later the matrices are from the begin of the present block, and its samples follow.
+        Few samples replace all matrices. Later the matrices are from the start of the present block, and its samples follow.
         """
         step, log = None, self._log
         if len(log) < self._step.rows_learnt:

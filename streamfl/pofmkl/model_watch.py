@@ -43,7 +43,7 @@ class ModelWatch:
 
     @property
     def trouble(self) -> str | None:
-        """Why the model is not in use as it should be."""
+        """Why the model is not in use as it should be; None if it is."""
         if self._table.trouble is not None:
             return f"the model is not in use as it is published: {self._table.trouble}"
         if not self._lockstep and any(self._table.lockstep):

@@ -122,7 +122,7 @@ class Publication:
         """The kernels that were ever published."""
         return [kernel for kernel, digest in zip(self._kernels, self._digests, strict=True) if digest != NEVER]
 
-    # ---- what is restored
+    # ---- restore
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore the book or a copy; False if the key belongs to neither. PeerError if it was made with other settings."""
@@ -238,7 +238,7 @@ class Publication:
         self._other_marker = None
         return settled
 
-    # ---- what is written
+    # ---- write
 
     def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
         """The records of a version: the book, copies, kernels, and the marker.

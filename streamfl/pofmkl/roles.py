@@ -223,7 +223,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
     """Raises ConfigurationError if a record of the client's state could exceed the largest record."""
     kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
     most = settings.kernels_per_upload or kernels
-    # An upload is gathered, and remembered, in double precision, with its kernels' numbers and twice the versions of all shards.
+    # An upload is gathered and stored in double precision, with its kernels' numbers and twice the versions of all shards.
     kernel_bytes, rest = 16 * features + 9, made.record_bytes + 27 * shards
     _check_fits(
         f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of its client,",

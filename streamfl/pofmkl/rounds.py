@@ -116,7 +116,7 @@ class Round:
         self._pending_changed, self._changed = {}, False
 
     def restore(self, kind: bytes, name: bytes, value: bytes) -> bool:
-        """Take back a value; False if the key is of something else."""
+        """Restore a value; False if the key belongs to something else."""
         if kind == ROUND:
             self.record = msgspec.msgpack.decode(value, type=RoundRecord)
         elif kind == PENDING:

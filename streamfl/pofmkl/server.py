@@ -48,7 +48,7 @@ class PofmklServer:
     client's update is there, or ``round_timeout`` seconds after the first. It does not wait for a client that missed a round until
     that takes part again. Otherwise the server applies every update as it comes.
 
-    clients: K, the size of the federation, and the most clients that are remembered.
+    clients: K, the size of the federation, and the most clients that a shard knows.
     kernels, features: N and D.
     dimension: of the samples; None: the restored one. A server that has neither raises ConfigurationError at its first batch: the
     first client to send must not decide it.

@@ -39,7 +39,7 @@ LARGEST_LABEL, LARGEST_ROUNDING = 2.0, 1.001
 
 
 class ServerStep(Protocol):
-    """Moves the parameters of one shard, and stores the state that it needs for that."""
+    """Moves the parameters of one shard, and keeps the state that this needs."""
 
     @property
     def largest_norm(self) -> float | None:
@@ -60,10 +60,10 @@ class ServerStep(Protocol):
         """
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys and values to remember since the last call, in the order in which to write them; None forgets the key."""
+        """Keys and values that changed since the last call, in the order in which to write them; None deletes the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take back what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
+        """Restore what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
 
 
 class AveragedStep:
@@ -130,7 +130,7 @@ class RecursiveLeastSquares:
     Within a block P itself stays as it was. With L L' = I + Z P Z' and U = L^-1 Z P, (Z P)' G = U' U. The rows of U so far,
     (rows, 2 D), are kept beside P. When the block is full, U' U is subtracted: one product, symmetric to the last bit.
 
-    theta is remembered with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
+    theta is stored with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
     D (2 D + 1) numbers. Each row is written into a slot as well. Slots are overwritten in turn: a kernel has at most
     ``block * blocks_per_snapshot``. A restored P is the snapshot and the rows after it, learnt in the same groups as before, so it
     is the same to the last bit.

@@ -18,7 +18,7 @@ __all__ = ["client_state_settings", "federation_settings", "pace_settings", "ser
 _PACE = {
     "federation.clients",
     "federation.client_expiry_seconds",
-    # Each message is checked against the members, so nothing in the state depends on them.
+    # Members are checked with each message.
     "federation.members",
     # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what was learnt.
     "federation.features",

@@ -96,7 +96,7 @@ class Uploads:
     def is_open(self, client: Client) -> bool:
         return client.key in self._open
 
-    # ---- whose turn it is
+    # ---- begin
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
@@ -154,7 +154,7 @@ class Uploads:
         self._open[upload.client.key] = upload
         heapq.heappush(self._due, (upload.record.opened_at + self._staleness_policy.upload_interval, upload.client.key))
 
-    # ---- what is gathered
+    # ---- gather
 
     def gather(self, uploads: dict[int, Upload], learnt: Learnt) -> dict[int, NDArray[Any]]:
         """Add to each upload the steps of the sample at its place.
@@ -209,7 +209,7 @@ class Uploads:
                 steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
             self._steps.numbers[rows] += steps
 
-    # ---- what is sent
+    # ---- send
 
     def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
         """Send the uploads that can gather nothing more before the model changes: the model may wait for them."""
@@ -304,7 +304,7 @@ class Uploads:
             self._bytes += encoded_size(name, value, headers) + self._seal_bytes
             sends.append(Send("updates", name, value, shard, headers))
 
-    # ---- what is remembered
+    # ---- state
 
     def remembered(self, client: Client) -> UploadRecord | None:
         """The client's open upload with the steps gathered so far."""

@@ -1,4 +1,4 @@
-"""The picture of a comparison: error over time, and beside it each method's error at the end and what it sends."""
+"""The picture of a comparison: error over time, and each method's final error and bytes sent."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def compare(
     Parameters
     ----------
     data
-        A DataFrame, a dictionary of columns, or what ``--data`` may be.
+        A DataFrame, a dictionary of columns, or a value of ``--data``.
     config
         A client's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
     label
