@@ -15,47 +15,47 @@ __all__ = ["LabelSource"]
 
 
 class LabelSource(Protocol):
-    """Takes what arrives, lets it wait until its client may learn it, and learns it then."""
+    """Takes samples and labels, holds them until their client may learn them, and learns them then."""
 
     @property
     def pending(self) -> PendingQueues[Any]:
-        """What waits for a new version of the model, or for bytes to send."""
+        """Items that wait for a new version of the model, or for bytes in the client's budget."""
 
     def open(self, partition: int) -> None:
         """Begin a partition."""
 
     def close(self, partition: int) -> None:
-        """Forget what waits in a partition."""
+        """Forget the items of a partition."""
 
     def arrive(
         self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
     ) -> None:
-        """A sample or a label of the client, None if it is not registered; PeerError if there is no room for it.
+        """Take a sample or a label. client: None if it is not registered. PeerError if there is no room for it.
 
-        record: it came in this one. headers: of a sample, what its prediction gets beside the record's key.
+        record: the record of the message. headers: for a sample, the headers of its prediction.
         """
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
-        """Predict and learn all that may be; what is to be sent of it."""
+        """Predict and learn everything that may be learnt now. Returns the messages to send."""
 
     @property
     def wake_at(self) -> float | None:
-        """When something falls due."""
+        """When the next item falls due."""
 
     def set_back(self, now: float) -> None:
-        """Let what came after ``now`` have come now."""
+        """Set times after ``now`` back to ``now``."""
 
     def forget(self, client: Client) -> Iterable[bytes]:
-        """Drop what is kept of a client; returns keys of its changelog that are to be forgotten with it."""
+        """Forget a client. Returns its keys in the changelog that are to be deleted."""
 
     def changed_state(self) -> Iterable[StateChange]:
-        """What has to be remembered since the last call."""
+        """State that changed since the last call."""
 
     def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
-        """Take back what lay under the key ``kind``/``rest``; PeerError if labels came another way then."""
+        """Restore the value of the key ``kind``/``rest``. PeerError if the other source of labels stored it."""
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """What the operator should know."""
+        """Notices for the operator."""
 
     def measure(self) -> Iterable[Measurement]:
-        """Figures of its own."""
+        """Metrics that only this source has."""

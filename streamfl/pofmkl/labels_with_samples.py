@@ -1,4 +1,4 @@
-"""Labels that come with their samples: a sample is predicted and learnt at once, and both wait for the model together."""
+"""Labels that come with their samples: a sample is predicted and learnt in one step, so its prediction waits for the model too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["LabelsWithSamples", "StepTrace"]
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One labelled sample as it was learnt: everything needed to compute it again."""
+    """One learnt sample, with everything needed to compute its step again."""
 
     client: str
     inputs: NDArray[Any]
@@ -45,10 +45,10 @@ class StepTrace:
 
 
 class LabelsWithSamples:
-    """Takes each client's samples in order; one that has to wait for the model is remembered, and so are those behind it.
+    """Processes each client's samples in order. A sample that has to wait for the model is stored, with those behind it.
 
-    trace: is told of every labelled sample.
-    challengers: learn beside it, and nothing else depends on them.
+    trace: called with every labelled sample.
+    challengers: learn the same samples. Nothing else depends on them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class LabelsWithSamples:
     def _admit(
         self, queue: ClientQueue[PendingSample], samples: list[PendingSample], uploads: dict[int, Upload], now: float
     ) -> None:
-        """Add the samples that a client may learn now, and by their place the uploads of those that have a label."""
+        """Add the samples that a client may learn now to ``samples``, and by place the uploads of labelled ones to ``uploads``."""
         items, start = queue.items, len(samples)
         self._catch_up.limit(queue.client, len(items), self.pending.counts, waited=queue.held)
         while items:

@@ -27,10 +27,10 @@ __all__ = ["LateLabels"]
 
 
 class LateLabels:
-    """Joins each sample with its label, and learns the pairs in order: the pace of a client is that of its labels.
+    """Joins each sample with its label, and learns the pairs in order. Labels set the pace of a client.
 
-    join: remembers the samples and labels that wait for each other, and the pairs that wait for the model.
-    watch: is told of every pair.
+    join: stores the samples and labels that wait for each other, and the pairs that wait for the model.
+    watch: counts every pair.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LateLabels:
         arrived, self._arrived = list(self._arrived.items()), {}
         self._limit(arrived)
         sends = self._learn_pairs(now)
-        # One message of each client at a time: of each client what came first goes first.
+        # One message of each client at a time, so that each client's messages stay in order.
         for place in range(max((len(own) for _, own in arrived), default=0)):
             wave = [(key, *own[place]) for key, own in arrived if len(own) > place]
             pairs = [
@@ -104,7 +104,7 @@ class LateLabels:
         return sends
 
     def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, Record, Headers]]]]) -> None:
-        """Note who is behind with its labels."""
+        """Note which clients are behind with their labels."""
         labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
         for key in {*labels, *self.pending.ready}:
             client = self._registry.find(key)
@@ -114,7 +114,7 @@ class LateLabels:
                 self._catch_up.limit(client, in_hand, self.pending.counts, waited=queue.held)
 
     def _predict(self, samples: list[tuple[ClientKey, PendingSample]], sends: list[Send], now: float) -> list[Pair | None]:
-        """Predict one sample of each of these clients; the pairs with labels that were there first."""
+        """Predict one sample of each of these clients. Returns a pair where the label came before its sample, else None."""
         clients = [self._registry[key] for key, _ in samples]
         inputs = np.array([sample.features for _, (sample, _, _) in samples], dtype=self._learner.input_dtype)
         forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)

@@ -1,4 +1,4 @@
-"""Challengers that run beside the federation on each client's own samples, to be measured and nothing else."""
+"""Challengers that run beside the federation on each client's own samples, only to be measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LiveChallengers", "classification_measurements"]
 
 log = logging.getLogger(__name__)
 
-# A model that failed may be right again: nothing that it did decides for good.
+# Labels for which a failed model is off. It is then tried again: no failure is final.
 OFF_LABELS = 256
 
 _ClientKey = tuple[int, str]
@@ -42,10 +42,10 @@ _SINCE = (
 class LiveChallengers:
     """Predicts each labelled sample with every challenger of its client, then lets them learn it.
 
-    models: that :func:`challenger` knows, others are a ConfigurationError. A challenger is held for each
-    client and model until its partition is closed; one that raises, or whose prediction is no finite number, is dropped for that
-    client and counted. It begins anew after ``OFF_LABELS`` further labels. The first failure of a model and reason is logged.
-    label_unit: how much of the label's own unit is 1 on the learning scale; metrics are told in the label's own unit.
+    models: known to :func:`challenger`, others raise ConfigurationError. A challenger is held for each client and model until the
+    client's partition is closed. One that raises, or whose prediction is not finite, is dropped for that client and counted. It
+    begins anew after ``OFF_LABELS`` further labels. The first failure of each model and reason is logged.
+    label_unit: units of the label for 1 on the learning scale. Metrics are in the label's own unit.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LiveChallengers:
         self._label_unit = label_unit
         self._models = {model_name(model): model for model in models}
         self._loss = loss
-        # Importing River takes a second: at the start, and not while samples wait.
+        # Importing River takes a second. That happens at the start, not while samples wait.
         made = {name: challenger(model, loss) for name, model in self._models.items()}
         own = {name: model.stateful for name, model in made.items() if isinstance(model, OwnChallenger)}
         for name, stateful in own.items():
@@ -72,7 +72,7 @@ class LiveChallengers:
         self._recent: dict[str, Recent[tuple[float, float]]] = {name: Recent() for name in self._models}
 
     def run(self, samples: Iterable[tuple[_ClientKey, Sample]], now: float) -> None:
-        """Take labelled samples now, each with its partition and client, those of one client in its order."""
+        """Process labelled samples, each with its partition and client, each client's in order."""
         for key, sample in samples:
             own = self._own(key)
             inputs, label = dict(enumerate(sample.features)), sample.label
@@ -85,7 +85,7 @@ class LiveChallengers:
                         raise NoNumber(f"the prediction is {prediction}")
                     step = "learn"
                     own[name].learn(inputs, label)
-                # Whatever another library's model raises: it is a guest here, and the worker goes on without it.
+                # Another library's model may raise anything. The worker goes on without it.
                 except GUESTS_ERRORS as error:
                     self._fail(key, name, step, error)
                     continue
@@ -96,7 +96,7 @@ class LiveChallengers:
                 self._recent[name].extend([(prediction, label)], now)
 
     def _own(self, key: _ClientKey) -> dict[str, Challenger]:
-        """The challengers of a client. They are made with its first label, and those that were off once their time is over."""
+        """The challengers of a client. They are created with its first label, and again when their time off is over."""
         own = self._challengers.get(key)
         if own is None:
             own = self._challengers[key] = {}
@@ -115,7 +115,7 @@ class LiveChallengers:
     def _make(self, key: _ClientKey, name: str) -> None:
         try:
             self._challengers[key][name] = challenger(self._models[name], self._loss)
-        # It could be made when the worker started.
+        # The model could be created when the worker started.
         except GUESTS_ERRORS as error:
             self._fail(key, name, "make", error)
 
@@ -127,27 +127,27 @@ class LiveChallengers:
         self._failures[name] += 1
 
     def forget(self, key: _ClientKey) -> Iterable[bytes]:
-        """Forget a client's challengers; what was measured stays. Returns the keys that they may be remembered under."""
+        """Forget a client's challengers; their metrics stay. Returns the keys that their state may be stored under."""
         self._challengers.pop(key, None)
         self._off.pop(key, None)
         return self.memory.forget(key)
 
     def close(self, partition: int) -> None:
-        """Forget the challengers of a partition's clients; what was measured stays."""
+        """Forget the challengers of a partition's clients; their metrics stay."""
         self._challengers = {key: own for key, own in self._challengers.items() if key[0] != partition}
         self._off = {key: off for key, off in self._off.items() if key[0] != partition}
         self.memory.close(partition)
 
     def mean_squared_errors(self) -> dict[str, float]:
-        """Of each model over all labels on the learning scale, 0 before the first."""
+        """By model, over all labels, on the learning scale; 0 before the first."""
         return {name: total / max(self._labels[name], 1) for name, total in self._squared_errors.items()}
 
     def mean_absolute_errors(self) -> dict[str, float]:
-        """Of each model over all labels on the learning scale, 0 before the first."""
+        """By model, over all labels, on the learning scale; 0 before the first."""
         return {name: total / max(self._labels[name], 1) for name, total in self._absolute_errors.items()}
 
     def measure(self) -> Iterable[Measurement]:
-        """The figures of each model, over all clients; means are no number before the first label, as the federation's are."""
+        """Each model's metrics over all clients. Means have no number before the first label, as the federation's."""
         for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
             until = self._recent[name].until
@@ -182,7 +182,7 @@ def recent_arrays(recent: deque[tuple[float, float]]) -> tuple[NDArray[np.float6
 
 
 class RecentErrors(NamedTuple):
-    """Of a window, in the label's own unit. 0 where the window is empty."""
+    """Errors of a window, in the label's own unit. 0 if the window is empty."""
 
     rmse: float
     mae: float
@@ -203,6 +203,6 @@ def classification_measurements(
     prefix: str = "",
     label: tuple[tuple[str, str], ...] = (),
 ) -> Iterable[Measurement]:
-    """Log loss, accuracy and AUC as gauges, which say how things stand until then."""
+    """Log loss, accuracy and AUC as gauges. until: the time up to which they describe the present."""
     for name, value in classification_figures(predictions, labels).items():
         yield Measurement(f"{prefix}{name}", "gauge", _CLASSIFICATION[name], value, label, until=until)

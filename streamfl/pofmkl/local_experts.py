@@ -1,4 +1,4 @@
-"""The experts that a client of the default learner has to itself, and its latest samples, which they are made from."""
+"""The local experts of a client of the default learner, and its latest samples, which they are computed from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["LOCAL_EXPERTS", "LocalExperts"]
 LOCAL_EXPERTS = ("running-mean", "last-label", "neighbours", "scaled-neighbours")
 
 KIND = b"k"
-# As many samples are kept as fit in what the rest of a client's state leaves of these bytes, within these limits.
+# Bytes of a client's state, and limits of kept samples. Within the limits, the samples fill what the rest of the state leaves.
 STATE_BYTES, MOST_KEPT, LEAST_KEPT = 65_536, 256, 16
 # The latest samples of this many clients stay in the processor's caches.
 BLOCK_ROWS = 32
@@ -37,15 +37,15 @@ Floats = NDArray[np.float64]
 class LocalExperts:
     """The local experts, and a ring of each client's latest samples, one slot of the changelog a sample.
 
-    River's models and the detector of changes are made from the ring too. A kept sample is ``width`` projected inputs, the labels
-    before it, its own label, and the error of its prediction where changes are looked for.
+    River's models and the change detector are computed from the ring too. A kept sample is ``width`` projected inputs, the labels
+    before it, its own label, and, with a detector, the error of its prediction.
 
     names: of ``LOCAL_EXPERTS``.
     width: columns of the projected inputs.
-    other_bytes: what the rest of a client's state takes.
-    river, loss: River's models that learn these samples, or those of one's own, and the loss that they are for.
-    detector: whether changes of the clients' errors are looked for.
-    changed: where changed slots are noted.
+    other_bytes: size of the rest of a client's state.
+    river, loss: River's or the user's own models that learn these samples, and their loss.
+    detector: whether to detect changes in the clients' errors.
+    changed: collects changed slots.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LocalExperts:
         own = {place: own_model(model) for place, model in enumerate(self._river) if is_own_model(model)}
         lasts = {place: model for place, model in own.items() if is_stateful(model, loss)}
         brief = {place: model for place, model in enumerate(self._river) if place not in lasts}
-        # Each of one's own has a key, so that nothing is left of a model that remembered itself in an earlier release.
+        # Every own model has a key, even without state: a state that an earlier release of the model stored is deleted too.
         self._own_keys = [part_key(MODEL, place) for place in own]
         self.state_bytes = max((own[place].state_bytes + REMEMBERED_BYTES for place in lasts), default=0)
         self._stateful = self._river_models = self._detectors = None
@@ -81,7 +81,7 @@ class LocalExperts:
             self._river_models = Windowed(make, self.size)
         if detector:
             self._detectors = Windowed(partial(ChangeDetector, self._label + 1), self.size)
-            # River takes long to load: now, and not in the first step, while samples come and the model is not there yet.
+            # River takes long to load. It is loaded here, not in the first step, while samples come and the model is missing.
             ChangeDetector(self._label + 1)
         self._kept = np.empty((0, self.size, self._columns), np.float32)
 
@@ -122,7 +122,7 @@ class LocalExperts:
             self._stateful.keep(rows.tolist(), self._kept, (scale.kept + 1).tolist())
 
     def predict(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
-        """What each local expert predicts, (rows, count); the running mean until they know better."""
+        """Each local expert's prediction, (rows, count); the running mean until it can predict."""
         by_name = {"running-mean": scale.mean, "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0])}
         if self._has_neighbours:
             if scale.known.all():
@@ -148,7 +148,7 @@ class LocalExperts:
             block = slice(start, start + BLOCK_ROWS)
             used = slice(0, int(np.maximum.reduce(filled[block])))
             kept = self._kept[rows[block], used]
-            # A lag after the other: loops of length two take ten times as long.
+            # One lag after the other: loops of length two take ten times as long.
             lags = np.empty((len(kept), LAGS, used.stop))
             for lag in range(LAGS):
                 np.subtract(kept[..., self._width + lag], scale.mean[block, None], out=lags[:, lag])
@@ -168,7 +168,7 @@ class LocalExperts:
         return result
 
     def _river_predictions(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
-        """(rows, river): what River's models predict; the running mean where one has no opinion."""
+        """(rows, river): predictions of River's models; the running mean where a model gives none."""
         result = np.repeat(scale.mean[:, None], len(self._river), axis=1)
         queries = scale.queries.astype(np.float32)
         for at in np.flatnonzero(scale.known).tolist():
@@ -202,12 +202,12 @@ class LocalExperts:
                 windows.forget(row)
 
     def part_keys(self) -> Iterable[bytes]:
-        """Every key that a slot may be remembered under."""
+        """Every key that a slot or a model may be stored under."""
         yield from (part_key(KIND, slot) for slot in range(self.size))
         yield from self._own_keys
 
     def restore(self, row: int, key: bytes, value: bytes) -> bool:
-        """Take back a slot, or a model; False if the key is of neither. PeerError if the sample or model cannot be one."""
+        """Restore a slot or a model; False if the key belongs to neither. PeerError if the value is malformed."""
         if key in self._own_keys:
             remembered = decode_remembered(value)
             if self._stateful is not None:
@@ -227,7 +227,7 @@ class LocalExperts:
         return np.array(self._kept[row])
 
     def measure(self) -> Iterable[Measurement]:
-        """What models of River's, or of one's own, got wrong."""
+        """Failures of River's and the user's own models."""
         text = "What a model among the experts got wrong; the running mean stood for it, or it began anew with the latest samples"
         return self._failures.measure("expert_failures", text)
 

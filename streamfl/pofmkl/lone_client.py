@@ -1,7 +1,7 @@
 """One client of the default preset with the server's step beside it: no federation, no journal, and no array longer than a sample.
 
-It does what :class:`~streamfl.pofmkl.default_learner.DefaultLearner` does for one labelled sample, by the same owners of state and
-in the same order, and then what the server does with the client's rows. Nobody asks it for regret, so nothing is added up for that.
+It does what :class:`~streamfl.pofmkl.default_learner.DefaultLearner` does for one labelled sample, with the same owners of state
+and in the same order. Then it does what the server does with the client's rows. It keeps no sums for regret.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamfl.pofmkl.views import ViewedFeatures
 
 __all__ = ["LoneClient"]
 
-# While a client has learnt at most so many samples, a copy holds these instead of the step's matrices, and learns them again.
+# Up to this many learnt samples, a copy holds the samples instead of the step's matrices, and learns them again.
 LOG_ROWS = 512
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ _ROW = np.zeros(1, np.intp)
 
 
 class _NothingRemembered(ChangedParts):
-    """Nobody restores this client from a changelog."""
+    """Drops all changes: this client is never restored from a changelog."""
 
     def put(self, row: int, key: bytes, content: bytes) -> None:
         pass
@@ -45,9 +45,9 @@ class LoneClient:
 
     features: the kernels.
     loss: of predictions and labels.
-    seed: of the projection that neighbours are sought in.
+    seed: of the projection that neighbours are searched in.
     river: more experts.
-    detector: "none" never forgets.
+    detector: with "none" the client never forgets.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class LoneClient:
 
     @property
     def log_weights(self) -> Floats:
-        """Of the kernels among themselves, (kernels,)."""
+        """Log-weights of the kernels, (kernels,)."""
         return np.asarray(self._mixtures.log_weights(*self._mixtures.kernel_weights(_ROW))[0])
 
     def predict(self, inputs: Floats) -> float:
-        """What is predicted of a sample, inputs (1, d); nothing of it stays but to spare :meth:`learn` the same work."""
+        """The prediction of a sample, inputs (1, d). Nothing is learnt. Results are cached to save :meth:`learn` the same work."""
         return float(self._look_at(inputs).forecast.predictions[0])
 
     def learn(self, inputs: Floats, label: float) -> None:
@@ -132,7 +132,7 @@ class LoneClient:
         return self._step.apply_to_all(parameters, rows * target.astype(rows.dtype)).astype(rows.dtype)
 
     def _react(self) -> None:
-        """Forget what was before the client's errors rose."""
+        """Forget the samples from before the client's errors rose."""
         if self._local.finds_changes:
             kept = self._scales.kept(0)
             since = self._local.samples_since_change(0, kept)
@@ -140,9 +140,9 @@ class LoneClient:
                 self._scales.begin_anew(0, self._local.begin_anew(0, kept, since))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what a prediction left, and with samples for the step's matrices: a tenth of the bytes.
+        """The state without the cache, and with samples instead of the step's matrices: a tenth of the bytes.
 
-        Few samples stand for all matrices. Later the matrices are those of when the present block began, and samples follow it.
+        Few samples replace all matrices. Later the matrices are from the start of the present block, and its samples follow.
         """
         step, log = None, self._log
         if len(log) < self._step.rows_learnt:
@@ -157,7 +157,7 @@ class LoneClient:
         if step is not None:
             self._step.begin_at(*step)
         ends = np.cumsum([self._features.dimension_of(view) for view in self._features.views])
-        # On two threads BLAS rounds otherwise.
+        # On two threads BLAS rounds differently.
         with one_thread:
             for entry in log:
                 *views, target = np.split(entry[None], ends, axis=1)
@@ -166,13 +166,13 @@ class LoneClient:
 
 
 class _LookedAt:
-    """A sample and what was made of it.
+    """The cached results of a sample.
 
-    content: its inputs.
-    moments: of the client, once the sample is among what it has seen.
+    content: the sample's inputs.
+    moments: of the client, with this sample's inputs.
     scale: of the sample.
-    rows (kernels, 2 D): its features.
-    forecast: what was predicted.
+    rows (kernels, 2 D): the sample's features.
+    forecast: the prediction.
     """
 
     __slots__ = ("content", "forecast", "moments", "rows", "scale")

@@ -1,4 +1,4 @@
-"""Who takes part at a shard of the server: seats, the numbers that were heard, and whom a lockstep round waits for."""
+"""The clients of a shard of the server: seats, received update numbers, and the clients that a lockstep round waits for."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from streamfl.wire import Count
 
 __all__ = ["Member", "Members"]
 
-# Who let rounds time out is waited for again after so many tries, twice as many each time, and at most 2 to this power.
+# A client that let m rounds time out is awaited again after it has taken part 2^m times; m is at most this.
 MOST_DOUBLINGS = 10
-# A client that was there for so many rounds that waited for it has made good for one that it let time out.
+# Awaited rounds that a client has to take part in to make good for one that it let time out.
 ROUNDS_TO_MAKE_GOOD = 64
 Misses = Annotated[int, msgspec.Meta(ge=0, le=MOST_DOUBLINGS)]
-# -1: on none.
+# -1: no version yet.
 Tried = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 
 
 class Member(msgspec.Struct, array_like=True):
-    """What a shard of the server remembers of a client.
+    """A shard's stored state of a client.
 
-    epoch, sequence: of the update heard last.
-    seen_at: when that was written.
-    awaited: the round does not close without the client before its timeout.
-    ranges: the numbers that were heard.
-    taught: it has sent a kernel.
-    misses: the rounds that waited for it in vain, less those it made good.
-    tries: of taking part again, or rounds towards making good.
+    epoch, sequence: of the last update received.
+    seen_at: when that update was written.
+    awaited: a round waits for the client until its timeout.
+    ranges: the update numbers received.
+    taught: the client has sent a kernel.
+    misses: rounds that waited for it in vain, less those it made good.
+    tries: updates towards being awaited again, or rounds towards making good.
     tried_on: the newest version that a try was counted for.
     rhythm: how often its updates come.
     """
@@ -51,7 +51,10 @@ class Member(msgspec.Struct, array_like=True):
 
 
 class Members:
-    """At most ``limit`` clients. One unseen for ``expiry`` seconds makes room for a newcomer, one that never taught at once."""
+    """Up to ``limit`` clients. A client without updates for ``expiry`` seconds makes room for a newcomer.
+
+    A client that never sent a kernel makes room at once for a newcomer that does.
+    """
 
     def __init__(self, limit: int, expiry: float) -> None:
         self.limit = limit
@@ -59,7 +62,7 @@ class Members:
         self.awaited: set[str] = set()
         self._members: dict[str, Member] = {}
         self._changed: dict[str, None] = {}
-        # Until when nobody makes room for who teaches, and who does not: a batch may ask for a seat thousands of times.
+        # By whether the newcomer sends kernels: until when no seat becomes free. A batch may ask for a seat thousands of times.
         self._full_until: dict[bool, float] = {}
 
     def __len__(self) -> int:
@@ -80,11 +83,11 @@ class Members:
         return member is not None and was_heard(member.ranges, epoch, sequence)
 
     def speaks_for(self, name: str, epoch: int) -> bool:
-        """Whether the client's latest update was of this epoch."""
+        """Whether the client's latest update had this epoch."""
         return name in self._members and self._members[name].epoch == epoch
 
     def set_back(self, now: float) -> None:
-        """Let who was seen after ``now`` have been seen now: the clock was ahead."""
+        """Set times after ``now`` back to ``now``: the clock was ahead."""
         for name, member in self._members.items():
             if member.rhythm.set_back(now) or member.seen_at > now:
                 member.seen_at = min(member.seen_at, now)
@@ -92,9 +95,9 @@ class Members:
         self._full_until = {}
 
     def make_room(self, newcomer: str, at: float, teaches: bool) -> str | None:
-        """The client that has to go for the newcomer, None if there is a seat; PeerError if there is none.
+        """The client to forget for the newcomer; None: there is a free seat. PeerError if no seat can be freed.
 
-        Who teaches takes the seat of one that never did.
+        A newcomer that sends kernels takes the seat of a client that never did.
         """
         if newcomer in self._members or len(self._members) < self.limit:
             return None
@@ -115,11 +118,11 @@ class Members:
         )
 
     def silent_from(self, name: str) -> float | None:
-        """When a pause of the client's updates is longer than is usual for it, by the clock; None: it is not known."""
+        """When the client's pause exceeds its usual pauses, by the clock; None: that is not known."""
         return None if name not in self else self._members[name].rhythm.overdue_at
 
     def note(self, name: str, epoch: int, sequence: int, at: float, now: float, taught: bool) -> bool:
-        """Remember that a client was heard now, with what was written then; True if a later number of it was noted just before."""
+        """Note an update that was written ``at`` and received ``now``. True if a later number of the client came just before."""
         member = self._members.get(name)
         if member is None:
             member = self._members[name] = Member(epoch, sequence, at, False, taught=taught)
@@ -131,7 +134,7 @@ class Members:
         return behind
 
     def takes_part(self, name: str, version: int) -> None:
-        """The client has an update for this round, or just missed it: rounds wait for it, if it did not let too many time out."""
+        """Note a client's update for this round or the one before. Rounds wait for it again after 2^misses of these."""
         member = self._members[name]
         if member.awaited or version <= member.tried_on:
             return
@@ -142,7 +145,7 @@ class Members:
             self.awaited.add(name)
 
     def let_time_out(self, names: Iterable[str]) -> None:
-        """These clients were waited for in vain."""
+        """Note that a round waited for these clients in vain."""
         for name in names:
             member = self._members[name]
             member.awaited, member.tries, member.misses = False, 0, min(member.misses + 1, MOST_DOUBLINGS)
@@ -150,7 +153,7 @@ class Members:
             self._changed[name] = None
 
     def were_there(self, names: Iterable[str]) -> None:
-        """A round closed with these clients in it."""
+        """Note that a round closed with these clients in it."""
         for name in names:
             member = self._members.get(name)
             if member is None or not (member.awaited and member.misses):
@@ -161,7 +164,7 @@ class Members:
             self._changed[name] = None
 
     def forget(self, name: str) -> bool:
-        """False if it is not known."""
+        """Forget a client; False if it is not known."""
         if self._members.pop(name, None) is None:
             return False
         self.awaited.discard(name)
@@ -170,7 +173,7 @@ class Members:
         return True
 
     def changed_state(self) -> Iterable[tuple[str, bytes | None]]:
-        """Name and record of those that have changed since the last call; None: forgotten."""
+        """Names and records of the clients that changed since the last call; None: the client was forgotten."""
         changed, self._changed = self._changed, {}
         for name in changed:
             member = self._members.get(name)
@@ -179,7 +182,7 @@ class Members:
     def restore(self, name: str, value: bytes) -> None:
         member = self._members[name] = msgspec.msgpack.decode(value, type=Member)
         if not member.ranges:
-            # As the first releases remembered it: everything up to the latest number was heard.
+            # The first releases stored no ranges: everything up to the latest number was received.
             member.ranges.append(NumberRange(member.epoch, 0, member.sequence))
         if member.awaited:
             self.awaited.add(name)

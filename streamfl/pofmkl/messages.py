@@ -1,4 +1,4 @@
-"""What clients and servers of POF-MKL say to each other, and the prediction that a user reads."""
+"""The messages between clients and servers of POF-MKL, and the prediction that a user reads."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Dimension = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """What a client sends of some kernels of one shard, predicted with ``model_version`` of that shard.
+    """A client's steps for some kernels of one shard, made with ``model_version`` of that shard.
 
     ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps
     (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and
-    of a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.server_steps`). No kernels: the client took part in the round without
-    sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
+    with a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.server_steps`). No kernels: the client took part in the round but
+    sent none. ``sequence`` grows by one an upload within an ``epoch``, which is one life of the client's state.
     """
 
     version: Version
@@ -61,8 +61,8 @@ class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=Tr
 class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Ends a version of a shard: all parameters before it in the partition belong to ``model_version``.
 
-    ``dimension``: of the inputs that it was learnt from. ``updates``: uploads applied so far. In lockstep ``model_version`` counts
-    rounds, otherwise it is ``updates``.
+    ``dimension``: of the inputs that the model has learnt from. ``updates``: uploads applied so far. In lockstep ``model_version``
+    counts rounds, otherwise it equals ``updates``.
     """
 
     version: Version
@@ -74,9 +74,9 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A shard's version where members have keys; it comes in the place of ``marker``.
+    """A shard's version where members have keys. It takes the place of ``marker``.
 
-    ``digests``: 16 bytes of each kernel of the shard, in order. ``signature``: 8 bytes that name the server's key, 64 of Ed25519.
+    ``digests``: 16 bytes for each kernel of the shard, in order. ``signature``: 8 bytes that name the server's key, 64 of Ed25519.
     """
 
     version: Version
@@ -86,13 +86,13 @@ class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """The settings that a server's model is made with, as its worker remembers them beside it: by dotted key, plain values."""
+    """The settings that a server's model is made with, as its worker stores them beside it: plain values by dotted key."""
 
     values: dict[str, Any]
 
 
 class Prediction(msgspec.Struct, gc=False):
-    """What the user's consumers read: one for every sample."""
+    """The prediction that the user's consumers read: one for every sample."""
 
     client: str
     sample: str
@@ -102,7 +102,7 @@ class Prediction(msgspec.Struct, gc=False):
 
 
 UPDATE = Codec(Update)
-# The header of an update whose client is behind, and goes on when a version holds it. Servers that do not know it pass it over.
+# The header of an update whose client is behind, and waits for a version with it. Servers that do not know the header ignore it.
 AWAITED = (("awaited", b""),)
 KERNEL_PARAMETERS = Codec(KernelParameters)
 SHARD_VERSION = Codec(ShardVersion)
@@ -112,7 +112,7 @@ SIGNED_KEY = b"signed-version"
 
 # Far above any step that learns something, and so far below the largest float32 that sums of steps stay finite.
 LARGEST_STEP = 1e18
-# Labels of target rows, standardised, are clipped to so many standard deviations.
+# The standardised labels of target rows are clipped to this many standard deviations.
 LARGEST_TARGET = 3.0
 
 
@@ -128,7 +128,7 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
 
 
 def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | ServerSettings:
-    """The same, or the settings that the model is made with."""
+    """As :func:`decode_model`, or the settings that the model is made with."""
     if record.key == STATE_SETTINGS_KEY:
         return ServerSettings(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     return decode_model(record.key, record.value)

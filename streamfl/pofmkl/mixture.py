@@ -1,4 +1,4 @@
-"""Personal weights of many experts: what each has lost so far decides, and a ridge regression corrects what they do together."""
+"""Personal weights of many experts from their losses so far, and a ridge regression that corrects their mixture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_NOISE = 1e-9
 def log_posterior(losses: Floats, counts: Floats, log_prior: Floats, noisy: bool) -> Floats:
     """Log-weights of experts by Bayes' rule, up to a constant a row.
 
-    Squared errors (``noisy``) come of Gaussian noise, whose variance is taken from the best expert:
+    Squared errors (``noisy``) come from Gaussian noise. Its variance is taken from the best expert:
         log w_i = log prior_i - (L_i - L_min) / (2 max(L_min / n, 1e-9)).
     Negative log-likelihoods need no variance:
         log w_i = log prior_i - (L_i - L_min).
@@ -49,7 +49,7 @@ def mixed(predictions: Floats, log_weights: Floats) -> Floats:
 
 
 def corrected(deviations: Floats, weights: Floats, covariances: Floats) -> tuple[Floats, Floats, Floats]:
-    """What a ridge regression on the experts' deviations from their mixture adds to it. It is shrunk where little was learnt yet.
+    """The correction by a ridge regression on the experts' deviations from their mixture. It is shrunk where little was learnt yet.
 
     (w . u) / (1 + u' Q u)
 

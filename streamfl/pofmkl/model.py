@@ -1,4 +1,4 @@
-"""The server's model as a client holds it: a table that changes from one version to the next, never in between."""
+"""A client's copy of the server's model: a table that changes only from one whole version to the next."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from streamfl.wire import decode_array
 
 __all__ = ["LARGEST_PARAMETERS", "ModelTable"]
 
-# A kernel's prediction is theta . z with |z| = 1, of labels that are 0 to 1 and a thousand at most. The default server_step keeps
-# |theta| <= 3 sqrt(10 n) after n rows (see server_steps): more than 10^10 updates would lead here.
+# A kernel predicts theta . z with |z| = 1. Labels are between 0 and 1, and a thousand at most. The default server_step keeps
+# |theta| <= 3 sqrt(10 n) after n rows (see server_steps), so only more than 10^10 updates could reach this bound.
 LARGEST_PARAMETERS = 1e6
-# Updates that one commit of the server, or what compaction took of a reader that was behind, may account for.
+# Most versions between two that a client reads: one commit of the server has many updates, and compaction removes old versions.
 LARGEST_JUMP = 100_000
 
 
 class ModelTable:
     """Parameters of every kernel, (kernels, row_length), and the version of each shard.
 
-    Version 0 is all zeros, known without a server. A version lower than the last is taken: the server mends its topic so. With
-    ``signing`` only versions are taken that the server signed. lockstep: of each shard, whether its server counts rounds and not
-    updates, as far as its numbers tell.
+    Version 0 is all zeros and needs no server. A version lower than the last is accepted: the server repairs its topic that way.
+    With ``signing``, only versions that the server signed are accepted. lockstep: for each shard, whether its server counts rounds
+    instead of updates, as far as its numbers show.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModelTable:
         if signing is not None:
             empty = empty_row(row_length, dtype)
             self._signed = {shard: StagedShard(signing, range(shard, kernels, shards), empty) for shard in range(shards)}
-        # Why the newest marker of a shard was refused; which kernels were; the version beyond a jump that was refused.
+        # By shard: why its newest marker was refused. By kernel: why it was refused. By shard: the version of a refused jump.
         self._refused: dict[int, str] = {}
         self._implausible: dict[int, str] = {}
         self._jumped_to: dict[int, int] = {}
@@ -59,12 +59,12 @@ class ModelTable:
 
     @property
     def unsigned(self) -> int:
-        """Parameters that came and belong to no version that the server signed."""
+        """Received parameters that belong to no version that the server signed."""
         return sum(staged.unsigned for staged in self._signed.values())
 
     @property
     def name(self) -> int | tuple[int, ...]:
-        """The version as predictions name it: a number, or one for each shard."""
+        """The version as predictions name it: a number, or a tuple with one number for each shard."""
         return self.versions[0] if len(self.versions) == 1 else self.versions
 
     @property
@@ -79,7 +79,7 @@ class ModelTable:
         return reasons[0] if reasons else None
 
     def apply(self, message: KernelParameters | ShardVersion | SignedVersion, shard: int) -> None:
-        """Take a record of the model topic; PeerError where it does not fit this federation, or cannot be true."""
+        """Applies a record of the model topic. PeerError if it does not fit this federation or is implausible."""
         if shard not in self._staged:
             raise PeerError("shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}")
         signed = self._signed.get(shard)
@@ -88,10 +88,10 @@ class ModelTable:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
             parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
             if signed is not None:
-                # The next version says whether they are the server's.
+                # The next signed version shows whether the server wrote them.
                 signed.add(message.kernel, message.parameters, parameters)
                 return
-            # A number whose square is infinite is longer than any bound.
+            # An infinite square exceeds the bound as well.
             with np.errstate(over="ignore"):
                 norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
             if not norm <= LARGEST_PARAMETERS:
@@ -101,7 +101,7 @@ class ModelTable:
             self._implausible.pop(message.kernel, None)
             self._staged[shard][message.kernel] = parameters
             return
-        # Whatever the marker says, the kernels before it belong to no later version.
+        # Even if the marker is refused, the kernels before it belong to no later version.
         staged, self._staged[shard] = self._staged[shard], {}
         version, message = message, message.marker if isinstance(message, SignedVersion) else message
         try:
@@ -146,11 +146,11 @@ class ModelTable:
 
     def _check_plausible(self, marker: ShardVersion, shard: int) -> None:
         version, updates = marker.model_version, marker.updates
-        # A version is of one update at least.
+        # A version has at least one update.
         if not 0 <= version <= updates <= LARGEST_COUNT:
             raise PeerError("implausible", f"the model's version is {version}, of {updates} updates: that cannot be")
         known = self.versions[shard]
         if known and version > max(known, self._jumped_to.get(shard, 0)) + LARGEST_JUMP:
-            # If it is true the next one says so again.
+            # A true jump is accepted with the next version.
             self._jumped_to[shard] = version
             raise PeerError("implausible", f"the model's version is {version} after {known}: who else writes into the model topic?")

@@ -1,4 +1,4 @@
-"""The settings that name models: a client's own experts, its challengers, and models of the user's own."""
+"""The settings that name models: a client's experts, its challengers, and the user's own models."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["ChallengersSection", "ExpertsSection", "ModelSection", "Models", "Mo
 
 
 class ModelSection(Section):
-    """A model of one's own, under the name that experts.river or challengers.models has. There is a section for each."""
+    """A model of your own, under the name used in experts.river or challengers.models. Each model has a section."""
 
     make: str = Field(min_length=1, max_length=500)
-    """Who makes it: `"package.module:function"`, a function or class of an installed package, or a name that an installed package
-    registered in the entry-point group `streamfl.models`."""
+    """What creates the model: `"package.module:function"`, a function or class of an installed package, or a name that an installed
+    package registered in the entry-point group `streamfl.models`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """The function's keyword arguments."""
+    """Keyword arguments of the function."""
     state_bytes: int = Field(default=STATE_BYTES, ge=1, le=LARGEST_STATE)
-    """The most bytes that one such model of one client may remember. What says more is not remembered, counted and logged."""
+    """Largest state of this model for one client, in bytes. A larger state is not stored, but counted and logged."""
 
 
 def _named_once(value: list[str]) -> list[str]:
@@ -50,32 +50,32 @@ Models = Annotated[dict[str, ModelSection], AfterValidator(_have_names)]
 
 
 class ExpertsSection(Section):
-    """Who takes part in a client's own mixture; belongs to preset = "default"."""
+    """The experts in a client's own mixture; for preset = "default"."""
 
     local: list[Literal["running-mean", "last-label", "neighbours", "scaled-neighbours"]] = Field(
         default=["running-mean", "last-label", "neighbours", "scaled-neighbours"]
     )
     """Predictors from the client's own samples, beside the kernels."""
     river: ModelNames = Field(default=[])
-    """Any that challengers.models may name, as experts beside the kernels. They learn a client's latest 100 to 256 samples, and
-    begin anew with the latest 100 to 128 whenever these have been followed by as many. A model of one's own that has state and
-    restore does not begin anew."""
+    """Experts beside the kernels: any model that challengers.models may name. They learn a client's latest 100 to 256 samples. They
+    begin anew with the latest 100 to 128 whenever as many more have come. A model of your own with state and restore does not begin
+    anew."""
     mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
-    """`kernels`: the kernels alone. `all`: all experts. `ridge`: all of them, corrected by a ridge regression. The results are
-    mixed once more."""
+    """The mixtures of experts. `kernels`: the kernels alone. `all`: all experts. `ridge`: all experts, corrected by a ridge
+    regression. Their results are mixed once more."""
 
 
 class ChallengersSection(Section):
-    """What learns beside a client on its own samples, to be measured: its predictions are not published."""
+    """Models that learn beside a client on its samples, for comparison: their predictions are measured, not published."""
 
     models: ModelNames = Field(default=[])
-    """Any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`; with the logistic loss River's classifiers.
-    Or models of one's own: the name of a section `[models.NAME]`, `"package.module:function"`, or a name that an installed package
-    registered in the entry-point group `streamfl.models`."""
+    """Challengers to run: any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`; with the logistic loss
+    River's classifiers. Or models of your own: the name of a section `[models.NAME]`, `"package.module:function"`, or a name that
+    an installed package registered in the entry-point group `streamfl.models`."""
 
 
 class ModelsChoice(Protocol):
-    """The settings of whoever names models."""
+    """Settings that name models."""
 
     @property
     def models(self) -> Mapping[str, ModelSection]: ...
@@ -88,7 +88,7 @@ class ModelsChoice(Protocol):
 
 
 def models_named(names: Sequence[str], sections: Mapping[str, ModelSection]) -> list[str | OwnModel]:
-    """The models of these names: those of ours by their names, and how those of one's own are made."""
+    """The models of these names: built-in ones as their names, the user's own as :class:`OwnModel`."""
     return [_model(name, sections) for name in names]
 
 
@@ -100,7 +100,7 @@ def _model(name: str, sections: Mapping[str, ModelSection]) -> str | OwnModel:
 
 
 def check_models(settings: ModelsChoice, loss: Literal["square", "logistic"]) -> None:
-    """ValueError where a name is known to nobody, a section is named by nobody, or a model cannot be made or does not fit."""
+    """Raises ValueError if a name is unknown, a section is unused, or a model cannot be created or does not fit the loss."""
     chosen = {"experts.river": settings.experts.river, "challengers.models": settings.challengers.models}
     for key, names in chosen.items():
         for name in names:

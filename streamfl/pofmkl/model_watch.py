@@ -1,4 +1,4 @@
-"""The server's model as a client hears of it: whether it can be used, and whether a new version is owed."""
+"""Watches the server's model at a client: whether it can be used, and whether the server owes a new version."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_MODEL = (
 
 
 class ModelWatch:
-    """Gives the model's records to its table, and watches what becomes of it.
+    """Applies the model's records to its table, and watches whether the model is usable and new versions come.
 
     table: the model.
-    settings_check: whether the model is made with this client's settings.
+    settings_check: checks whether the model is made with this client's settings.
     lockstep: whether this client counts rounds.
-    patience: seconds without a new version after which the server is silent, while it owes one.
+    patience: seconds after which a server that owes a new version counts as silent.
     """
 
     def __init__(self, table: ModelTable, settings_check: ServerSettingsCheck, lockstep: bool, patience: float) -> None:
@@ -43,7 +43,7 @@ class ModelWatch:
 
     @property
     def trouble(self) -> str | None:
-        """Why the model is not in use as it should be."""
+        """Why the model is not in use as it should be; None if it is."""
         if self._table.trouble is not None:
             return f"the model is not in use as it is published: {self._table.trouble}"
         if not self._lockstep and any(self._table.lockstep):
@@ -68,28 +68,28 @@ class ModelWatch:
             self.settings_check.fits(shard)
 
     def look(self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool) -> None:
-        """Note what the server owes: a new version after updates, and for whoever waits for one.
+        """Note what the server owes: a new version after updates, and for clients that wait for one.
 
         sent: uploads sent so far.
-        waiting: something waits to be learnt.
-        wait_for_model: whether anything of it waits for the model and not for a byte budget, asked where it matters.
+        waiting: whether samples or labels wait to be learnt.
+        wait_for_model: whether any of these wait for the model and not for a byte budget. Called only when needed.
         """
         deadline = self._reply_deadline
         if self._table.versions != self._versions:
             deadline.answered()
             self._versions, self._answered = self._table.versions, sent
-        # One update may change nothing, as one that came twice. Updates that go on going out change something.
+        # A single update may change nothing, such as one that came twice. Continued updates change something.
         if sent > self._sent or waiting:
             deadline.asked(now)
         self._sent = sent
         if tick:
             if sent == self._answered and not wait_for_model():
-                # All wait for their byte budget.
+                # All clients wait for their byte budget.
                 deadline.answered()
             deadline.look(now)
 
     def nobody_asks(self) -> None:
-        """The last partition was closed: no version is owed any more."""
+        """Note that the last partition was closed: the server owes no version any more."""
         self._reply_deadline.answered()
 
     def measure(self) -> Iterable[Measurement]:

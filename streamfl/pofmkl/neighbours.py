@@ -11,18 +11,18 @@ __all__ = ["NEIGHBOURS", "Projection", "neighbour_predictions"]
 
 NEIGHBOURS = 3
 LAG_WEIGHT = np.float32(0.25)
-# Below, the inverse would be no number in single precision.
+# Below this, the inverse may overflow single precision.
 LEAST_VARIANCE = np.finfo(np.float32).tiny
-# Of a sample among those kept, and of a metric.
+# Indices of the kept samples, and of the metrics.
 PLACES, METRICS = np.arange(256, dtype=np.uint32), np.arange(2)[:, None]
-# Distances in so many random directions are within a fifth of the true ones, and a client's state stays below 64 KB.
+# With this many random directions, distances are within a fifth of the true ones, and a client's state stays below 64 KB.
 WIDEST = 56
 
 Floats = NDArray[np.float64]
 
 
 class Projection:
-    """Inputs of more than 56 columns onto 56 random directions, which keeps distances (Johnson and Lindenstrauss 1984)."""
+    """Projects inputs of more than 56 columns onto 56 random directions. This keeps distances (Johnson and Lindenstrauss 1984)."""
 
     def __init__(self, dimension: int, seed: int) -> None:
         self.width = min(dimension, WIDEST)
@@ -36,7 +36,7 @@ class Projection:
         return inputs if self._directions is None else inputs @ self._directions
 
     def variances(self, variances: Floats) -> Floats:
-        """Of the columns of what was projected: (samples, d) to (samples, width). All directions of a random one are alike."""
+        """Variances of the projected columns: (samples, d) to (samples, width). All random directions have the same."""
         if self._directions is None:
             return variances
         return np.repeat(variances.sum(axis=1, keepdims=True) / self.width, self.width, axis=1)
@@ -51,10 +51,11 @@ def neighbour_predictions(
     filled: NDArray[np.intp],
     variances: NDArray[np.float32],
 ) -> Floats:
-    """Two predictions of each query: labels of the three nearest samples by plain distance, and by distance of what is scaled.
+    """Two predictions for each query, from the labels of its three nearest samples: by plain distance and by scaled distance.
 
-    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest; scaled are the columns by their
-    deviations, and the two labels before each sample, already standardised, count by half. Of equally near ones, the first kept.
+    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest. The scaled distance divides each
+    column by its deviation. The two labels before each sample, already standardised, enter it by half. Of equally near samples, the
+    first in ``kept`` is taken.
 
     Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, 2, n); labels (rows, n), n at most 256;
     filled (rows,): how many of the n are in use, one at least; variances (rows, p). Returns (rows, 2).
@@ -78,7 +79,7 @@ def neighbour_predictions(
         unused = PLACES[:size] >= filled[:, None]
         np.copyto(distances, np.inf, where=unused[:, None, :])
     count = min(NEIGHBOURS, size)
-    # Positive floats are ordered as their bits are. The last 8 of these carry the place: partitioning numbers beats finding places.
+    # Positive floats are ordered like their bits. The last 8 bits carry the place: partitioning numbers beats finding places.
     marked = distances.view(np.uint32) & np.uint32(0xFFFFFF00) | PLACES[:size]
     marked.partition(count - 1, axis=2)
     nearest = (marked[..., :count] & np.uint32(0xFF)).astype(np.intp)

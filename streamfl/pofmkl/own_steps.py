@@ -1,10 +1,10 @@
-"""What a client makes of the shared model while no server answers: its own steps, on a copy of its own.
+"""A client's own steps on its copy of the shared model while no server answers.
 
     delta_i <- delta_i + rate (y_n - (theta_i + delta_i) . z_i) z_i        for every kernel i
 
 This is normalised least mean squares (Widrow and Hoff 1960), for |z_i| = 1: equation (10) of Ghari and Shen (NeurIPS 2022) for a
-federation of one client. The copy theta_i + delta_i is used until the server publishes a new version. Then delta is dropped whole,
-and the server has, or will read, the same samples in the client's updates: no step counts twice.
+federation of one client. The copy theta_i + delta_i is used until the server publishes a new version. Then delta is dropped whole.
+The server has or will read the same samples in the client's updates, so no step counts twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["OWN_STEPS", "OwnSteps"]
 OWN_STEPS = b"o"
 # Between the best rate of sets that change and of sets that do not; see docs/learners.md.
 RATE = 0.6
-# In memory: 13,000 clients with 24 kernels of 100 frequencies. Whoever comes after these goes on with the model as it is.
+# In memory: enough for 13,000 clients with 24 kernels of 100 frequencies. Further clients use the model as it is.
 MOST_BYTES = 256_000_000
 
 
@@ -35,7 +35,7 @@ class OwnSteps:
     """delta of each client that has begun, by the learner's rows: (kernels, 2 D) each.
 
     features: the kernels.
-    changed: where what is to be remembered is noted.
+    changed: collects the state to store.
     """
 
     def __init__(self, features: ViewedFeatures, changed: ChangedParts) -> None:
@@ -51,16 +51,16 @@ class OwnSteps:
 
     @property
     def state_bytes(self) -> int:
-        """What a client's steps take, in memory and each time that they are remembered."""
+        """Bytes of a client's steps, in memory and each time that they are stored."""
         return int(np.prod(self._shape)) * self._features.dtype.itemsize
 
     def begin(self, row: int) -> None:
-        """From its next label on the client takes steps of its own, if there is room."""
+        """Let the client take steps of its own from its next label on, if there is room."""
         if row not in self._steps and len(self._steps) < self._most:
             self._steps[row] = np.zeros(self._shape, self._features.dtype)
 
     def end(self, row: int) -> bool:
-        """Drop a client's steps; whether there were any."""
+        """Drop a client's steps. Returns whether there were any."""
         steps = self._steps.pop(row, None)
         if steps is None or not steps.any():
             return False
@@ -97,7 +97,7 @@ class OwnSteps:
             steps += (RATE * residuals[:, np.newaxis] * z).astype(steps.dtype)
             lengths = np.linalg.norm(steps.astype(np.float64), axis=1)
             if not lengths.max() < LARGEST_OWN_STEP:
-                # What could not be taken back is not remembered.
+                # Steps that could not be restored are not stored.
                 steps[~(lengths < LARGEST_OWN_STEP)] = 0.0
             self._changed.put(row, OWN_STEPS, encode_array(steps))
 
@@ -112,7 +112,7 @@ class OwnSteps:
         return rows.reshape(len(samples), *self._shape)
 
     def restore(self, row: int, content: bytes) -> None:
-        """Take back a client's steps; PeerError if they cannot be any."""
+        """Restore a client's steps. PeerError if they are malformed, too long, or there is no room."""
         if not content:
             self._steps.pop(row, None)
             return

@@ -1,4 +1,4 @@
-"""The mathematics of the paper at its clients: personal kernel weights over shared parameters.
+"""The paper's learner at the clients: personal kernel weights over shared parameters.
 
 Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022:
 equations (4), (6), (7) and (9).
@@ -28,16 +28,16 @@ __all__ = ["PaperLearner"]
 
 # A score is a mean of predictions, and these are cut at LARGEST_NUMBER.
 LARGEST_SCORE = 1.001 * LARGEST_NUMBER
-# Of as many losses as there may be, each of which is the square of such a number.
+# The largest sum of losses, each of them the square of such a number.
 LARGEST_SUM = 1e60
-# What is published is at most one label range beyond either end of it. Nothing bounds what a model predicts that diverged, or that
-# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed. So a label
-# that is farther away is learnt as one of these, too: the paper's labels are within the range.
+# Predictions are published at most one label range beyond either end of the range: a model that diverged or that somebody else
+# wrote could predict anything. A label that is farther away is learnt as the bound, too: the paper's labels are within the range,
+# and the operator of such a client has to correct label_range.
 LOWEST, HIGHEST = -1.0, 2.0
 
 
 class PaperLearner:
-    """Each client weighs the kernels by what they lost on its own samples; their parameters are everybody's.
+    """Each client weighs the kernels by their losses on its own samples. All clients share the kernels' parameters.
 
     learning_rate eta, regularisation lambda, loss L. One object serves one thread, as its ``features`` do.
     """
@@ -103,7 +103,7 @@ class PaperLearner:
         return _Learnt(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
     def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
+        # With the logistic loss f is the log-odds of label 1, and the published prediction is its probability.
         return np.asarray(expit(scores) if self.loss is LOGISTIC else np.clip(scores, LOWEST, HIGHEST))
 
     def _count_bounded(self, scores: NDArray[np.float64]) -> None:
@@ -114,7 +114,7 @@ class PaperLearner:
         # (4), (6): f_i = theta_i . z_i(x)
         kernel_predictions = self.features.predict(inputs, parameters)
         if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
-            # Steps that were far too long have made the model useless; nothing that is not a number may be remembered or sent.
+            # Steps that were far too long have made the model useless. Only finite numbers may be stored or sent.
             kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
         return kernel_predictions
 
@@ -136,7 +136,7 @@ class PaperLearner:
         parameters: NDArray[Any],
         squared_norms: NDArray[np.float64],
     ) -> _Learnt:
-        """(7) and (9) with the f_i of then, and the parameters of now in the regularisation only."""
+        """Equations (7) and (9) with the f_i of the forecast. Today's parameters enter the regularisation only."""
         then = np.frombuffer(b"".join(forecasts), self._forecast_type)
         scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
         predictions = self._published(scores)
@@ -195,14 +195,14 @@ class PaperLearner:
         raise PeerError("malformed", "a client's state has parts that preset paper does not know: it is of another preset")
 
     def measure(self) -> Iterable[Measurement]:
-        """There is nothing but what every learner counts."""
+        """This learner has only the metrics of every learner."""
         return ()
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return self._personal.numbers[rows, -4:]
 
     def weights(self, row: int) -> NDArray[np.float64]:
-        """Of a client's kernels among themselves, (kernels,)   (POF-MKL, eq. 6)."""
+        """The normalised weights of a client's kernels, (kernels,)   (POF-MKL, eq. 6)."""
         return np.asarray(normalised(self._personal.numbers[[row], : self.kernels])[0])
 
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
@@ -211,7 +211,7 @@ class PaperLearner:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """Samples as they were predicted: the score (6) of each, its inputs and the f_i."""
+    """Predicted samples: for each its score (6), its inputs and the f_i."""
 
     content: NDArray[Any]
     predictions: NDArray[np.float64]
@@ -223,7 +223,7 @@ class _Forecast:
 
 @dataclass(frozen=True)
 class _Learnt:
-    """A batch as it was learnt: ``changes`` of its log-weights, (samples, kernels), and the rest as :class:`Learnt` has it."""
+    """A learnt batch. ``changes``: of its log-weights, (samples, kernels). The rest is as in :class:`Learnt`."""
 
     learner: PaperLearner
     batch: Batch

@@ -1,4 +1,4 @@
-"""What waits until a client may learn it: samples, or pairs of a sample and its label."""
+"""Queues of items that wait until their client may learn them: samples, or pairs of a sample and its label."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PendingSample = tuple[Sample, bytes | None, Headers]
 
 
 class _Slot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A sample as it is remembered; headers are left out where there are none."""
+    """A sample as it is stored; headers are left out if there are none."""
 
     id: Name
     features: tuple[float, ...]
@@ -39,10 +39,10 @@ class _Slot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True, eq=False)
 class ClientQueue(Generic[Item]):
-    """What waits of one client, oldest first.
+    """The waiting items of one client, oldest first.
 
     first_slot: the number of the first item, counted since the client's state began.
-    slots_written: how many of the items are remembered.
+    slots_written: how many of the items are stored.
     held: some of the items could not be learnt in the step that brought them.
     """
 
@@ -74,11 +74,11 @@ class PendingQueues(Generic[Item]):
             self.ready.pop(key, None)
 
     def queue(self, client: Client) -> ClientQueue[Item]:
-        """The client's queue; it begins with a new client."""
+        """The client's queue; created for a new client."""
         return self._queues.get(client.key) or self._queues.setdefault(client.key, ClientQueue(client))
 
     def put(self, client: Client, item: Item) -> None:
-        """Let something of a client wait, behind whatever waits of it."""
+        """Add an item behind the client's waiting items."""
         key = client.key
         queue = self._queues.get(key) or self.queue(client)
         queue.items.append(item)
@@ -86,11 +86,11 @@ class PendingQueues(Generic[Item]):
         self.ready[key] = queue
 
     def left(self, queue: ClientQueue[Item], count: int) -> None:
-        """So many items of a queue wait no longer."""
+        """Note that ``count`` items have left a queue."""
         self._counts[queue.client.key[0]] -= count
 
     def forget(self, client: Client) -> ClientQueue[Item] | None:
-        """Drop what waits of a client; returns its queue."""
+        """Drop a client's queue, and return it."""
         queue = self._queues.pop(client.key, None)
         self.ready.pop(client.key, None)
         if queue is not None:
@@ -98,14 +98,14 @@ class PendingQueues(Generic[Item]):
         return queue
 
     def look_again(self, clients: Iterable[Client]) -> None:
-        """The model has changed: whatever waits of these clients may be ready."""
+        """Note that the model has changed: items of these clients may be ready."""
         for client in clients:
             queue = self._queues.get(client.key)
             if queue is not None and queue.items:
                 self.ready[client.key] = queue
 
     def rest(self, uploads: Uploads, budgeted: bool) -> None:
-        """Whoever is not ready now is looked at again with a new version of the model, or when its bucket has filled."""
+        """Keep as ready only clients that wait for their byte budget. A new version of the model makes the others ready again."""
         for queue in self.ready.values():
             queue.held = bool(queue.items)
         if budgeted:
@@ -123,7 +123,7 @@ class PendingQueues(Generic[Item]):
         return min([when for when in times if when is not None], default=None)
 
     def waiting(self, client: Client) -> int:
-        """How much of a client waits."""
+        """How many items of a client wait."""
         queue = self._queues.get(client.key)
         return 0 if queue is None else len(queue.items)
 
@@ -133,23 +133,23 @@ class PendingQueues(Generic[Item]):
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """How much waits, by partition."""
+        """How many items wait, by partition."""
         return self._counts
 
     @property
     def total(self) -> int:
-        """How much waits."""
+        """How many items wait."""
         return sum(self._counts.values())
 
     def waiting_clients(self) -> Iterator[Client]:
-        """The clients of whom something waits."""
+        """The clients with waiting items."""
         return (queue.client for queue in self._queues.values() if queue.items)
 
 
 class PendingSamples(PendingQueues[PendingSample]):
-    """A queue of samples for each client. It remembers each one that stays, in a slot of its own: one write a pending sample.
+    """A queue of samples for each client. Each sample that has to wait is stored in its own slot: one write a pending sample.
 
-    dimension, logistic: of the samples that may be restored, and of their labels.
+    dimension: of the samples that may be restored. logistic: whether their labels are for the logistic loss.
     """
 
     def __init__(self, dimension: int, logistic: bool) -> None:
@@ -163,7 +163,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
     def remember(self, queue: ClientQueue[PendingSample], left: int) -> None:
-        """Note that so many samples have left a queue: their slots are forgotten, and each sample that stays gets one."""
+        """Note that ``left`` samples have left a queue. Their slots are deleted, and each sample that stays gets one."""
         if queue.items or queue.slots_written:
             partition, name = queue.client.key[0], queue.client.record.name.encode()
             for slot in range(queue.first_slot, queue.first_slot + min(left, queue.slots_written)):
@@ -180,7 +180,7 @@ class PendingSamples(PendingQueues[PendingSample]):
             queue.first_slot += left
 
     def forget_client(self, client: Client) -> list[bytes]:
-        """Drop what waits of a client; returns the keys that it is remembered under, which are to be forgotten."""
+        """Drop a client's queue. Returns the keys of its slots, which are to be deleted."""
         queue = self.forget(client)
         if queue is None:
             return []
@@ -197,7 +197,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         self._changed = {}
 
     def decoded(self, name: str, value: bytes) -> PendingSample:
-        """The sample in a slot of this client. PeerError if no reader of samples would let it pass."""
+        """The sample in a slot of this client. PeerError if a reader of samples would refuse it."""
         slot = msgspec.msgpack.decode(value, type=_Slot)
         check_inputs(np.array(slot.features), self._dimension)
         if slot.label is not None:
@@ -205,7 +205,7 @@ class PendingSamples(PendingQueues[PendingSample]):
         return Sample(name, slot.id, slot.features, slot.label), slot.key, slot.headers
 
     def restore(self, client: Client, slot: int, sample: PendingSample) -> None:
-        """Take back a slot. PeerError if it is not the one that comes next.
+        """Restore a slot. PeerError if it is not the next one.
 
         A compacted topic keeps the last record of each slot, in the order written: slots come and go first in, first out.
         """

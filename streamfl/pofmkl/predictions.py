@@ -1,4 +1,4 @@
-"""The records that a user's consumers read: a prediction of every sample."""
+"""The records that a user's consumers read: a prediction for every sample."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["PredictionWriter"]
 
 
 class PredictionWriter:
-    """Makes the records.
+    """Encodes predictions as records.
 
-    encode: the bytes of a prediction.
-    original: takes a prediction or label back to the label's own unit.
-    model: whose version each prediction names.
+    encode: encodes a prediction.
+    original: converts a prediction or label to the label's own unit.
+    model: gives the version that each prediction names.
     """
 
     def __init__(self, encode: Callable[[Prediction], bytes], original: Callable[[float], float], model: ModelTable) -> None:
@@ -29,7 +29,7 @@ class PredictionWriter:
         self._model = model
 
     def records(self, samples: Iterable[PendingSample], predictions: NDArray[np.float64]) -> list[Send]:
-        """A record for each sample, under its own record's key and with the headers that it carries on. predictions (samples,)."""
+        """A record for each sample, with the key of the sample's record and the headers to carry on. predictions: (samples,)."""
         original, encode, version = self._original, self._encode, self._model.name
         return [
             Send(

@@ -1,4 +1,4 @@
-"""How well a worker's clients predict: the labels that came, the errors of the latest predictions, and the regret."""
+"""How well a worker's clients predict: labels received, errors of the latest predictions, and regret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["PrequentialScores"]
 
-# This many predictions at a time are looked at for whether most were kept within what labels can be.
+# Predictions between two checks whether most had to be clipped to the range that labels can have.
 JUDGED_AT_ONCE = 50
 SCALED = "with labels scaled to 0..1 by samples.label_range"
 USELESS = (
@@ -28,15 +28,15 @@ USELESS = (
 
 
 class PrequentialScores:
-    """Counts predictions, labels and errors since it was made; nothing of that is remembered.
+    """Counts predictions, labels and errors since it was created. These counts are not stored.
 
-    What is remembered is each client's: its labels, errors and losses over its whole life. Sums of both are told: a mean over
-    any time follows from the counters, and one over all time from the gauges, whatever was restarted.
+    Each client's labels, errors and losses over its whole life are stored, by the learner. Metrics are sums of both: counters give
+    a mean over any time, and gauges a mean over all time, restarts included.
 
-    learner: whose sums and losses of each client the figures are computed from.
+    learner: gives each client's sums and losses.
     registry: the clients.
-    label_unit: how much of the label's own unit is 1 on the learning scale. Errors are told in the label's own unit. Losses and
-        regret are told on the learning scale, where the theorem bounds them.
+    label_unit: units of the label for 1 on the learning scale. Errors are published in the label's own unit. Losses and regret
+        are published on the learning scale, where the theorem bounds them.
     """
 
     def __init__(self, learner: Learner, registry: ClientRegistry, label_unit: float = 1.0) -> None:
@@ -48,21 +48,21 @@ class PrequentialScores:
         self._squared_error = self._loss = 0.0
         self._recent: Recent[tuple[float, float]] = Recent()
         self._told_bounded = 0
-        # Predictions, and those of them that were bounded, when they were judged last; and what was found.
+        # Predictions and bounded predictions at the last check, and its result.
         self._judged, self._useless = (0, 0), False
 
     def count(self, predicted: int, unlabelled: int = 0) -> None:
-        """So many samples were predicted, some of which came without a label."""
+        """Count predicted samples. unlabelled: those that came without a label."""
         self.predicted += predicted
         self._unlabelled += unlabelled
 
     def count_on_version_zero(self, client: Client, predicted: int) -> None:
-        """So many of them were of this client, and there was no model yet."""
+        """Count predictions of this client before there was a model."""
         client.record.on_version_zero += predicted
         self._on_version_zero += predicted
 
     def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
-        """Labels were learnt now, (labels,) both."""
+        """Count learnt labels and the errors of their predictions, both (labels,)."""
         self._labels += len(labels)
         self._squared_error += float(np.square(predictions - labels).sum())
         self._loss += float(self._learner.loss.value(predictions, labels).sum())
@@ -70,18 +70,18 @@ class PrequentialScores:
 
     @property
     def labels(self) -> int:
-        """Labels learnt since this was made."""
+        """Labels learnt since this was created."""
         return self._labels
 
     def judge(self) -> None:
-        """Look whether most of the latest predictions are of use."""
+        """Check whether most of the latest predictions were bounded and so are useless."""
         predicted, bounded = self.predicted - self._judged[0], self._learner.bounded - self._judged[1]
         if predicted >= JUDGED_AT_ONCE:
             self._judged, self._useless = (self.predicted, self._learner.bounded), 2 * bounded > predicted
 
     @property
     def trouble(self) -> str | None:
-        """Why the predictions are of no use."""
+        """Why the predictions are useless; None if they are not."""
         return USELESS if self._useless else None
 
     def notices(self) -> Iterable[OperatorNotice]:
@@ -116,7 +116,7 @@ class PrequentialScores:
         return self._learner.kernel_losses(self._registry.rows)
 
     def measure_counts(self) -> Iterable[Measurement]:
-        """What came."""
+        """Metrics of samples, predictions and labels."""
         yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
         yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
         text = "Predictions made with version 0 of the model, which is none: before a server published one"
@@ -127,11 +127,11 @@ class PrequentialScores:
         yield from self._learner.measure()
 
     def _in_label_units(self, squared_error: float) -> float:
-        """A squared error in the label's own unit squared. The unit's square alone may be beyond all numbers."""
+        """A squared error in the label's own unit squared. The square of the unit alone may overflow."""
         return self._label_unit * (self._label_unit * squared_error)
 
     def measure_errors(self) -> Iterable[Measurement]:
-        """How well it was predicted."""
+        """Metrics of errors, losses and regret."""
         samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
         text = "Predictions kept at one label range beyond samples.label_range"

@@ -1,12 +1,12 @@
-"""What a shard of the server published last, so that whatever others write into the model topic is found and mended.
+"""Records what a shard of the server published last, to find and repair what others write into the model topic.
 
-Whoever has the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
+Anyone with the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
 in its own changelog: its version, and a digest of each kernel as it was published last. It keeps a *copy* of each kernel there too.
-After a restart, parameters with the book's digest count, wherever they lie among what others wrote. Where they are gone, the copy
-counts.
+After a restart the server uses the parameters with the book's digest, wherever they lie among what others wrote. Where they are
+gone, it uses the copy.
 
-With every fourth version the server publishes and copies one kernel in turn, whether it changed or not. So each kernel is published
-and copied at least once in four times as many versions as there are kernels.
+With every fourth version the server publishes and copies one kernel in turn, changed or not. So each of n kernels is published and
+copied at least once in 4 n versions.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ NEVER = bytes(DIGEST_BYTES)
 
 
 class _Book(msgspec.Struct, array_like=True):
-    """The book as it is remembered.
+    """The book as it is stored.
 
     turn: how many versions were published.
-    digests: of every kernel of the shard; zeros for one that was never published.
+    digests: of every kernel of the shard; zeros for a kernel that was never published.
     """
 
     fingerprint: Count
@@ -58,13 +58,13 @@ class _Book(msgspec.Struct, array_like=True):
 
 @dataclass
 class Settled:
-    """What counts after a restart.
+    """A shard's state after a restart.
 
     parameters: (2 D,) by kernel.
-    again: kernels to publish anew; those without parameters begin at 0.
-    marker_again: whether the marker has to be published anew.
-    mended: a text about what somebody else wrote; None if nothing was found.
-    taken_over: whether the book or the marker has a fingerprint that the federation had before.
+    again: kernels to publish again; those without parameters begin at 0.
+    marker_again: whether to publish the marker again.
+    mended: a text about what others wrote; None if nothing was found.
+    taken_over: whether the book or the marker has a former fingerprint of the federation.
     """
 
     model_version: int = 0
@@ -82,7 +82,7 @@ class Publication:
     kernels: of the shard.
     row_length: numbers of a kernel's parameters, 2 D.
     dtype: of these numbers.
-    fingerprints: the federation's own first, then those that it may have had before.
+    fingerprints: the federation's own first, then its possible former ones.
     signing: signs each version; None: members have no keys.
     """
 
@@ -101,11 +101,11 @@ class Publication:
         # All of these are needed only until ``settle`` is called.
         self._book: _Book | None = None
         self._copies: dict[int, NDArray[Any]] = {}
-        # By kernel, what lies last in the topic, and what has the book's digest: strangers may have written after it.
+        # By kernel: the last parameters in the topic, and those with the book's digest. Others may have written after these.
         self._found: dict[int, NDArray[Any]] = {}
         self._own: dict[int, NDArray[Any]] = {}
         self._marker: ShardVersion | None = None
-        # The marker of the other kind: from before keys were set, or before they were dropped.
+        # The marker of the other kind, signed or unsigned: from before keys were set or dropped.
         self._other_marker: ShardVersion | None = None
         self._spoilt: set[bytes] = set()
 
@@ -122,10 +122,10 @@ class Publication:
         """The kernels that were ever published."""
         return [kernel for kernel, digest in zip(self._kernels, self._digests, strict=True) if digest != NEVER]
 
-    # ---- what is restored
+    # ---- restore
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take back the book or a copy; False if the key is of neither. PeerError if it is of other settings."""
+        """Restore the book or a copy; False if the key belongs to neither. PeerError if it was made with other settings."""
         kind, _, number = key.partition(b"/")
         if key == BOOK:
             book = msgspec.msgpack.decode(value, type=_Book)
@@ -143,7 +143,7 @@ class Publication:
     def restore_topic(self, key: bytes, value: bytes) -> None:
         """Note a record of the model topic; PeerError if it does not belong to this shard.
 
-        All records come, in their order. The last one of a key counts, unless the book says otherwise.
+        Called with all records in their order. The last one of a key counts, unless the book differs.
         """
         if key in (MARKER_KEY, SIGNED_KEY):
             marker = SHARD_VERSION.decode(value) if key == MARKER_KEY else SIGNED_VERSION.decode(value).marker
@@ -163,11 +163,11 @@ class Publication:
             self._own[message.kernel] = row
 
     def spoil(self, key: bytes) -> None:
-        """Note that what lies under this key of the model topic is not the server's."""
+        """Note that the record under this key of the model topic is not the server's."""
         self._spoilt.add(key)
 
     def check_fingerprint(self, fingerprint: int) -> None:
-        """PeerError if it is of another federation, or of other settings."""
+        """Raises PeerError if the fingerprint belongs to another federation or other settings."""
         if fingerprint not in self._fingerprints:
             raise PeerError(
                 "configuration",
@@ -176,7 +176,7 @@ class Publication:
             )
 
     def settle(self, remembered: bool, shard: int, dimension: int) -> Settled:
-        """What counts of all that was restored. To be called once, before anything is published.
+        """Decide the shard's state from all that was restored. To be called once, before anything is published.
 
         remembered: whether the server had a state before.
         """
@@ -211,7 +211,7 @@ class Publication:
                 if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
                     doubtful.add(kernel)
             settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
-            # The other kind of marker says what is expected: keys were set or dropped since, and nobody else wrote.
+            # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
             as_told = self._marker is None and self._other_marker == expected
             if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
                 without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
@@ -232,13 +232,13 @@ class Publication:
         self._uncopied = set(settled.parameters) - self._copies.keys()
         self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
         if self._other_marker is not None:
-            # It is deleted, else every later reader would find and refuse it.
+            # Deleted, or every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
         self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
         self._other_marker = None
         return settled
 
-    # ---- what is written
+    # ---- write
 
     def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
         """The records of a version: the book, copies, kernels, and the marker.
@@ -291,5 +291,5 @@ def _digest(row: NDArray[Any]) -> bytes:
 
 def _digest_of(content: bytes) -> bytes:
     digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
-    # Zeros stand for a kernel that was never published.
+    # Zeros mark a kernel that was never published.
     return digest if digest != NEVER else bytes(DIGEST_BYTES - 1) + b"\1"

@@ -49,13 +49,13 @@ CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 # Seconds, and rounds that time out, without a new model after which a client is not ready.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
-# Nobody says how many samples a client adds up, how far the model has moved since, or whether its rate and exploration are the
-# server's: an honest update must never be shortened.
+# An honest update must never be shortened. The bound has to hold for any number of samples that a client adds up, any move of the
+# model since, and any rate and exploration at the client.
 MOST_TIMES = 1000
 
-# The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
+# The model topic is compacted. Superseded parameters stay for a while, so that a reader that lags still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
-# Without small segments the part that is never compacted, the active one, would be up to 1 GiB to read at every start.
+# Kafka never compacts the active segment. With the default size, a worker would read up to 1 GiB of it at every start.
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # A round's timeout is measured on one clock, the broker's.
 _UPDATE_OPTIONS = {"message.timestamp.type": "LogAppendTime"}
@@ -80,12 +80,12 @@ def _dtype(settings: PofmklSettings) -> Any:
 
 
 def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
-    """named: with the samples' features, if they are given; federations that began without are known by the other."""
+    """named: include federation.features, if set. A federation that began without them is recognised without."""
     features = settings.federation.features
     learning = settings.learning
     kernels: object
     if learning.preset == "paper":
-        # As tuples: what a class calls its fields must not tell federations apart.
+        # As tuples: the names of a class's fields must not enter the fingerprint.
         dictionary = settings.kernels.dictionary()
         kernels = [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in dictionary], learning.shared_directions
     else:
@@ -111,7 +111,7 @@ def _samples(settings: PofmklSettings) -> SamplesSection:
 
 
 def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeatures] = ViewedFeatures) -> Learner:
-    """The mathematics of a client, by the preset. viewed: what the default's kernels predict with."""
+    """The learner of a client, by the preset. viewed: the class of the default preset's features."""
     learning = settings.learning
     if learning.preset == "paper":
         return PaperLearner(
@@ -139,7 +139,7 @@ def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeature
 
 
 def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
-    """The step of a shard of so many kernels, by the preset."""
+    """By the preset: a function from a shard's number of kernels to its step."""
     learning, row_length = settings.learning, 2 * settings.learning.features_per_kernel
     if learning.preset == "paper":
         return lambda kernels: AveragedStep(settings.federation.clients, _longest_step(settings), learning.regularisation)
@@ -151,11 +151,11 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
 
 
 def _longest_step(settings: PofmklSettings) -> float:
-    """With the paper's preset: eta / p of the smallest p, many times over; infinite without exploration."""
+    """Factor of the paper's preset: MOST_TIMES eta / p for the smallest p; infinite without exploration."""
     learning = settings.learning
     if not learning.effective_exploration:
         return math.inf
-    # Clients say for themselves how many kernels they send: a bin may be of one.
+    # Each client chooses how many kernels it sends: a bin may hold a single kernel.
     return learning.rate * MOST_TIMES * settings.kernel_count / learning.effective_exploration
 
 
@@ -164,7 +164,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     learning = settings.learning
     _check_federation(settings)
     made = learner(settings, reader.dimension)
-    # The default learner looks at inputs by their running means only; the paper's kernels are shared, so inputs stay what they are.
+    # The default learner sees inputs relative to their running means. The paper's kernels are shared, so inputs stay as they are.
     means = RunningMeans(reader.means, reader.lasts, relative=learning.preset == "default")
     _check_sizes(settings, made, means)
     lockstep = learning.staleness == "lockstep"
@@ -209,7 +209,7 @@ def _signing(settings: PofmklSettings) -> ModelSigning | None:
 
 def _watch(settings: PofmklSettings) -> InputWatch:
     samples = _samples(settings)
-    # An unkeyed topic shows each client in every partition: twice as many names as there can be clients are enough to see it.
+    # In an unkeyed topic each client appears in every partition. Names for twice the possible clients are enough to see that.
     known = 2 * settings.federation.clients
     return InputWatch(samples.label, LABEL_RANGE, samples.label_range, settings.labels is not None, known)
 
@@ -220,10 +220,10 @@ def _join(settings: PofmklSettings) -> LabelJoin | None:
 
 
 def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -> None:
-    """ConfigurationError if something that a client has to remember in one record could be larger than a record may be."""
+    """Raises ConfigurationError if a record of the client's state could exceed the largest record."""
     kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
     most = settings.kernels_per_upload or kernels
-    # An upload is gathered, and remembered, in double precision, with its kernels' numbers and twice the versions of all shards.
+    # An upload is gathered and stored in double precision, with its kernels' numbers and twice the versions of all shards.
     kernel_bytes, rest = 16 * features + 9, made.record_bytes + 27 * shards
     _check_fits(
         f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of its client,",
@@ -235,7 +235,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
         made.part_bytes,
         "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river, or lower a model's state_bytes",
     )
-    # A number takes nine bytes. It waits with its record's key.
+    # A number takes nine bytes. A sample waits together with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
     _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean" or "last"')
     _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
@@ -247,7 +247,7 @@ def _check_fits(what: str, needed: int, remedy: str) -> None:
 
 
 def _check_federation(settings: PofmklSettings) -> None:
-    """Say what is known to go badly."""
+    """Logs a warning for settings that are known to be unstable."""
     kernels = settings.kernel_count
     most = settings.kernels_per_upload or kernels
     if settings.learning.preset == "paper" and settings.federation.clients < 3 and most < kernels:
@@ -261,9 +261,9 @@ def _check_federation(settings: PofmklSettings) -> None:
 
 
 def _check_server_sizes(settings: PofmklSettings) -> None:
-    """The same of the server: what it knows of a kernel is one record."""
+    """The same check for the server, which stores its state of a kernel in one record."""
     learning, features, dtype = settings.learning, settings.learning.features_per_kernel, _dtype(settings)
-    # Parameters, and what an optimiser knows of them in double precision.
+    # Parameters and the optimiser's state, in double precision.
     needed, other = 16 * features, "lower it"
     if learning.preset == "default" and learning.server_step == "least-squares":
         needed = RecursiveLeastSquares.snapshot_bytes(2 * features, dtype)

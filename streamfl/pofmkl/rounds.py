@@ -1,4 +1,4 @@
-"""A lockstep round of one shard: the updates heard for it, the clients that it waits for, and when it is over."""
+"""A lockstep round of one shard: its updates, the clients that it waits for, and when it is over."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROUND, PENDING = b"round", b"pending"
 
 
 class RoundRecord(msgspec.Struct, array_like=True):
-    """What is remembered of the open round beside its updates.
+    """The stored state of the open round, without its updates.
 
-    opened_at: when its first update was written to its topic; None: none was heard.
+    opened_at: when its first update was written to its topic; None: there is none.
     ever_timed_out: a round was closed without all clients of the federation.
     dimension: of the clients' inputs.
-    misled: clients said that they have the next version already, which somebody else wrote.
+    misled: a client already has the next version, which another writer published.
     """
 
     opened_at: Time | None
@@ -31,7 +31,7 @@ class RoundRecord(msgspec.Struct, array_like=True):
 
 
 class Round:
-    """The open round; remembered as ``round``, and each of its updates as ``pending/NAME``.
+    """The open round. Stored under ``round``, each of its updates under ``pending/NAME``.
 
     timeout: seconds after the first update in which the round is closed without the clients that are missing.
     """
@@ -55,11 +55,11 @@ class Round:
 
     @property
     def over_at(self) -> float | None:
-        """When it times out; None: it was not begun."""
+        """When the round times out; None: no round is open."""
         return None if self.record.opened_at is None else self.record.opened_at + self.timeout
 
     def add(self, update: Update, at: float) -> None:
-        """An update for this round, written to its topic at that time."""
+        """Add an update to the round. at: when it was written to its topic."""
         self.pending[update.client] = update
         self._pending_changed[update.client] = None
         self.missing.discard(update.client)
@@ -67,30 +67,30 @@ class Round:
             self.record.opened_at, self._changed = at, True
 
     def mislead(self) -> None:
-        """A client has the next version already, which this server never published."""
+        """Note that a client already has the next version, which this server never published."""
         self.record.misled, self._changed = True, True
 
     def forget(self, name: str) -> None:
-        """A client is waited for no longer, and what it sent is dropped."""
+        """Stop waiting for a client, and drop its update."""
         self.missing.discard(name)
         if self.pending.pop(name, None) is not None:
             self._pending_changed[name] = None
 
     def is_complete(self, clients: int) -> bool:
-        """Whether everybody that it waits for is there: until a round has timed out that is the whole federation."""
+        """Whether all awaited clients are there. Until a round has timed out these are all ``clients`` of the federation."""
         complete = not self.missing if self.record.ever_timed_out else len(self.pending) >= clients
         return bool(self.pending) and complete
 
     def let_time_out(self) -> None:
-        """It is closed without those that are missing."""
+        """Note that a round closes without its missing clients."""
         self.record.ever_timed_out = True
 
     def in_order(self) -> list[Update]:
-        """Its updates in order of the clients' names, so that their sum does not depend on who was heard first."""
+        """The updates in order of the clients' names, so that their sum does not depend on the order of arrival."""
         return [self.pending[name] for name in sorted(self.pending)]
 
     def begin_anew(self, awaited: Collection[str]) -> None:
-        """The next round; ``awaited`` are the clients that it waits for."""
+        """Begin the next round, which waits for the clients ``awaited``."""
         self._pending_changed.update(dict.fromkeys(self.pending))
         self.record.misled = False
         self.pending = {}
@@ -107,7 +107,7 @@ class Round:
             self.record.opened_at, self._changed = now, True
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys and values since the last call; None: forgotten."""
+        """Keys and values that changed since the last call; None deletes the key."""
         for name in self._pending_changed:
             update = self.pending.get(name)
             yield PENDING + b"/" + name.encode(), None if update is None else UPDATE.encode(update)
@@ -116,7 +116,7 @@ class Round:
         self._pending_changed, self._changed = {}, False
 
     def restore(self, kind: bytes, name: bytes, value: bytes) -> bool:
-        """Take back a value; False if the key is of something else."""
+        """Restore a value; False if the key belongs to something else."""
         if kind == ROUND:
             self.record = msgspec.msgpack.decode(value, type=RoundRecord)
         elif kind == PENDING:

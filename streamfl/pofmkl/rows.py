@@ -1,4 +1,4 @@
-"""Numbers that belong to somebody each, in one array: one operation for many of them."""
+"""Rows of numbers with different owners in one array, so that one operation covers many of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Rows of ``width`` float64 numbers that are lent: ``numbers`` is (rows, width), and another array after it has grown."""
+    """Lends rows of ``width`` float64 numbers. ``numbers`` is (rows, width), and another array after it has grown."""
 
     def __init__(self, width: int) -> None:
         self.numbers = np.zeros((0, width))
         self._free: list[int] = []
 
     def borrow(self, count: int) -> list[int]:
-        """Numbers of ``count`` rows of zeros."""
+        """Lend ``count`` rows of zeros. Returns their indices."""
         held = len(self.numbers)
         if len(self._free) < count:
             more = max(64, held // 2, count)
@@ -26,6 +26,6 @@ class Rows:
         return [self._free.pop() for _ in range(count)]
 
     def give_back(self, rows: Sequence[int]) -> None:
-        """Take these rows back, and forget what is in them."""
+        """Take these rows back, and set them to 0."""
         self.numbers[rows] = 0.0
         self._free += rows

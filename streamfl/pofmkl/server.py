@@ -1,4 +1,4 @@
-"""The server of POF-MKL: keeps the shards of the model, and gives each the updates of its partition."""
+"""The server of POF-MKL: keeps the shards of the model and passes each shard the updates of its partition."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["PofmklServer", "ShardSnapshot"]
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """A shard as the server knows it.
+    """A copy of a shard's state.
 
-    model_version, updates: of its model.
+    model_version, updates: version of the shard's model, and updates in it.
     parameters (kernels, 2 D): of the shard's kernels.
-    members: the clients that were heard.
-    waiting: how many of them were heard in the open round.
+    members: the clients that the shard knows.
+    waiting: updates received in the open round.
     """
 
     model_version: int
@@ -42,25 +42,25 @@ class ShardSnapshot:
 
 
 class PofmklServer:
-    """Moves the global parameters by what clients send; partition p of the updates is shard p: kernels p, p + shards, …
+    """Applies the clients' updates to the global parameters. Partition p of the updates is shard p: kernels p, p + shards, …
 
-    In lockstep a step is made a round, of its rows in order of the clients' names, when every client was heard or
-    ``round_timeout`` seconds after the first. A client that missed a round is not waited for until it takes part again. Otherwise
-    every update is applied as it comes.
+    In lockstep the server makes one step a round, from the round's rows in order of the clients' names. It does so when every
+    client's update is there, or ``round_timeout`` seconds after the first. It does not wait for a client that missed a round until
+    that takes part again. Otherwise the server applies every update as it comes.
 
-    clients: K, the size of the federation; so many are remembered at most.
+    clients: K, the size of the federation, and the most clients that a shard knows.
     kernels, features: N and D.
-    dimension: of the samples; None: what was remembered. A server that remembers none raises ConfigurationError at its first
-    batch, for the first client to speak must not decide it.
-    step: makes a shard's :class:`~streamfl.pofmkl.server_steps.ServerStep`, given how many kernels it has; None: equation (10), the
+    dimension: of the samples; None: the restored one. A server that has neither raises ConfigurationError at its first batch: the
+    first client to send must not decide it.
+    step: from a shard's number of kernels to its :class:`~streamfl.pofmkl.server_steps.ServerStep`; None: equation (10), the
     average of the clients' gradients.
     shards: of the model.
-    lockstep: a step a round.
+    lockstep: whether the server makes one step a round.
     round_timeout: seconds.
-    client_expiry: seconds unseen after which a client makes room for another.
+    client_expiry: seconds without an update after which a client makes room for another.
     fingerprint: of the federation's settings.
-    former_fingerprint: what the federation had before its features were named.
-    dtype: of the rows, and of the parameters as remembered and published.
+    former_fingerprint: the federation's fingerprint before its features were named.
+    dtype: of the rows, and of stored and published parameters.
     signing: signs each version; None: members have no keys.
     """
 
@@ -122,7 +122,7 @@ class PofmklServer:
 
     @property
     def prompt(self) -> bool:
-        # A client that is behind waits for the version that holds its updates; and a young model changes much with each update.
+        # A client that catches up waits for the version with its updates, and a young model changes much with each update.
         young = YOUNG_LABELS * self._federation.clients
         return self._federation.lockstep or self._awaited or any(shard.model.updates < young for shard in self._shards.values())
 
@@ -158,10 +158,10 @@ class PofmklServer:
             raise PeerError("malformed", f"server state {key!r}: {error}") from None
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        """A tick closes the rounds that have waited long enough.
+        """A tick closes the rounds that have timed out.
 
-        Among messages it is their own time in the topic that counts: what lay there before a round was over belongs to it, however
-        late a server that was away reads it.
+        Messages are judged by their own time in the topic. A message written before a round was over belongs to that round, even
+        if the server was away and reads it late.
         """
         shards = self._shards
         for shard in shards.values():
@@ -190,7 +190,7 @@ class PofmklServer:
             yield from shard.changed_state()
 
     def snapshot(self) -> dict[int, ShardSnapshot]:
-        """Copies of what is known of each shard, by number: for whoever checks it."""
+        """A copy of each shard's state, by the shard's number, for checks."""
         return {
             number: ShardSnapshot(
                 model_version=shard.model.version,
@@ -211,7 +211,7 @@ class PofmklServer:
         clients = max((len(shard.members) for shard in shards), default=0)
         yield Measurement("clients", "gauge", "Clients heard of", clients, (), True)
         names = frozenset[str]().union(*(shard.members.names for shard in shards))
-        # A client speaks to one shard now and to another then.
+        # A client sends to different shards at different times.
         times = [[at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names]
         silent = tuple((max(known), math.inf) for known in times if known)
         text = "Clients of which no update has come for longer than is usual for them"

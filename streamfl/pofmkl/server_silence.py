@@ -1,8 +1,8 @@
-"""How long no new version of the model has come though updates were sent, or labels wait for one; and what clients do about it.
+"""Detects a silent server: updates were sent or labels wait, and no new version of the model comes.
 
-After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.own_steps`); before the
-first version they do so at once. When the patience is spent, nobody waits any longer. A new version ends both. A version that was
-known when the silence began is none, however often it is read again.
+After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.own_steps`). Before the
+first version they do so at once. After the whole patience, clients no longer wait. A new version ends both. A version that was
+known when the silence began is not new, however often it is read again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ALONE = (
 
 
 class _Silence(msgspec.Struct, array_like=True):
-    """Of a partition.
+    """The silence of a partition.
 
-    versions: of the model's shards when the first of what was not answered was sent; None: all is answered.
-    since: when that was.
+    versions: of the model's shards at the first request without an answer; None: all are answered.
+    since: when that request was made.
     unanswered: a tenth of the patience is spent. alone: all of it.
     """
 
@@ -42,14 +42,14 @@ class _Silence(msgspec.Struct, array_like=True):
 
 
 class ServerSilence:
-    """Since when the server owes an answer, for each partition. patience: seconds; infinite: nobody ever goes on alone."""
+    """Tracks for each partition since when the server owes an answer. patience: seconds; infinite: clients never learn alone."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self._partitions: dict[int, _Silence] = {}
         self._changed: set[int] = set()
         self._versions: tuple[int, ...] = ()
-        # Times that the patience was spent since this was made, and whether the log has the last of them.
+        # Times that the patience was spent since this was created, and whether the last of them is logged.
         self._spent, self._told_spent = 0, True
 
     def open(self, partition: int) -> None:
@@ -60,15 +60,15 @@ class ServerSilence:
         self._changed.discard(partition)
 
     def is_alone(self, partition: int) -> bool:
-        """Whether nobody waits for the model."""
+        """Whether the partition's clients learn without waiting for the model."""
         return self._partitions[partition].alone
 
     def is_unanswered(self, partition: int) -> bool:
-        """Whether clients take steps of their own."""
+        """Whether the partition's clients take steps of their own."""
         return self.patience < math.inf and (self._partitions[partition].unanswered or not any(self._versions))
 
     def hear(self, versions: tuple[int, ...]) -> list[int]:
-        """These are the versions of the model. Returns the partitions whose clients took their own steps on others."""
+        """Take the model's current versions. Returns the partitions whose clients took own steps on other versions."""
         if versions != self._versions:
             self._versions = versions
         before_any = (0,) * len(versions)
@@ -82,21 +82,21 @@ class ServerSilence:
         return answered
 
     def ask(self, partition: int, now: float) -> None:
-        """Something is sent that a new version will hold, or waits for one."""
+        """Note a request: an update was sent that a new version will hold, or a label waits for one."""
         silence = self._partitions[partition]
         if silence.versions is None and self.patience < math.inf:
             silence.versions, silence.since = self._versions, now
             self._changed.add(partition)
 
     def look(self, now: float) -> bool:
-        """Time has passed. Returns whether clients of a partition have become alone, or unanswered, by that."""
+        """Let time pass. Returns whether a partition became unanswered or alone by that."""
         alone = self.alone
         due = [number for number, silence in self._partitions.items() if (at := self._due_at(silence)) is not None and at <= now]
         for number in due:
             silence = self._partitions[number]
             silence.unanswered, silence.alone = True, now >= silence.since + self.patience
         if self.alone and not alone:
-            # Once, and not again for each partition that follows.
+            # Counted once, not again for each partition that follows.
             self._spent, self._told_spent = self._spent + 1, False
         self._changed.update(due)
         return bool(due)
@@ -119,11 +119,11 @@ class ServerSilence:
 
     @property
     def alone_since(self) -> float | None:
-        """When the server was asked first for what those who learn alone have not heard; None: nobody is alone."""
+        """When the first unanswered request of the partitions that learn alone was made; None: no partition is alone."""
         return min((silence.since for silence in self._partitions.values() if silence.alone), default=None)
 
     def set_back(self, now: float) -> None:
-        """Let what was noted after ``now`` have been now: the clock was ahead."""
+        """Set times after ``now`` back to ``now``: the clock was ahead."""
         for number, silence in self._partitions.items():
             if silence.since > now:
                 silence.since = now
@@ -135,7 +135,7 @@ class ServerSilence:
         self._changed = set()
 
     def restore(self, partition: int, value: bytes) -> None:
-        """Take back the silence of a partition."""
+        """Restore the silence of a partition."""
         self._partitions[partition] = msgspec.msgpack.decode(value, type=_Silence)
 
     def notices(self) -> Iterable[OperatorNotice]:

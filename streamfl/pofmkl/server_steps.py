@@ -1,4 +1,4 @@
-"""What the server makes of the rows that its clients send: the averaged gradients of equation (10), or learning from target rows.
+"""The server's steps on its clients' rows: the averaged gradients of equation (10), or learning from target rows.
 
 A *target row* h = y z belongs to one sample and one kernel: z, 2 D numbers of norm 1, are the sample's random features, y its
 label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient depends on the parameters that its client knew; h does
@@ -6,9 +6,9 @@ not. Since |z| = 1,
 
         z z' = h h' / |h|^2    and    z y = h,
 
-each step computes what it needs from h at its own newest parameters. So nothing is stale, and nothing has to be corrected for it.
+each step computes what it needs from h at its own newest parameters. So no row is stale, and no step corrects for staleness.
 z and y are known up to a common sign, which changes neither z z' nor z y. The rows of several samples must not be added up: neither
-equation holds for a sum. h is 0 where the label is its client's mean. It does not show which sample it was, so it is passed over.
+equation holds for a sum. h is 0 where the label is its client's mean. Such a row does not show its sample, so it is skipped.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
 
-# Of recursive least squares, unless somebody studies others.
+# Defaults of recursive least squares.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
-# The largest label that a client of the paper's preset learns, and the rounding of what it sends.
+# The largest label that a client of the paper's preset learns, and the tolerance for the rounding of its rows.
 LARGEST_LABEL, LARGEST_ROUNDING = 2.0, 1.001
 
 
 class ServerStep(Protocol):
-    """How the parameters of one shard move, and what is remembered for it beside them."""
+    """Moves the parameters of one shard, and keeps the state that this needs."""
 
     @property
     def largest_norm(self) -> float | None:
@@ -47,7 +47,7 @@ class ServerStep(Protocol):
 
     @property
     def shortened(self) -> int:
-        """Rows, since this was made, that were longer than an honest client's and counted as if they were not."""
+        """Rows since the step was created that were longer than an honest client's and were shortened."""
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         """The parameters after these rows, taken in order.
@@ -60,10 +60,10 @@ class ServerStep(Protocol):
         """
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        """Keys and values to remember since the last call, in the order in which to write them; None forgets the key."""
+        """Keys and values that changed since the last call, in the order in which to write them; None deletes the key."""
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take back what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
+        """Restore what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
 
 
 class AveragedStep:
@@ -72,14 +72,14 @@ class AveragedStep:
     theta_i <- theta_i - (1/K) sum over the rows delta_ik of kernel i.
 
     A client's row is the sum over its samples of (eta / p) (L'(theta_i . z, y) z + 2 lambda theta_i), equation (9). |z| = 1, and y
-    is learnt as from -1 to 2, so the norm of a row of one sample is at most
+    is clipped to -1 to 2, so the norm of a row of one sample is at most
 
         eta / p (2 (|theta_i| + 2) + 2 lambda |theta_i|).
 
     A row that is longer than ``factor`` times the bracket is shortened to that, and counted in ``shortened``.
 
     clients: K.
-    factor: at least eta / p for the smallest p, times as many samples as a row may be of.
+    factor: at least eta / p for the smallest p, times the most samples in a row.
     regularisation: lambda.
     """
 
@@ -130,7 +130,7 @@ class RecursiveLeastSquares:
     Within a block P itself stays as it was. With L L' = I + Z P Z' and U = L^-1 Z P, (Z P)' G = U' U. The rows of U so far,
     (rows, 2 D), are kept beside P. When the block is full, U' U is subtracted: one product, symmetric to the last bit.
 
-    theta is remembered with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
+    theta is stored with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
     D (2 D + 1) numbers. Each row is written into a slot as well. Slots are overwritten in turn: a kernel has at most
     ``block * blocks_per_snapshot``. A restored P is the snapshot and the rows after it, learnt in the same groups as before, so it
     is the same to the last bit.
@@ -142,7 +142,7 @@ class RecursiveLeastSquares:
     dtype: of P. Single precision is enough with a leak; without one its rounding errors add up.
     block: rows.
     blocks_per_snapshot: blocks after which P is written.
-    remembered: False where ``changed_state`` has nothing to give, as nobody will restore the step from it.
+    remembered: False if the step is never restored from a changelog. ``changed_state`` is then empty.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
@@ -178,7 +178,7 @@ class RecursiveLeastSquares:
 
     @staticmethod
     def snapshot_bytes(row_length: int, dtype: Any) -> int:
-        """Bytes of the upper triangle of a kernel's P, which is remembered in one record."""
+        """Bytes of the upper triangle of a kernel's P, which is stored in one record."""
         return row_length * (row_length + 1) // 2 * int(np.dtype(dtype).itemsize)
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -199,16 +199,16 @@ class RecursiveLeastSquares:
         return theta
 
     def apply_to_all(self, parameters: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-        """As :meth:`apply` with a row of each kernel in turn, none of norm 0, where there never were others. Nobody remembers."""
+        """As :meth:`apply`, for one row of each kernel in order, none of norm 0, in a step never used otherwise. Stores nothing."""
         norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         theta = parameters.astype(np.float64)
         theta -= self._learn(slice(0, len(theta)), rows / norms[:, np.newaxis], norms, theta)
         return theta
 
     def _runs(self, kernels: NDArray[np.intp]) -> Iterable[tuple[slice, int, int]]:
-        """Cut sorted rows into runs: all rows of one kernel, or one row each of neighbours that stand at the same row of a block.
+        """Cut sorted rows into runs: all rows of one kernel, or one row each of neighbouring kernels at the same row of a block.
 
-        Gives the kernels, and the first row and the end.
+        Yields the kernels, and the first row and the end.
         """
         if not len(kernels):
             return
@@ -221,7 +221,7 @@ class RecursiveLeastSquares:
 
     @property
     def rows_learnt(self) -> int:
-        """By the first kernel."""
+        """How many rows the first kernel has learnt."""
         return int(self._counts[0])
 
     @property
@@ -234,7 +234,7 @@ class RecursiveLeastSquares:
         return self._inverses[:, *self._triangle], self._counts - self._counts % self._block
 
     def begin_at(self, triangles: NDArray[Any], rows: NDArray[np.int64]) -> None:
-        """Take back what :meth:`at_block_begin` gave, of this process or one that is trusted."""
+        """Restore what :meth:`at_block_begin` gave. It is not checked: it must come from this or a trusted process."""
         self._inverses[:, *self._triangle] = triangles
         self._inverses.transpose(0, 2, 1)[:, *self._triangle] = triangles
         self._counts[:] = rows
@@ -309,7 +309,7 @@ class RecursiveLeastSquares:
         spread = projected @ grouped.transpose(0, 2, 1)
         correction: NDArray[Any]
         if rows == 1:
-            # What a triangular system of one row comes to.
+            # The solution of a triangular system of one row.
             root = np.sqrt(spread + 1)
             np.divide(projected, root, out=added)
             correction = (residuals / root[:, 0]) * added[:, 0]
@@ -336,7 +336,7 @@ class RecursiveLeastSquares:
             self._changed_snapshots[kernel] = _Snapshot(kernel, int(self._counts[kernel]), triangle)
 
     def _replay(self, kernel: int) -> None:
-        """Bring a restored P up to the last row that was remembered. Slots may be restored before the snapshot or after it."""
+        """Bring a restored P up to the last stored row. Slots may be restored before the snapshot or after it."""
         slots = self._restored.pop(kernel, {})
         while (slot := slots.get(int(self._counts[kernel]) + 1)) is not None:
             together = []
@@ -349,7 +349,7 @@ class RecursiveLeastSquares:
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
-    """The upper triangle of a kernel's P after so many rows, row by row."""
+    """The upper triangle of a kernel's P after ``rows`` target rows, row by row."""
 
     kernel: int
     rows: Count
@@ -371,6 +371,6 @@ class _Slot(msgspec.Struct, array_like=True):
 
 @functools.cache
 def _triangular_solver(dtype: Any) -> Any:
-    # LAPACK itself: for a single row, scipy's checks would take longer than everything else here. As an attribute it would keep the
-    # step from being pickled.
+    # LAPACK directly: for a single row, scipy's checks would take longer than everything else here. As an attribute it would keep
+    # the step from being pickled.
     return get_lapack_funcs("trtrs", dtype=dtype)

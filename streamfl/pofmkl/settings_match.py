@@ -1,4 +1,4 @@
-"""Whether the server's model is made with this client's settings: the topic of the model says so."""
+"""Checks, from the records of the model topic, whether the server's model is made with this client's settings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["ServerSettingsCheck"]
 
 
 class ServerSettingsCheck:
-    """What the server's records say of its settings. None of it is remembered: the topic is read whole at every start.
+    """Compares the settings in the server's records with the client's. Nothing is stored: the topic is read whole at every start.
 
-    A marker with the right fingerprint settles it for its shard, whatever the record of settings says. The record only serves to
-    name the keys that differ. The last marker of a shard counts: one that somebody else wrote is believed until the server's next.
+    A marker with the right fingerprint decides for its shard, whatever the record of settings contains. The record only names the
+    keys that differ. The last marker of a shard counts: a marker from another writer is believed until the server's next.
 
     own: this client's values of the settings that all members need alike.
-    pace: its values of settings that the server needs alike too, but that the model does not depend on. Only the record tells of
-        them, so a difference is logged and is no trouble.
+    pace: its values of settings that the server needs alike too, but that the model does not depend on. Only the record has them,
+        so a difference is logged and is no trouble.
     """
 
     def __init__(self, own: Mapping[str, Any], pace: Mapping[str, Any] | None = None) -> None:
@@ -32,16 +32,16 @@ class ServerSettingsCheck:
         self._said: str | None = None
 
     def told(self, settings: Mapping[str, Any]) -> None:
-        """The server's record of the settings that its model is made with."""
+        """Take the server's record of the settings that its model is made with."""
         self._differences = _differences(self._own, settings)
         self._other_pace = [one for one in _differences(self._pace, settings) if not _go_together(one)]
 
     def fits(self, shard: int) -> None:
-        """A version of the model that was taken."""
+        """Note that a version of the model was accepted."""
         self._refused[shard] = None
 
     def refused(self, shard: int, why: str) -> None:
-        """A version of the model that does not fit this client."""
+        """Note that a version of the model does not fit this client. why: the reason."""
         self._refused[shard] = why
 
     @property
@@ -74,7 +74,7 @@ def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Di
 
 
 def _go_together(one: Difference) -> bool:
-    """Whether the two values fit together: a server that counts updates serves clients that wait at times and that never wait."""
+    """Whether the two values fit together: a server that counts updates serves bounded and async clients alike."""
     return one.key == "learning.staleness" and "lockstep" not in (one.old, one.new)
 
 

@@ -1,4 +1,4 @@
-"""One shard of the server: whose updates count, and when a step is made of them."""
+"""One shard of the server: decides which updates count, and when the model takes a step with them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from streamfl.role import ConfigurationError, PeerError, Received, Rejection, St
 
 __all__ = ["Shard"]
 
-# So many clients are named in a line of the log.
+# Most clients named in a line of the log.
 NAMED = 5
 
 
 class Shard:
-    """Orders the parts of a shard that have state of their own: its members, its round and its model.
+    """Coordinates the owners of a shard's state: its members, its round and its model.
 
     federation: what all shards share.
-    number: of this one, which is the partition of its updates.
-    step: how updates move its parameters.
-    problems: what happens is noted there.
+    number: of this shard and of the partition with its updates.
+    step: moves the shard's parameters.
+    problems: counts and logs what happens to updates.
     """
 
     def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
@@ -41,7 +41,7 @@ class Shard:
         self._settled = False
 
     def settle(self) -> None:
-        """Look at what was restored, once, when all of it is there. ConfigurationError if it cannot go on so."""
+        """Check the restored state, once, after all of it is there. ConfigurationError if it does not fit the settings."""
         if self._settled:
             return
         self._settled = True
@@ -70,13 +70,13 @@ class Shard:
             self.round.leave()
 
     def receive(self, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:
-        """Take messages in order; what is refused is added to ``rejections``."""
+        """Process messages in order. Those refused are added to ``rejections``."""
         for block in blocks(messages, lambda received: received.message):
             self._receive_block(block, now, rejections)
         self.members.batch_is_over()
 
     def _receive_block(self, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:
-        """Take messages whose numbers are checked and added up together."""
+        """Process messages whose steps are checked and applied together."""
         sound: list[Received] = []
         for received in messages:
             try:
@@ -86,7 +86,7 @@ class Shard:
                 rejections.append(Rejection(received, error))
         steps = self._federation.steps([received.message for received in sound])
         largest_norm = self.model.step.largest_norm
-        # One comparison for all: it is False for a NaN, too.
+        # One comparison for all rows. It is False for a NaN, too.
         bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
         short = bounded if largest_norm is None else norms(steps) <= largest_norm
         all_sound = bool((bounded & short).all())
@@ -100,7 +100,7 @@ class Shard:
                     raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
                 if not (all_sound or short[rows].all()):
                     raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
-                # Whoever wrote the time may have a clock that is ahead.
+                # The clock that wrote the record's time may be ahead.
                 if self._hear(update, time_written_by(now, received.record.timestamp), now):
                     applied.append(update)
             except PeerError as error:
@@ -109,7 +109,7 @@ class Shard:
             self.model.apply(applied)
 
     def _check(self, received: Received, now: float) -> None:
-        """PeerError for an update that no client of this federation writes, whatever it said before."""
+        """Raises PeerError for an update that no client of this federation writes, whatever its earlier updates."""
         update: Update = received.message
         federation, model = self._federation, self.model
         if received.record.key != update.client.encode():
@@ -124,9 +124,9 @@ class Shard:
             raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
 
     def _hear(self, update: Update, at: float, now: float) -> bool:
-        """Remember who was heard now, with what was written then; whether the update is to be applied at once."""
+        """Take an update that was written ``at`` and received ``now``. Returns whether it is to be applied at once."""
         lockstep, model, members, problems = self._federation.lockstep, self.model, self.members, self._problems
-        # What may be refused comes first: a message that is refused closes no round by its time, either.
+        # Refusals come first: the time of a refused message must not close a round.
         if update.dimension != self.round.dimension:
             raise PeerError(
                 "configuration", f"made from samples of {update.dimension} features; the federation's have {self.round.dimension}"
@@ -172,11 +172,11 @@ class Shard:
         return False
 
     def _hear_of_unknown_version(self, update: Update) -> None:
-        """A client names a version that was never published. PeerError where its steps depend on what it read."""
+        """Handle an update on a version that was never published. PeerError if its steps depend on that version."""
         federation, model = self._federation, self.model
         model.publish_anew(update)
         if update.model_version == model.version + 1 and federation.lockstep and federation.shards == 1:
-            # Clients wait for a version that they have not sent anything on. Shards have to stay at one version, though.
+            # Skip the version: clients wait for one on which they have sent nothing. Several shards have to stay at one version.
             self.round.mislead()
         if federation.lockstep or model.step.largest_norm is None:
             raise PeerError(
@@ -185,16 +185,16 @@ class Shard:
             )
 
     def _is_made_again(self, update: Update) -> bool:
-        """Whether a client's number comes again on a version that has not heard it yet.
+        """Whether a client repeats a number in a round in which it has no update yet.
 
-        Under at_least_once a client may be killed with its update out and its state not. It says something under the same number
-        once more, on the next version; not to hear it would leave the round waiting for ever.
+        Under at_least_once a client may be killed after its update was sent and before its state was stored. It then sends another
+        update under the same number, on the next version. If that was ignored the round would wait for ever.
         """
         current = update.model_version == self.model.version and update.client not in self.round.pending
         return self._federation.lockstep and current and self.members.speaks_for(update.client, update.epoch)
 
     def _ignore_late(self, update: Update) -> None:
-        # Somebody else may have told the client of another version, and then it waits for the version to change.
+        # Another writer may have published another version to the client. The client then waits for the version to change.
         self.model.tell_again(update.model_version)
         self._problems.ignore(
             "late",
@@ -213,7 +213,7 @@ class Shard:
         self.round.forget(name)
 
     def close_timed_out(self, at: float) -> None:
-        """Close the round if it has waited for long enough by then."""
+        """Close the round if it has timed out by ``at``."""
         over_at = self.round.over_at
         if over_at is None or at < over_at:
             return
@@ -244,7 +244,7 @@ class Shard:
         self.round.begin_anew(self.members.awaited)
 
     def set_back(self, now: float) -> None:
-        """Let whatever was noted after ``now`` have been now: the clock was ahead."""
+        """Set times after ``now`` back to ``now``: the clock was ahead."""
         self.round.set_back(now)
         self.members.set_back(now)
 
@@ -256,7 +256,7 @@ class Shard:
         yield from self.model.changed_state(self.round.dimension)
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take back a value of the server's changelog; PeerError if it is none."""
+        """Restore a value of the server's changelog; PeerError if its key is unknown."""
         self.model.was_remembered()
         kind, _, name = key.partition(b"/")
         if kind == b"client":

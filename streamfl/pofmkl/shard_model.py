@@ -1,4 +1,4 @@
-"""The parameters of one shard of the server: how updates move them, and how they are published and remembered."""
+"""The parameters of one shard of the server: how updates move them, and how they are published and stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from streamfl.wire import VERSION
 
 __all__ = ["Federation", "ShardModel", "blocks", "norms"]
 
-# Steps are taken this many raw bytes at a time, for they grow in double precision: a poll may hold hundreds of megabytes.
+# Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
-# A little below what clients take, for rounding.
+# A little below the largest norm that clients accept, for rounding.
 LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
 
 Item = TypeVar("Item")
@@ -35,12 +35,12 @@ class Federation:
 
     clients: K, the size of the federation.
     kernels, features: N and D.
-    dimension: of the samples; None: what was remembered.
-    shards: kernel i belongs to shard i modulo that.
-    lockstep: a step a round; otherwise every update is applied as it comes.
-    round_timeout: seconds after the first update of a round in which it is closed.
-    client_expiry: seconds unseen after which a client makes room for another.
-    fingerprint, former_fingerprint: of the settings, and before the features were named.
+    dimension: of the samples; None: the restored one.
+    shards: their number. Kernel i belongs to shard i modulo shards.
+    lockstep: one step a round; otherwise every update is applied as it comes.
+    round_timeout: seconds after a round's first update until the round is closed.
+    client_expiry: seconds without an update after which a client makes room for another.
+    fingerprint, former_fingerprint: of the settings now, and before the features were named.
     dtype: of rows and parameters.
     signing: signs each version; None: members have no keys.
     """
@@ -70,12 +70,12 @@ class Federation:
 
 
 class ShardModel:
-    """The kernels ``number``, ``number`` + shards, … and what lies of them in the model topic.
+    """The kernels ``number``, ``number`` + shards, … and their records in the model topic.
 
-    Remembered as ``step/…`` and what :class:`Publication` keeps.
+    Stored under ``step/…`` and the keys of :class:`Publication`.
 
     version: of this shard. updates: applied so far.
-    step: how updates move the parameters.
+    step: moves the parameters.
     """
 
     def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
@@ -94,7 +94,7 @@ class ShardModel:
         self._published = True
         self._book_changed = False
         self._mending = False
-        # Something of the server was restored.
+        # Whether any state of the server was restored.
         self._remembered = False
 
     def apply(self, updates: Sequence[Update]) -> None:
@@ -113,7 +113,7 @@ class ShardModel:
                 f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Have "
                 "server and clients the same [learning], or does somebody else write updates?",
             )
-        # A learning rate that is far too large makes them grow without end, and what is longer no client takes.
+        # A learning rate that is far too large makes parameters grow without end. Clients refuse longer ones.
         parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
         lengths = norms(parameters)
         if lengths.max(initial=0.0) > LONGEST_ROW:
@@ -129,30 +129,30 @@ class ShardModel:
         self._problems.applied += len(updates)
 
     def count_updates(self) -> None:
-        """Another update is applied as it comes: the version counts updates."""
+        """Count an update that is applied as it comes: the version counts updates."""
         self.updates += 1
         self.version = self.updates
 
     def end_round(self, updates: int, misled: bool) -> None:
-        """A round of so many updates was applied: the version counts rounds. misled: the next version is taken already."""
+        """Count a round of ``updates`` updates: the version counts rounds. misled: skip the next version, which is taken."""
         self.version += 2 if misled else 1
-        # A version is of one update at least.
+        # A version has at least one update.
         self.updates = max(self.updates + updates, self.version)
 
     def count_updates_from_now(self) -> None:
-        """Rounds were counted before."""
+        """Let the version count updates, after it counted rounds."""
         self.version, self._published = self.updates, False
 
     def tell_again(self, version: int) -> None:
-        """A client may have been told this version, or no newer one, by somebody else: publish the own one again."""
+        """Publish the server's version again: another writer may have given a client this version, or kept newer ones from it."""
         self._published = False
         if version < self.version - 1:
             self._changed_kernels.update(self.kernels)
 
     def publish_anew(self, update: Update) -> None:
-        """A client read a version that was never published: whatever lies in the topic, what counts comes after it.
+        """Publish all kernels again, after whatever lies in the topic: a client read a version that was never published.
 
-        Once a commit, however many clients say so: that is no more than a commit of many updates publishes.
+        At most once a commit, however many clients report it: no more than a commit of many updates publishes.
         """
         self._problems.mended += not self._mending
         self._changed_kernels.update(self.kernels)
@@ -164,7 +164,7 @@ class ShardModel:
         )
 
     def check_fingerprint(self, fingerprint: int) -> None:
-        """PeerError if an update was made with other settings."""
+        """Raises PeerError if an update was made with other settings."""
         if fingerprint != self._federation.fingerprint:
             self._publication.check_fingerprint(fingerprint)
             raise PeerError(
@@ -172,7 +172,7 @@ class ShardModel:
             )
 
     def settle(self, dimension: int) -> None:
-        """Look at what was restored, once, when all of it is there. dimension: of the clients' inputs."""
+        """Take over the restored state, once, after all of it is there. dimension: of the clients' inputs."""
         kept_a_book = self._publication.has_a_book
         settled = self._publication.settle(self._remembered, self.number, dimension)
         self.version, self.updates = settled.model_version, settled.updates
@@ -182,7 +182,7 @@ class ShardModel:
         self._published = not (settled.again or settled.marker_again)
         self._book_changed = not kept_a_book
         if self._federation.signing is not None and self._remembered:
-            # All of it once more, under the key of today: an older key may go.
+            # All kernels are published again under today's key, so that an older key can be removed.
             self._changed_kernels, self._published = set(self.kernels), False
         if settled.mended is not None:
             self._problems.mended += 1
@@ -191,7 +191,7 @@ class ShardModel:
             self._problems.say("taken_over", "what was learnt before federation.features was given goes on with it")
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
-        """What has to be remembered and published since the last call. dimension: of the clients' inputs."""
+        """State and model records that changed since the last call. dimension: of the clients' inputs."""
         fingerprint = self._federation.fingerprint
         for key, value in self.step.changed_state():
             yield StateChange("state", self.number, b"step/" + key, value)
@@ -204,11 +204,11 @@ class ShardModel:
         self._published, self._book_changed, self._mending = True, False, False
 
     def was_remembered(self) -> None:
-        """Something of the server's state is restored: it is no new one."""
+        """Note that state of the server was restored: it is not a new server."""
         self._remembered = True
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take back a value of the server's changelog; False if the key is of something else."""
+        """Restore a value of the server's changelog; False if the key belongs to something else."""
         kind, _, name = key.partition(b"/")
         if kind == b"step":
             self.step.restore(name, value)
@@ -216,19 +216,19 @@ class ShardModel:
         return self._publication.restore(key, value)
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
-        """Take back a record of the model topic, into which others may have written."""
+        """Restore a record of the model topic, into which others may have written."""
         try:
             self._publication.restore_topic(key, value)
         except PeerError:
-            # The first releases kept nothing to mend it from.
+            # The first releases stored nothing to repair the topic from.
             if self._remembered and not self._publication.has_a_book:
                 raise
             self._publication.spoil(key)
 
 
 def norms(rows: NDArray[Any]) -> NDArray[Any]:
-    """Euclidean, of rows (n, 2 D): (n,)."""
-    # A number whose square is infinite is longer than any bound.
+    """Euclidean norms, (n,), of rows (n, 2 D)."""
+    # An infinite square exceeds any bound as well.
     with np.errstate(over="ignore", invalid="ignore"):
         lengths: NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         return lengths

@@ -1,8 +1,8 @@
-"""The model where members have keys: a server signs each version of a shard as a whole, and clients take only such versions.
+"""The model where members have keys: a server signs each version of a shard as a whole, and clients accept only signed versions.
 
-What is signed is the version's marker and a digest of every kernel's parameters. A client that holds, or was sent, parameters for
-each of these digests has the version, whatever else lies in the topic. Compaction may delete what an older version was made of;
-then the client tries the next version with all parameters that came.
+The signature covers the version's marker and a digest of every kernel's parameters. A client has the version once it holds or has
+received parameters for each digest, whatever else lies in the topic. Compaction may delete parameters of an older version. Then the
+client tries the next version, with all parameters that it received.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamfl.wire import VERSION
 __all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
 
 DIGEST_BYTES = 16
-# Parameters kept of a kernel: whoever has the right to write may put others among a version's records.
+# Most candidates kept for a kernel: anyone with the right to write may put other parameters among a version's records.
 MOST_CANDIDATES = 8
 
 
@@ -33,7 +33,7 @@ class ModelSigning:
 
     federation: its name.
     topic: of the model.
-    sign: gives the signature of a statement.
+    sign: signs a statement.
     check: takes a statement and a signature; raises PeerError if the signature is not a server's.
     """
 
@@ -43,11 +43,11 @@ class ModelSigning:
     check: Callable[[bytes, bytes], None]
 
     def signed(self, marker: ShardVersion, digests: bytes) -> SignedVersion:
-        """The version with its signature."""
+        """The signed version."""
         return SignedVersion(VERSION, marker, digests, self.sign(self._statement(marker, digests)))
 
     def digests(self, version: SignedVersion, kernels: Sequence[int]) -> dict[int, bytes]:
-        """The digest of each of the shard's kernels; PeerError if they are not signed."""
+        """The digest of each kernel of the shard; PeerError if they are not signed."""
         if len(version.digests) != DIGEST_BYTES * len(kernels):
             raise PeerError("forged", f"a signed version has {len(version.digests)} bytes of digests, for {len(kernels)} kernels")
         self.check(self._statement(version.marker, version.digests), version.signature)
@@ -55,14 +55,14 @@ class ModelSigning:
         return {kernel: version.digests[start : start + DIGEST_BYTES] for kernel, start in zip(kernels, starts, strict=True)}
 
     def _statement(self, marker: ShardVersion, digests: bytes) -> bytes:
-        """What is signed: where the version belongs, its marker, and its kernels' digests in order."""
+        """The signed bytes: federation, topic, marker, and the kernels' digests in order."""
         numbers = (marker.fingerprint, marker.dimension, marker.shard, marker.model_version, marker.updates)
         parts = [text.encode() for text in ("streamfl/1 model", self.federation, self.topic, repr(numbers))]
         return b"".join(struct.pack(">I", len(part)) + part for part in (*parts, digests))
 
 
 class SignedShard:
-    """What a server signs of one shard.
+    """Signs the versions of one shard at the server.
 
     kernels: of the shard, in order. empty: the bytes of a kernel that has learnt nothing.
     """
@@ -72,7 +72,7 @@ class SignedShard:
         self._digests = dict.fromkeys(kernels, _digest(empty))
 
     def note(self, kernel: int, content: bytes) -> None:
-        """These are a kernel's parameters from now on."""
+        """Note a kernel's new parameters."""
         self._digests[kernel] = _digest(content)
 
     def sign(self, marker: ShardVersion) -> bytes:
@@ -81,7 +81,7 @@ class SignedShard:
 
 
 class StagedShard:
-    """What a client was sent of one shard, until a signed version can be made of it.
+    """A shard's parameters that a client received and no signed version has named yet.
 
     unsigned: counts parameters that no signed version named.
     """
@@ -94,7 +94,7 @@ class StagedShard:
         self.unsigned = 0
 
     def add(self, kernel: int, content: bytes, parameters: NDArray[Any]) -> None:
-        """Parameters that may belong to the next version."""
+        """Note parameters that may belong to the next version."""
         candidates = self._candidates[kernel]
         candidates[_digest(content)] = parameters
         if len(candidates) > MOST_CANDIDATES:
@@ -102,7 +102,7 @@ class StagedShard:
             self.unsigned += 1
 
     def digests(self, version: SignedVersion) -> dict[int, bytes]:
-        """What the version is made of; PeerError if it is not signed."""
+        """The version's digest of each kernel; PeerError if it is not signed."""
         return self._signing.digests(version, tuple(self._held))
 
     def take(self, version: SignedVersion, wanted: dict[int, bytes]) -> dict[int, NDArray[Any]]:
@@ -110,7 +110,7 @@ class StagedShard:
 
         wanted: the version's digest of each kernel, as :meth:`digests` gives it.
 
-        PeerError if the version is older than the last one taken, or if parameters are missing; then nothing is forgotten.
+        PeerError if the version is older than the last one taken, or if parameters are missing. Candidates are then kept.
         """
         number = version.marker.model_version
         if number < self._version:

@@ -8,7 +8,7 @@ from streamfl.pofmkl.client_record import ClientRecord
 
 __all__ = ["YOUNG_LABELS", "StalenessPolicy"]
 
-# Until it has seen so many labels a client, a model changes much from one version to the next: to use an old one costs accuracy.
+# A model is young below this many labels a client. It then changes much between versions, and an old version costs accuracy.
 YOUNG_LABELS = 16
 
 
@@ -16,7 +16,7 @@ YOUNG_LABELS = 16
 class StalenessPolicy:
     """When a client may learn another label.
 
-    lockstep: a round is one version of every shard of the model.
+    lockstep: clients go in rounds. A round is one version of every shard of the model.
     samples_per_version: labels that a client may learn on one version: 1 in lockstep, n when bounded, None when asynchronous.
     upload_interval: seconds after which an upload is sent although no new model came.
     """
@@ -31,7 +31,7 @@ class StalenessPolicy:
             return True
         if record.learnt_on == versions:
             return record.labels_learnt < self.samples_per_version
-        # Between two rounds some shards are of the one and some of the other.
+        # Between two rounds, some shards have the old version and some the new.
         return not self.lockstep or len(set(versions)) == 1
 
     def count(self, record: ClientRecord, versions: tuple[int, ...]) -> None:

@@ -1,6 +1,6 @@
-"""Which settings the state of POF-MKL's roles is made with, and which of them may change.
+"""The settings that the state of POF-MKL's roles depends on, and those that may change.
 
-What is not named here as free to change must stay, a new key included.
+A setting that is not listed here as free to change must stay the same. That holds for new settings too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from streamfl.state_settings import StateSettings, by_key
 
 __all__ = ["client_state_settings", "federation_settings", "pace_settings", "server_state_settings"]
 
-# How often, how much and how fast is learnt and sent from now on. What was learnt so far stays what it is: the parameters are sums
-# of steps, whatever their size. K scales the steps to come. Rounds and updates are both counted up, so the model's version goes on
-# under another staleness.
+# How often, how much and how fast clients learn and send from now on. What was learnt so far stays valid: the parameters are sums
+# of steps of any size, and K scales only later steps. Rounds and updates are both counted up, so the model's version goes on under
+# another staleness.
 _PACE = {
     "federation.clients",
     "federation.client_expiry_seconds",
-    # Who may speak for whom is looked at with each message.
+    # Members are checked with each message.
     "federation.members",
-    # A federation may get them later. A client's own samples.features must stay, and what was learnt so far has a fingerprint.
+    # A federation may name them later. A client's samples.features must stay, and the fingerprint guards what was learnt.
     "federation.features",
     "learning.staleness",
     "learning.max_staleness",
@@ -33,10 +33,10 @@ _PACE = {
     "learning.round_timeout_seconds",
     "learning.upload_interval_ms",
     "uplink.budget_bytes_per_second",
-    # One or two of them have bandwidths of their own, and those must stay.
+    # With 1 or 2 kernels the default bandwidths differ; bandwidths must stay.
     "uplink.kernels_per_upload",
 }
-# A client's own. How bytes are read does not matter once they are numbers. What the server does of an update is not in its state.
+# Free at a client. Once records are numbers, their format does not matter. The server's step is not in the client's state.
 _CLIENTS_OWN = {
     "samples.format",
     "labels.format",
@@ -44,7 +44,7 @@ _CLIENTS_OWN = {
     "labels.limit",
     "learning.server_step",
 }
-# What has to be the same at all members: their fingerprint is made of it.
+# Must be the same at all members: the fingerprint is made of these.
 _FEDERATION = {
     "federation.name",
     "federation.seed",
@@ -61,49 +61,49 @@ _FEDERATION = {
     "kernels.smoothness",
 }
 
-# What server and clients need alike though it may change: K, and whether there are rounds.
+# May change, but server and clients need the same: K, and whether there are rounds.
 _SHARED_PACE = {"federation.clients", "learning.staleness"}
 
 
 def client_state_settings(settings: PofmklSettings) -> StateSettings:
-    """Of a client.
+    """The settings that a client's state depends on.
 
-    The default learner cannot take over another label_range or input_norm either: it finds its scales by running moments, and
-    these, the samples that it keeps and the forecasts that wait for their label are all in the old unit. Another topic, client
-    field or label is another stream: the positions, the names and the target that are remembered are not of it.
+    label_range and input_norm must stay with the default learner too. It scales by running moments, and these, the samples that it
+    keeps and the forecasts that wait for their label are all in the old unit. Another topic, client field or label is another
+    stream: the stored positions, names and target belong to the old one.
     """
     content = _effective(settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink"))
     free = _PACE | _CLIENTS_OWN
     if settings.samples is not None:
-        # Named one by one or not, it is their number.
+        # The number of inputs, however they are given.
         content["samples.dimension"] = settings.samples.width
         if settings.samples.label is None:
-            # Nothing was learnt without it, so that any may come.
+            # Without a label nothing was learnt, so any label may be set later.
             del content["samples.label"]
     if settings.labels is None:
-        # A sample's name is only shown, but where its label has to find it.
+        # Without [labels] a sample's name is only shown. With [labels] it joins sample and label.
         free = free | {"samples.sample_id"}
     for name in settings.experts.river:
-        # What an expert knows is of how it was made. How much it may remember is free to change.
+        # An expert's state depends on how it was created. Its largest state may change.
         if (model := settings.models.get(name)) is not None:
             content |= {f"models.{name}.make": model.make, f"models.{name}.parameters": model.parameters}
-    # A client with labels on their own topic remembers otherwise than one whose samples have them.
+    # A client with labels on their own topic stores its state in another way than one whose samples have labels.
     content["labels.topic"] = None if settings.labels is None else settings.labels.topic
     return StateSettings.of(content, free)
 
 
 def server_state_settings(settings: PofmklSettings) -> StateSettings:
-    """Of the server: its parameters, and what its kind of step keeps beside them."""
+    """The settings that the server's state depends on: its parameters and the state of its step."""
     return StateSettings.of(_effective(settings, ("federation", "learning", "kernels", "uplink")), _PACE)
 
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
-    """What all members need alike, as the server's model is remembered with."""
+    """The settings that must be the same at all members, with the values that the server stores beside its model."""
     return _as_the_server_has(settings, _FEDERATION)
 
 
 def pace_settings(settings: PofmklSettings) -> dict[str, Any]:
-    """What server and clients need alike besides, and what may change under a model."""
+    """The settings that server and clients need alike but that may change while a model lives."""
     return _as_the_server_has(settings, _SHARED_PACE)
 
 
@@ -112,7 +112,7 @@ def _as_the_server_has(settings: PofmklSettings, keys: set[str]) -> dict[str, An
 
 
 def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str, Any]:
-    """The settings with what stands for those that were left out, where a default follows from another setting."""
+    """The settings, completed where a default follows from another setting."""
     content = by_key(settings, sections)
     kernels: dict[str, Any] = {"views": None, "families": None, "smoothness": None}
     if settings.learning.preset == "paper":

@@ -1,4 +1,4 @@
-"""Experts of the user's own that remember themselves: they know all samples of a client, and not only the latest."""
+"""The user's own experts with state and restore: they know all samples of a client, not only the latest."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _Rows = NDArray[np.float32]
 
 @dataclass
 class _Held:
-    """One client's models, None where one is off, and how many of the client's samples they know."""
+    """One client's models, None for one that is off, and how many of the client's samples they know."""
 
     models: list[OwnChallenger | None]
     known: int
 
 
 def is_stateful(model: str | OwnModel, loss: Literal["square", "logistic"]) -> bool:
-    """Whether a model of one's own has state and restore. ConfigurationError if it cannot be made."""
+    """Whether a user's own model has state and restore. ConfigurationError if it cannot be created."""
     return OwnChallenger(own_model(model), loss).stateful
 
 
 class StatefulExperts:
-    """Models that are remembered at every multiple of ``period`` samples, and learn the samples since from the client's ring.
+    """Models that are stored at every multiple of ``period`` samples, and learn the samples since from the client's ring.
 
-    There a model is made anew from what it said of itself, whether or not the worker stops: what it forgot to say is forgotten in
-    either case, and a restart changes nothing. One that cannot be remembered, or that failed, begins anew with the latest
+    At each multiple a model is created again from its own state, whether or not the worker stops. What the state lacks is lost in
+    either case, so a restart changes nothing. A model whose state cannot be stored, or that failed, begins anew with the latest
     ``period`` samples.
 
-    models: by their place among the client's experts of River's.
-    loss, inputs, label, ring: as :class:`streamfl.pofmkl.windowed.RiverExperts` and ``Windowed`` have them.
-    changed: where a changed state is noted.
-    failures: where failures are counted.
+    models: by their place in ``experts.river``.
+    loss, inputs, label, ring: as in :class:`streamfl.pofmkl.windowed.RiverExperts` and ``Windowed``.
+    changed: collects changed states.
+    failures: counts failures.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class StatefulExperts:
         self._restored: dict[int, dict[int, Remembered]] = {}
 
     def keep(self, rows: Sequence[int], kept: NDArray[np.float32], counts: Sequence[int]) -> None:
-        """Samples were kept, so that these clients have ``counts`` by now: remember models before their samples leave the ring."""
+        """Note that a sample of each client was kept, ``counts`` so far. Stores models before their samples leave the ring."""
         for row, count in zip(rows, counts, strict=True):
             if count % self._period == 0:
-                # What was restored is of before this sample.
+                # The restored state is from before this sample.
                 self._at(row, kept[row], count - 1)
                 self._at(row, kept[row], count)
 
     def predict(self, row: int, kept: _Rows, count: int, inputs: _Rows) -> dict[int, float]:
-        """By place, what each model predicts of ``inputs`` (columns,), NaN where there is none. kept, count: as in ``Windowed``."""
+        """By place, each model's prediction for ``inputs`` (columns,), NaN if there is none. kept, count: as in ``Windowed``."""
         found = {}
         for place, model in zip(self._places, self._at(row, kept, count).models, strict=True):
             found[place] = math.nan
@@ -91,18 +91,18 @@ class StatefulExperts:
         return found
 
     def forget(self, row: int) -> None:
-        """The client is another one."""
+        """Forget the models: the row's client is another one."""
         self._held.pop(row, None)
         self._restored.pop(row, None)
 
     def begin_anew(self, row: int) -> None:
-        """The client's samples are numbered anew."""
+        """Forget the models: the client's samples are numbered anew."""
         self.forget(row)
         for place in self._places:
             self._changed.put(row, part_key(KIND, place), Remembered(0).encoded())
 
     def restore(self, row: int, place: int, remembered: Remembered) -> None:
-        """Take back what was remembered of a model."""
+        """Restore the stored state of a model."""
         self._restored.setdefault(row, {})[place] = remembered
 
     def _at(self, row: int, kept: _Rows, count: int) -> _Held:
@@ -133,7 +133,7 @@ class StatefulExperts:
         return self._new(place, kept, number)
 
     def _made_again(self, row: int, place: int, model: OwnChallenger | None, kept: _Rows, number: int) -> OwnChallenger | None:
-        """The model made from what it says of itself, which is remembered."""
+        """The model created again from its own state, which is stored."""
         content, again = Remembered(number).encoded(), None
         if model is not None:
             try:
@@ -151,7 +151,7 @@ class StatefulExperts:
         return model
 
     def _new(self, place: int, kept: _Rows, number: int) -> OwnChallenger | None:
-        """A model that has learnt the latest period before sample ``number``, as if it had never been remembered."""
+        """A model without stored state that has learnt the latest ``period`` samples before sample ``number``."""
         model: OwnChallenger | None
         try:
             model = OwnChallenger(self._models[place], self._loss)
@@ -176,5 +176,5 @@ class StatefulExperts:
         self._failures.note(self._models[place].name, reason, error, "it begins anew with the latest samples")
 
     def part_keys(self) -> Iterable[bytes]:
-        """Every key that a model may be remembered under."""
+        """Every key that a model may be stored under."""
         return (part_key(KIND, place) for place in self._places)

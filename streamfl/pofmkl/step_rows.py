@@ -1,4 +1,4 @@
-"""Target rows as the server's steps read them, and what is remembered of a step."""
+"""Reads target rows, and the stored state of a step, for the server's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Remembered = TypeVar("Remembered")
 
 
 def decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
-    """What a step remembered under this key; PeerError if it is malformed."""
+    """A step's stored value under this key; PeerError if it is malformed."""
     try:
         return msgspec.msgpack.decode(value, type=kind)
     except msgspec.DecodeError as error:

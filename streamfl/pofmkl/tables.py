@@ -1,4 +1,4 @@
-"""Tables as people have them: rows for an estimator, and its answers in the same library's form."""
+"""Tables of pandas, polars or NumPy: rows for an estimator, and its results in the same library's form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers_or_labels(values: Any) -> list[Any]:
 
 
 def name_of(values: Any) -> Hashable:
-    """The name of a series; None where there is none."""
+    """The name of a series; None if it has none."""
     name: Hashable = getattr(values, "name", None)
     return name
 
@@ -48,7 +48,7 @@ def values_like(table: Any, values: Sequence[Any], name: Hashable, dtype: Any = 
 
 
 def columns_like(table: Any, rows: Sequence[dict[Any, float]], names: Sequence[Hashable]) -> Any:
-    """Several numbers a row, with a column for each name, likewise; the columns of an array are in the order of the names."""
+    """Several numbers a row as a frame like ``table``, with a column for each name; an array's columns are in the names' order."""
     if isinstance(table, np.ndarray):
         return np.array([[row[name] for name in names] for row in rows], np.float64).reshape(len(rows), len(names))
     if _is_polars(table):

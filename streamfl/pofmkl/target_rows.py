@@ -1,4 +1,4 @@
-"""What samples taught the default learner, and the rows that the server is sent of them."""
+"""Samples that the default learner has learnt, and their rows for the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TargetRows:
-    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels."""
+    """Learnt samples. ``targets`` (samples,): y_n, 0 where a client knew fewer than two labels."""
 
     features: ViewedFeatures
     views: list[NDArray[Any]]
@@ -29,6 +29,6 @@ class TargetRows:
     log_weights_after: Floats
 
     def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats) -> NDArray[Any]:
-        """Target rows y_n z_i. The server's step settles how much each counts, so nothing is divided by its probability."""
+        """Target rows y_n z_i. The server's step decides how much each counts, so rows are not divided by their probability."""
         rows = self.features.rows(self.views, samples, kernels)
         return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))

@@ -1,4 +1,4 @@
-"""What happened to the updates that a server heard: counted for the metrics, and the first of each kind told to the operator."""
+"""Counts what happens to the updates of a server for the metrics, and reports the first of each kind to the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["UpdateProblems"]
 
 
 class UpdateProblems:
-    """Counts of all shards of a server since it was made; nothing of it is remembered.
+    """Counts of all shards of a server since it was created. They are not stored.
 
     staleness: versions between the model of the last update and the newest.
     """
@@ -26,7 +26,7 @@ class UpdateProblems:
         self.notices.say(reason, text)
 
     def ignore(self, reason: str, text: str) -> None:
-        """An update changed nothing."""
+        """Count an update that changed nothing."""
         self._ignored[reason] += 1
         self.say(f"{reason}_update", text)
 

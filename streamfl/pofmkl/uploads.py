@@ -1,4 +1,4 @@
-"""The uploads of a worker's clients, from the first label of each until it is sent."""
+"""The uploads of a worker's clients, from an upload's first label until it is sent."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
 __all__ = ["Upload", "Uploads"]
 
-# Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
+# Steps computed at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Upload:
-    """An upload while it is gathered.
+    """An upload that still gathers steps.
 
-    record: what is remembered of it, without the steps.
+    record: its stored state, without the steps.
     kernels_allowed: M.
-    uniform: the random number that its bin is drawn with.
-    step_rows: the rows in which the steps of its kernels are added up.
+    uniform: the random number that draws its bin.
+    step_rows: the rows that hold the sums of its kernels' steps.
     """
 
     client: Client
@@ -48,20 +48,20 @@ class Upload:
 
 
 class Uploads:
-    """Begins, gathers and sends uploads; remembers those that are open, each in its client's record.
+    """Begins, gathers and sends uploads. An open upload is stored in its client's record.
 
-    An upload gathers all labels that its client learns while it is open if the learner's steps may be added up. Otherwise it is of
+    If the learner's steps may be added up, an upload gathers all labels that its client learns while it is open. Otherwise it has
     one label.
 
-    learner: whose steps are gathered.
-    model: whose versions the uploads are made on.
+    learner: computes the steps.
+    model: gives the versions that uploads are made on.
     staleness_policy: how many labels a client may learn on one version.
-    catch_up: the same of a client that is behind.
-    uplink: what a client may send.
+    catch_up: the same for a client that is behind.
+    uplink: how much a client may send.
     budgets: the clients' byte budgets.
-    registry: whose clients they are.
+    registry: the clients.
     fingerprint: of the federation's settings.
-    seal_bytes: what a seal adds to a message.
+    seal_bytes: bytes that a seal adds to a message.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Uploads:
     def is_open(self, client: Client) -> bool:
         return client.key in self._open
 
-    # ---- whose turn it is
+    # ---- begin
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
         return self._staleness_policy.may_learn(client.record, self._model.versions) and self._catch_up.may_learn(client)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
-        """The upload that the client's next label is for; None: the label has to wait."""
+        """The upload that gathers the client's next label; None: the label has to wait."""
         if not self.may_learn(client):
             return None
         upload = self._open.get(client.key) or self._begin(client, now)
@@ -115,29 +115,29 @@ class Uploads:
         return upload
 
     def affordable_at(self, client: Client) -> float | None:
-        """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
+        """When a client that waits only for its byte budget can go on; None: it does not wait for its budget."""
         bucket = client.bucket
         if bucket is None or self._staleness_policy.samples_per_version is None or client.key in self._open:
             return None
-        # It is looked at again with the next version. A time that has passed would only be asked for again and again.
+        # The client is checked again with the next version. A time in the past would only wake the worker again and again.
         if not self.may_learn(client):
             return None
         lacking = client.cost.bytes_for(1) - bucket.tokens
-        # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.
+        # A microsecond is added: times are rounded, and a tick that comes too early would ask for another at the same time.
         return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
 
     def _begin(self, client: Client, now: float) -> Upload | None:
-        """A new upload; None: the client has to wait for the bytes that it takes.
+        """A new upload; None: the client has to wait for bytes in its budget.
 
-        Where the model waits for this client, or the client for the model, it goes on only when it can send a kernel. To take part
-        in a round without sending would cost bytes and teach nothing, and the bucket would never fill.
+        In lockstep and bounded, a client goes on only when it can send a kernel. An update without kernels would cost bytes and
+        teach nothing, and the bucket would never fill.
         """
         bucket, kernels = client.bucket, self._learner.kernels
         allowed = min(self._uplink.kernels_per_upload or kernels, kernels)
         if bucket is not None:
             allowed = client.cost.kernels_within(bucket.available(now), kernels)
             if allowed:
-                # Its bytes leave the bucket here, so that sending can never overdraw it.
+                # The bytes are taken here, so that sending can never overdraw the bucket.
                 bucket.take(client.cost.bytes_for(allowed), now)
             elif self._staleness_policy.samples_per_version is not None:
                 return None
@@ -154,12 +154,12 @@ class Uploads:
         self._open[upload.client.key] = upload
         heapq.heappush(self._due, (upload.record.opened_at + self._staleness_policy.upload_interval, upload.client.key))
 
-    # ---- what is gathered
+    # ---- gather
 
     def gather(self, uploads: dict[int, Upload], learnt: Learnt) -> dict[int, NDArray[Any]]:
-        """Add to each upload what the sample at its place taught.
+        """Add to each upload the steps of the sample at its place.
 
-        Returns, of each upload that began, the kernels in order of their weight, by the sample's place.
+        Returns, for each upload that began, the kernels in order of their weight, by the sample's place.
         """
         orders = self._draw_bins(uploads, learnt.log_weights)
         self._add_steps(uploads, learnt)
@@ -185,7 +185,7 @@ class Uploads:
         return dict(zip(at, orders, strict=True))
 
     def _add_steps(self, uploads: dict[int, Upload], learnt: Learnt) -> None:
-        """Add each sample's steps for the kernels of its upload's bin to what the upload has gathered."""
+        """Add each sample's steps to its upload, for the kernels of the upload's bin."""
         sample_of: list[int] = []
         kernel_of: list[int] = []
         row_of: list[int] = []
@@ -202,17 +202,17 @@ class Uploads:
             with np.errstate(over="ignore", invalid="ignore"):
                 steps = learnt.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
             if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
-                # What is gathered is remembered, and what is not finite could not be taken back.
+                # Gathered steps are stored, and numbers that are not finite could not be restored.
                 steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
             if len(set(row_of[block])) < len(rows):
                 rows, sum_of = np.unique(rows, return_inverse=True)
                 steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
             self._steps.numbers[rows] += steps
 
-    # ---- what is sent
+    # ---- send
 
     def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
-        """Send those of these uploads that nothing more can join before the model changes: the model may wait for them."""
+        """Send the uploads that can gather nothing more before the model changes: the model may wait for them."""
         return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
 
     def send_outdated(self, now: float) -> list[Send]:
@@ -236,7 +236,7 @@ class Uploads:
     @property
     def next_due(self) -> float | None:
         """When the next upload has been open for the upload interval."""
-        # An upload that ended before its time, with a new version of the model, has left its entry behind.
+        # An upload that a new version of the model ended early has left its entry behind.
         while self._due:
             due_at, key = self._due[0]
             upload = self._open.get(key)
@@ -269,7 +269,7 @@ class Uploads:
                 continue
             if client.bucket is not None:
                 client.bucket.sent(client.cost.bytes_for(len(steps)), now)
-            # Not at a tick alone: there is none while much lies unread.
+            # Not only at a tick: there is none while many records are unread.
             self._registry.renew_epoch(client, now)
             client.record.sequence += 1
             self._add_updates(upload, steps, sends)
@@ -279,7 +279,7 @@ class Uploads:
         return sends
 
     def _add_updates(self, upload: Upload, steps: list[bytes], sends: list[Send]) -> None:
-        """Add a message for each shard that the upload has kernels of, in lockstep for every shard."""
+        """Add a message for each shard with kernels in the upload, in lockstep for every shard."""
         record, made = upload.client.record, upload.record
         name, shards = record.name.encode(), len(self._model.versions)
         for shard in range(shards):
@@ -304,7 +304,7 @@ class Uploads:
             self._bytes += encoded_size(name, value, headers) + self._seal_bytes
             sends.append(Send("updates", name, value, shard, headers))
 
-    # ---- what is remembered
+    # ---- state
 
     def remembered(self, client: Client) -> UploadRecord | None:
         """The client's open upload with the steps gathered so far."""
@@ -315,7 +315,7 @@ class Uploads:
         return upload.record
 
     def restore(self, client: Client, record: UploadRecord) -> None:
-        """Take back an open upload. PeerError if it cannot be one of this federation."""
+        """Restore an open upload. PeerError if it does not fit this federation."""
         self.check_versions(record.versions)
         kernels = record.kernels
         if list(kernels) != sorted(set(kernels)) or not set(kernels) <= set(range(self._learner.kernels)):
@@ -328,13 +328,13 @@ class Uploads:
         self._keep_open(Upload(client, record, step_rows=rows))
 
     def check_versions(self, versions: tuple[int, ...] | None) -> None:
-        """PeerError for versions of a model with another number of shards."""
+        """Raises PeerError for versions of a model with another number of shards."""
         shards = len(self._model.versions)
         if versions is not None and len(versions) != shards:
             raise PeerError("malformed", f"versions {versions[:5]} of the model are remembered, federation.shards is {shards}")
 
     def forget(self, client: Client) -> None:
-        """Drop what was gathered for a client."""
+        """Drop a client's open upload."""
         upload = self._open.pop(client.key, None)
         if upload is not None:
             self._steps.give_back(upload.step_rows)

@@ -1,6 +1,6 @@
-"""Views: the same sample brought to a scale on which one set of bandwidths suits every data set, and their kernels.
+"""Views scale a sample so that one set of bandwidths suits every data set. This module also has the kernels on them.
 
-A view is made of running statistics, so nobody has to know the data beforehand; a bandwidth of 1 then means the same everywhere.
+A view uses running statistics, so nobody has to know the data beforehand. A bandwidth of 1 then means the same everywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
-    """All columns by one scale, so that they keep their proportions: (x - mean) / sqrt(sum of the variances), norm 3 at most.
+    """Scales all columns alike, so that they keep their proportions: (x - mean) / sqrt(sum of the variances), norm 3 at most.
 
     inputs, means, variances: (samples, d).
 
@@ -45,7 +45,7 @@ class ViewedFeatures:
     bandwidths: of the kernels of each view.
     count: D, frequencies of a kernel.
     dimension: d, of the samples.
-    seed: what the frequencies are drawn from.
+    seed: of the frequencies.
     dtype: of the features.
     """
 
@@ -75,12 +75,12 @@ class ViewedFeatures:
         self._drawn_from = tuple(views), tuple(bandwidths), count, dimension, seed, dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Frequencies are drawn again from their seed: a copy holds none."""
+        """A pickled copy holds no frequencies: they are drawn again from their seed."""
         return ViewedFeatures, self._drawn_from
 
     @property
     def frequencies(self) -> dict[str, NDArray[Any]]:
-        """What was drawn for each view: (bandwidths, D, d) or (bandwidths, D, d + 2)."""
+        """The frequencies of each view: (bandwidths, D, d) or (bandwidths, D, d + 2)."""
         return {view: features.frequencies for view, features in zip(self.views, self._maps, strict=True)}
 
     def inputs(self, samples: Floats, means: Floats, variances: Floats, lags: Floats) -> list[NDArray[Any]]:

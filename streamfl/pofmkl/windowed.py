@@ -1,4 +1,4 @@
-"""River's objects as functions of a client's latest samples. They cannot be remembered, so they are made again from these."""
+"""River's objects as functions of a client's latest samples. They cannot be stored, so they are created again from these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ChangeDetector", "RiverExperts", "Windowed", "by_column", "risen_sin
 
 # Samples between two checks. A check takes a few microseconds; until the next one, an old model goes on predicting.
 CHECK_EVERY = 8
-# So many labels have a mean and a deviation worth using. ADWIN does not look at fewer either.
+# Fewest labels with a mean and a deviation worth using. ADWIN does not use fewer either.
 LEAST_SINCE = 5
 
 _Rows = NDArray[np.float32]
@@ -36,7 +36,7 @@ class Windowed(Generic[_Learner]):
     At every multiple of ``period`` samples it begins anew: it learns the latest ``period`` in their order, then each sample that
     comes. So it depends only on the number of samples and on a ring of the latest 2 ``period``, and a restart changes nothing.
 
-    make: makes an object that has learnt nothing.
+    make: creates an object that has learnt nothing.
     ring: how many samples are kept; sample number n lies in slot n modulo ``ring``.
     """
 
@@ -63,7 +63,7 @@ class Windowed(Generic[_Learner]):
         return learner
 
     def forget(self, row: int) -> None:
-        """The client is another one, or its samples are numbered anew."""
+        """Forget the object: the row's client is another one, or its samples are numbered anew."""
         self._held.pop(row, None)
 
 
@@ -73,11 +73,11 @@ class RiverExperts:
     A model that raises while it learns is off, and predicts NaN, until the window begins anew. Any model predicts NaN where its
     prediction raises or is not finite.
 
-    models: by their place among the client's experts of River's.
+    models: by their place in ``experts.river``.
     loss: of the labels.
     inputs: how many columns of a kept sample are the input.
     label: which column is the label.
-    failures: where failures are counted.
+    failures: counts failures.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RiverExperts:
         for place, model in models.items():
             try:
                 self._models[place] = challenger(model, loss)
-            # It could be made when the worker started. Another library's model may raise anything, at any time.
+            # The model could be created when the worker started. But another library's model may raise anything, at any time.
             except GUESTS_ERRORS as error:
                 self._note(place, "make", error, "it is off for a while")
 
@@ -110,7 +110,7 @@ class RiverExperts:
                 del self._models[place]
 
     def predict(self, inputs: _Rows) -> dict[int, float]:
-        """By place, a prediction of each model for inputs (columns,), NaN where there is none."""
+        """By place, each model's prediction for inputs (columns,), NaN if there is none."""
         x = by_column(inputs)
         return {place: self._prediction(place, x) for place in self._names}
 
@@ -132,7 +132,7 @@ class RiverExperts:
 class ChangeDetector:
     """ADWIN (Bifet and Gavalda 2007) on a client's errors between 0 and 1: have they risen, and when?
 
-    ADWIN says that there was a change. Its buckets double in size, so it cannot say when. The split of least squares says when:
+    ADWIN detects a change. Its buckets double in size, so it cannot give the time. The split of least squares gives it: the place
     where n0 n1 (mean1 - mean0)^2 of the errors before and after it is largest.
 
     error: which column of a kept sample is the error of its prediction.
@@ -148,7 +148,7 @@ class ChangeDetector:
         self.samples_since = 0
 
     def learn(self, sample: _Rows) -> None:
-        """Take the error of a kept sample (width,) in."""
+        """Take in the error of a kept sample (width,)."""
         error, before = float(sample[self._error]), self._adwin.estimation
         self._errors.append(error)
         self._adwin.update(error)

@@ -1,16 +1,16 @@
-"""What somebody has to look after in federations of clients with samples of their own."""
+"""The alerts for POF-MKL federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, member_sum, stopped
 
 __all__ = ["ALERTS"]
 
 OF_FEDERATION = "sum by (system, federation)"
-# Regret per sample, in squares of the label's range, below which nobody has to look after it: an error of 3 % of the range.
+# Regret per sample, in squares of the label's range, that needs no action: an error of 3 % of the range.
 NOTHING = 0.001
 
 
 def before(offset: str = "") -> str:
-    """Regret per sample over the clients' whole life, as it was ``offset`` ago."""
+    """The query for regret per sample over the clients' whole life, ``offset`` ago."""
     then = f" offset {offset}" if offset else ""
     return (
         f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}}{then})"
@@ -198,7 +198,7 @@ ALERTS = (
     ),
     Alert(
         "StreamflStaleUpdates",
-        # A gauge of one update: of those at the times that it was scraped, the mean.
+        # The gauge shows one update, so this is the mean over the scraped ones.
         f"max by ({MEMBER}) (avg_over_time(streamfl_staleness[15m])) > 1000",
         30,
         "warning",

@@ -1,7 +1,7 @@
-"""Clients that learn alone, all at once: what ``simulate`` and ``compare`` hold against the federation.
+"""Clients that learn alone, computed together: ``simulate`` and ``compare`` compare the federation with them.
 
-They are independent, so a round is one operation for all of them. Each client's kernels are asked for a stretch of rounds ahead:
-how the inputs are scaled depends on what a client was shown and not on what it predicted, except where a change was found.
+The clients are independent, so a round is one operation for all of them. Each client's kernels are computed for a stretch of rounds
+ahead: the scale of the inputs depends on the samples and not on the predictions, except where a change was found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamfl.role import ConfigurationError
 
 __all__ = ["alone", "local_predictions"]
 
-# All clients whose kernels fit are run together.
+# Clients run together as long as their kernels fit into this.
 MOST_BYTES = 2**28
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ def local_predictions(
 ) -> Floats:
     """Predictions (T, K) of clients without a server, by the preset; arguments as :func:`alone`.
 
-    A learner on its own may diverge where the federation does not; its predictions are no numbers then.
+    A learner alone may diverge where the federation does not. Its predictions are then not finite.
     """
     if settings.learning.preset == "default":
         return alone(settings, inputs, labels, progress=progress)
@@ -57,8 +57,8 @@ def alone(
 ) -> Floats:
     """Predictions (T, K) of clients of the default preset that each train all kernels on their own labels only.
 
-    Sample t of a client is predicted with the labels of its samples 0 .. t - delay - 1 at hand. It is what one client after the
-    other would predict, to rounding. ``progress`` is told how many samples are done.
+    Sample t of a client is predicted with the labels of its samples 0 .. t - delay - 1 at hand. The result equals that of clients
+    run one by one, up to rounding. ``progress`` is called with the number of samples done.
 
     inputs: (T, K, d), on the learning scale.
     labels: (T, K), on the learning scale; NaN where a client has no samples any more.
@@ -67,7 +67,7 @@ def alone(
     """
     every = settings.model_copy(update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})})
     counts = samples_of(labels)
-    # Those with many samples together: a round has all clients of its group for as long as possible.
+    # Clients with many samples go together, so that a round has all clients of its group for as long as possible.
     longest = np.argsort(-counts, kind="stable")
     predictions = np.full(labels.shape, np.nan)
     learner = _learner(every, inputs.shape[2])
@@ -85,7 +85,7 @@ def alone(
 
 
 class _Foretold(ViewedFeatures):
-    """What the kernels say is known: it is given in the parameters' place."""
+    """Takes the kernels' predictions, which are known beforehand, in place of the parameters."""
 
     def predict(self, inputs: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
         if len(parameters) != len(inputs[0]):
@@ -96,7 +96,7 @@ class _Foretold(ViewedFeatures):
 class _Group:
     """Some clients in step, those with the most samples first.
 
-    inputs: of each client, (its samples, d).
+    inputs: each client's, (its samples, d).
     labels: (T, clients).
     """
 
@@ -108,18 +108,18 @@ class _Group:
         self._counts = np.array([len(own) for own in inputs])
         self._rows = np.array([learner.borrow() for _ in inputs])
         self._kernels = [_kernels(settings, learner) for _ in inputs]
-        # The first two samples of a client teach its kernels nothing. So their blocks end where stretches do.
+        # The first two samples of a client teach its kernels nothing. With these lengths blocks and stretches end together.
         self._first, self._length = (BLOCK + 2 + delay, BLOCK) if isinstance(self._kernels[0], OwnLeastSquares) else (1, 1)
-        # As the learner's own will be when it has come so far.
+        # Ahead of the learner's own scales, and equal to them once the learner has come as far.
         projection = Projection(learner.dimension, settings.federation.seed)
         self._scales = ClientScales(learner.features, projection, learner.loss is LOGISTIC)
         self._scales.grow(len(inputs))
         self._lags = np.full((*labels.shape, LAGS), np.nan)
-        # Of each client, how many samples its neighbours are sought among: fewer where it has begun anew.
+        # How many samples each client's neighbours are searched among: fewer after the client has begun anew.
         self._kept = np.zeros(len(inputs), np.intp)
 
     def run(self) -> Iterator[Floats]:
-        """Of each round in turn, the predictions of the clients that still have a sample."""
+        """Yields, round by round, the predictions of the clients that still have a sample."""
         learner, delay, rounds = self._learner, self._delay, int(self._counts.max())
         pending: deque[list[bytes]] = deque()
         no_norms = np.zeros(learner.kernels)
@@ -148,7 +148,7 @@ class _Group:
         return np.array([self._inputs[client][number] for client in clients.tolist()])
 
     def _begun_anew(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the clients whose errors rose with the sample that was learnt last; their scale is the learner's again."""
+        """The clients whose errors rose with the last learnt sample. Their scales are reset to the learner's."""
         found = []
         for client in clients.tolist():
             moments = self._learner.snapshot(int(self._rows[client])).moments
@@ -163,9 +163,9 @@ class _Group:
 
 
 class _Stretch:
-    """Rounds from ``start`` to ``stop``, looked at ahead.
+    """Rounds from ``start`` to ``stop``, computed ahead.
 
-    said: what every kernel of a client says of the sample that it predicts in a round, and of the one that it learns then:
+    said: every kernel's prediction for the sample that a client predicts in a round, and for the one that it learns then:
         (2, rounds, clients, N).
     """
 
@@ -174,20 +174,20 @@ class _Stretch:
         self.start, self.stop = start, stop
         self.said = np.zeros((2, stop - start, clients, learner.kernels), learner.dtype)
         self._group = group
-        # Inputs of each view, of the samples that are predicted and those that are learnt.
+        # Inputs of each view, for predicted samples and for learnt ones.
         self._views: list[list[NDArray[Any]]] = []
         self._targets = np.zeros((stop - start, clients))
-        # From where on a client's kernels were asked last.
+        # The round from which each client's kernels were last computed.
         self._since = [start] * clients
 
     def look(self, first: int, clients: NDArray[np.intp]) -> None:
-        """Ask the kernels of these clients about the rounds from ``first`` on."""
+        """Compute the kernels of these clients for the rounds from ``first`` on."""
         self._scale(first, clients)
         for client in clients.tolist():
             self._ask(client, first, self.stop)
 
     def look_again(self, first: int, clients: NDArray[np.intp]) -> None:
-        """These clients are scaled otherwise from ``first`` on. What they learnt before that stays."""
+        """Compute again from ``first`` on, where these clients' scales have changed. What they learnt before stays."""
         if first == self.stop:
             return
         for client in clients.tolist():
@@ -202,7 +202,7 @@ class _Stretch:
             rows = clients[group._counts[clients] > number]
             inputs = scales.see(rows, group._at(number, rows))
             if group._delay:
-                # The sample is asked for again when its label comes.
+                # The sample is used again when its label comes.
                 for client, near in zip(rows.tolist(), inputs, strict=True):
                     group._inputs[client][number] = near
             scale = learnt = scales.scale(rows, inputs)

@@ -1,4 +1,4 @@
-"""What must hold, whatever happened. Read from the topics, as anybody could, and from the figures that a worker shows."""
+"""Checks what must hold in any run, from the topics and from a worker's metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from streamfl.wire import decode_array, encoded_size
 
 __all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]
 
-# Samples that come together are summed in another order than one by one, in single precision.
+# Samples that come together are summed in another order than single ones, in single precision.
 ROUNDING = 5e-5
 
 
@@ -61,10 +61,10 @@ def _prediction(record: Record) -> Prediction:
 
 
 def check_bounds(worker: Worker, scenario: Scenario) -> None:
-    """Waiting rooms and open rounds hold no more than they may, after every step."""
+    """After every step: queues and open rounds are within their limits."""
     figures = {figure.name: figure.value for figure in worker.measure()}
     if isinstance(worker.role, PofmklClient):
-        # Counted here: a figure that is wrong would bound nothing.
+        # Counted here, because a wrong metric would check nothing.
         waiting: Counter[int] = Counter()
         for (partition, _), client in worker.role.snapshot().items():
             waiting[partition] += client.waiting
@@ -80,7 +80,7 @@ def check_bounds(worker: Worker, scenario: Scenario) -> None:
 def check_said(
     bus: FaultyBus, scenario: Scenario
 ) -> tuple[dict[str, list[Prediction]], list[list[Update]]]:
-    """What clients say, whoever hears it: counts, order, versions and byte budgets of predictions and updates, both returned."""
+    """Checks what clients send, even without a server: counts, order, versions, budgets. Returns predictions and updates."""
     name = scenario.settings.federation.name
     letters = [dict(letter.headers)["text"].decode() for letter in bus.read(f"{name}.dead-letters")]
     require(not letters, f"{len(letters)} records were refused: {letters[:1]}")
@@ -91,20 +91,20 @@ def check_said(
 
 
 def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
-    """Counts, order, versions, byte budgets, and a replay of what every client and the server did."""
+    """Checks counts, order, versions, byte budgets, and a replay of every client and the server."""
     predictions, heard = check_said(bus, scenario)
     models = check_model(bus, scenario, heard)
     if scenario.late_labels:
         check_join(bus, scenario)
     if scenario.settings.bus.processing_guarantee == "exactly_once":
         check_taught(bus, scenario, predictions)
-        # What a client knew when it predicted is not to be seen where labels, or the end of a patience, come when they will.
+        # With late labels, or when a patience ends, the topics do not show what a client knew when it predicted.
         if scenario.patient and not scenario.late_labels:
             check_replay(scenario, predictions, models)
 
 
 def check_predictions(bus: Bus, scenario: Scenario) -> dict[str, list[Prediction]]:
-    """Every sample predicted once (at least once if no more is promised), in order, on versions that never go back."""
+    """Every sample is predicted once (with at_least_once: at least once), in order, on versions that never go back."""
     by_client: dict[str, list[Prediction]] = defaultdict(list)
     for record in bus.read(f"{scenario.settings.federation.name}.predictions"):
         by_client[_prediction(record).client].append(_prediction(record))
@@ -130,7 +130,7 @@ def check_predictions(bus: Bus, scenario: Scenario) -> dict[str, list[Prediction
 
 
 def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
-    """No gap and nothing twice in what each client sent, and nothing learnt that was not sent. Returns what each shard heard."""
+    """Each client sent no gap and no update twice, and every label that it learnt. Returns the updates of each shard."""
     learning, shards = scenario.settings.learning, scenario.settings.federation.shards
     heard: list[list[Update]] = [[] for _ in range(shards)]
     sent: dict[tuple[str, int], dict[int, Update]] = defaultdict(dict)
@@ -144,7 +144,7 @@ def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
         place, number = (record.partition, update.client), (update.epoch, update.sequence)
         if number <= latest.get(place, (-1, -1)):
             require(not once, f"{update.client}: update {update.sequence} was written twice")
-            # In lockstep a label that is learnt again may count again, as the word for a round that has not heard the client.
+            # In lockstep a label that is learnt again may count again, as the update for a round that has none of the client yet.
             if learning.staleness != "lockstep" or update.model_version <= version[place]:
                 continue
         latest[place], version[place] = max(number, latest.get(place, (-1, -1))), update.model_version
@@ -165,7 +165,7 @@ def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
 
 
 def check_budget(bus: FaultyBus, scenario: Scenario) -> None:
-    """depth + rate * seconds bounds what a client sent in any span of the roles' time, restarts or not."""
+    """In any span of the roles' time a client sent at most depth + rate * seconds bytes, with or without restarts."""
     rate = scenario.settings.uplink.budget_bytes_per_second
     if rate is None or scenario.settings.bus.processing_guarantee == "at_least_once":
         return
@@ -178,7 +178,7 @@ def check_budget(bus: FaultyBus, scenario: Scenario) -> None:
         spent[client].append((at, encoded_size(record.key, record.value)))
     for client, sends in spent.items():
         depth = max(rate, UpdateCost(client, row_bytes, settings.federation.shards, lockstep).bytes_for(1))
-        # The most that any span ending here has taken beyond rate * seconds.
+        # The most bytes beyond rate * seconds in any span that ends here.
         level, last = 0.0, -math.inf
         for at, size in sends:
             level = max(0.0, level - rate * max(0.0, at - last)) + size
@@ -187,7 +187,7 @@ def check_budget(bus: FaultyBus, scenario: Scenario) -> None:
 
 
 def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list[dict[int, NDArray[Any]]]:
-    """Each shard's version counts what was applied, and the model is what these updates make of it.
+    """Each shard's version counts the applied updates, and replaying these gives the model.
 
     Returns, for each shard, the parameters of all kernels (others' rows are 0) by version.
     """
@@ -208,7 +208,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
                 parameters[message.kernel] = decode_array(message.parameters, dtype, (rows,), "parameters")
             elif isinstance(message, ShardVersion):
                 if message == marker:
-                    # Said again, to whoever may have read something else: in the same words.
+                    # Published again, for clients that may have read something else: it must be the same.
                     same = np.array_equal(parameters, by_version[marker.model_version])
                     require(same, f"shard {shard}: version {message.model_version} again, with other parameters")
                     continue
@@ -241,7 +241,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
 
 
 def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], models: list[dict[int, NDArray[Any]]]) -> None:
-    """Every client alone, one sample after another on the model's version that it named, predicts what it predicted."""
+    """Each client's predictions are reproduced by replaying its samples one by one on the model versions that it named."""
     settings = scenario.settings
     dimension = settings.samples.dimension if settings.samples is not None else None
     assert dimension is not None
@@ -263,7 +263,7 @@ def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], m
                 labelled=np.array([label is not None]),
             )
             if learner.own_steps is not None and settings.learning.staleness == "async":
-                # Before the first version there is nobody whose model it would be.
+                # Before the first version there is no server's model.
                 own_step = learner.own_steps.end if any(made.versions) else learner.own_steps.begin
                 own_step(row)
             taken = learner.predict_and_learn(batch, parameters, np.square(parameters, dtype=np.float64).sum(axis=1))
@@ -275,7 +275,7 @@ def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], m
 
 
 def check_join(bus: Bus, scenario: Scenario) -> None:
-    """Of every sample it is remembered that its label was learnt, or it waits for one that never came; no label waits."""
+    """Each sample's stored state: its label was learnt, or the sample waits for a label that never came. No label waits."""
     found: dict[tuple[str, str], int] = {}
     for key, value in _latest(bus.read(f"{scenario.settings.federation.name}.pofmkl-client.state")).items():
         kind, name, rest = _state_key(key)
@@ -291,7 +291,7 @@ def check_join(bus: Bus, scenario: Scenario) -> None:
 
 
 def check_taught(bus: Bus, scenario: Scenario, predictions: dict[str, list[Prediction]]) -> None:
-    """Labels learnt and their squared errors, as each client remembers them, are of each sample with its own first label, once."""
+    """Each client's stored counts of labels and squared errors cover each sample with its own first label, once."""
     settings = scenario.settings
     assert settings.samples is not None
     assert settings.samples.dimension is not None
@@ -320,7 +320,7 @@ def check_taught(bus: Bus, scenario: Scenario, predictions: dict[str, list[Predi
 
 
 def check_alike(bus: Bus, calm: Bus, scenario: Scenario) -> None:
-    """Lockstep: predictions of labelled samples, model, clients' and server's state as without faults, bit for bit."""
+    """Lockstep: predictions of labelled samples, model, clients' and server's state equal those without faults, bit for bit."""
     name = scenario.settings.federation.name
     labelled = {(one.client, one.content["id"]) for readings in scenario.samples.values() for one in readings if one.labelled}
     all_labelled = all(one.labelled for readings in scenario.samples.values() for one in readings)
@@ -331,7 +331,7 @@ def check_alike(bus: Bus, calm: Bus, scenario: Scenario) -> None:
         yield "the model", _latest(one.read(f"{name}.model"))
         yield "the server's state", _canonical(_latest(one.read(f"{name}.pofmkl-server.state")), Member, _SERVER_TIMES)
         clients = _canonical(_latest(one.read(f"{name}.pofmkl-client.state")), ClientRecord, _CLIENT_TIMES)
-        # A sample without a label is predicted on whatever version is at hand, and the journal says what was predicted.
+        # A sample without a label is predicted on any version at hand, and the journal stores the prediction.
         yield "a client's state", clients if all_labelled else _without_journal(clients)
 
     for (what, found), (_, expected) in zip(parts(bus), parts(calm), strict=True):
@@ -344,7 +344,7 @@ _WITHOUT_LABEL, _LEARNT = 0, 3
 
 
 def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
-    """Kind, client and the rest of a key that ``_latest`` gave of the clients' changelog."""
+    """Kind, client and the rest of a key from ``_latest`` of the clients' changelog."""
     _, kind, rest = key.split(b"/", 2)
     if kind == b"client":
         return kind, rest.decode(), b""
@@ -352,7 +352,7 @@ def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
     return kind, rest[2:end].decode(), rest[end:]
 
 
-# When a client's state began, its token bucket was filled last, it was seen last, and how often it was.
+# When a client's state began, when its bucket was last filled, when it was last seen, predictions without a model, rhythms.
 _CLIENT_TIMES = {
     "epoch": 0,
     "filled_at": 0.0,
@@ -361,12 +361,12 @@ _CLIENT_TIMES = {
     "sample_rhythm": Rhythm(),
     "label_rhythm": Rhythm(),
 }
-# When the client's state began, which its runs say too, and when it was heard last.
+# When the client's state began, which its ranges show too, and when its last update came.
 _SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "ranges": [], "rhythm": Rhythm()}
 
 
 def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """What compaction would leave of clients and kernels, wherever it lies."""
+    """The last values of clients and kernels, as compaction would leave them, in any partition."""
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in records:
         key = record.key or b""
@@ -379,7 +379,7 @@ def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
 
 
 def _canonical(state: dict[bytes, bytes], kind: type[msgspec.Struct], times: dict[str, Any]) -> dict[bytes, Any]:
-    """Clients' records, which are of this kind, with these times: their own are another run's."""
+    """Clients' records, decoded as ``kind``, with fixed ``times``: times differ between runs."""
     canonical: dict[bytes, Any] = {}
     for key, value in state.items():
         if b"/client/" in key:

@@ -1,4 +1,4 @@
-"""What to watch of the workers that have clients: whom they learn from, what waits, what is left out, and what labels cost."""
+"""The dashboard of client workers: their clients, what waits, errors, updates that are left out, and late labels."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
@@ -9,17 +9,17 @@ CLIENT = "pofmkl-client"
 
 
 def by_worker(expression: str, what: str = "") -> Query:
-    """A line of each worker."""
+    """One line for each worker."""
     return Query(f"sum by (instance) ({expression})", f"{what}, {{{{instance}}}}" if what else "{{instance}}")
 
 
 def of_all(counter: str, what: str) -> Query:
-    """A line of all workers together, a second."""
+    """One line for all workers together, a second."""
     return Query(f"sum({rate(counter, CLIENT)})", what)
 
 
 def by_reason(counter: str, what: str) -> Query:
-    """A line of each reason, a second."""
+    """One line for each reason, a second."""
     return Query(f"sum by (reason) ({rate(counter, CLIENT)})", f"{what}, {{{{reason}}}}")
 
 

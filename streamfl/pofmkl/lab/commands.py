@@ -1,4 +1,4 @@
-"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+"""Commands of this system, and their options. A command loads the laboratory, which takes long to load, when it is run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compare(
 ) -> None:
     """Run several methods on the same streams and show each one's error and bytes, best first.
 
-    default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
+    default and paper are the two presets, each with the keys of the configuration that have a meaning there. local is the default
     without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
     """
     from streamfl.pofmkl.lab.compare import compare as run

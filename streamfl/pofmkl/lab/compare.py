@@ -1,4 +1,4 @@
-"""``streamfl compare``: the federation beside its relatives and beside what a user would pick instead."""
+"""``streamfl compare``: the federation, related methods, and the models that a user would pick instead."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare(
     chart: Path | None,
     format: OutputFormat,
 ) -> None:
-    """Run the methods and print what came of them; the arguments are the command's options."""
+    """Run the methods and print their results. The arguments are the command's options."""
     if chart is not None:
         check_can_draw()
     with progress(f"reading {data}"):
@@ -85,25 +85,25 @@ def compare(
 
 
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:
-    """What is to be compared; ConfigurationError where names are given and all are asked for."""
+    """The methods to compare. ConfigurationError if both names and all are given."""
     if methods is not None and all_methods:
         raise ConfigurationError("--methods names what is compared, and --all asks for everything: leave one of them out")
     return method_names(delay_labels, all_methods) if methods is None else tuple(methods)
 
 
 def columns(unit: str, record_bytes: int) -> tuple[str, ...]:
-    """The headings of :func:`summary_rows`, as :func:`error_columns` has them."""
+    """The headings of :func:`summary_rows`. Arguments as for :func:`error_columns`."""
     return ("method", "what it is", *error_columns(unit, record_bytes))
 
 
 def sorted_summaries(contenders: Iterable[Contender]) -> list[dict[str, Any]]:
-    """The figures of each, best first."""
+    """Each method's figures, best first."""
     found = (contender.summary() for contender in contenders)
     return sorted(found, key=lambda one: math.inf if one["rmse"] is None else one["rmse"])
 
 
 def summary_rows(summaries: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The figures of each, ready to print beneath :func:`columns`."""
+    """Each method's figures as text, in the order of :func:`columns`."""
     return [
         (
             found["method"],

@@ -1,4 +1,4 @@
-"""Several methods on the same streams: how well each predicts, and what it sends."""
+"""Runs several methods on the same streams: how well each predicts, and how much it sends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Streams and the settings of the federation that is to learn from them.
+    """Streams, and the settings of the federation that learns from them.
 
-    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more; both in their own units, brought to the learning
-    scale by the settings' [samples]. names: the clients', which their draws depend on; None: client-0, client-1, … delay: the label
-    of sample t is learnt after sample t + delay is predicted.
+    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more. Both are in their own units; [samples] in the
+    settings gives the learning scale. names: the clients', which their draws depend on; None: client-0, client-1, … delay: sample
+    t's label is learnt after sample t + delay is predicted.
     """
 
     settings: PofmklSettings
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def label_unit(self) -> float:
-        """How much of the label's own unit is 1 on the learning scale."""
+        """Units of the label for 1 on the learning scale."""
         low, high = (0.0, 1.0) if self.settings.samples is None else self.settings.samples.label_range
         return high - low
 
@@ -62,9 +62,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Contender:
-    """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
+    """A method and its results: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
 
-    uplink_bytes None: it sends, and what was not counted. label_unit: how much of the label's own unit is 1 on the learning scale.
+    uplink_bytes None: the method sends, but its bytes were not counted. label_unit: units of the label for 1 on the learning scale.
     labels: (T, K), on the learning scale, NaN where there is no sample.
     """
 
@@ -77,7 +77,7 @@ class Contender:
 
     @property
     def about(self) -> str:
-        """What the method is, in a few words."""
+        """The method in a few words."""
         return _ABOUT.get(self.name) or challenger_about(self.name) or ""
 
     @property
@@ -102,25 +102,25 @@ class Contender:
         }
 
     def rmse_over_time(self) -> NDArray[np.float64]:
-        """Of the samples so far, (T,), in the label's own unit."""
+        """RMSE of the samples so far, (T,), in the label's own unit."""
         return rmse_over_time(self.squared_errors, self.labels, self.label_unit)
 
 
 def method_names(delay: int = 0, every: bool = True) -> tuple[str, ...]:
-    """The methods that can be compared where labels are ``delay`` samples late.
+    """The methods that can be compared if labels are ``delay`` samples late.
 
     default and paper: federations of the two presets; local: the default's clients without a server; learners without a federation.
-    every: with the relatives of the paper, which it compares itself with. The paper and its relatives are defined for labels that
-    are there before the next sample.
+    every: with the methods that the paper compares itself with. The paper and these methods are defined only for labels that come
+    before the next sample.
     """
     prompt = () if delay else ("paper", *(_BASELINES if every else ()))
     return ("default", "local", *prompt, *challenger_names())
 
 
 def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -> PofmklSettings:
-    """The settings for the other preset where they are of one: what has a meaning there stays, all else is as if left out.
+    """The settings converted to ``preset``. Keys with a meaning there stay, all others are as if left out.
 
-    A learning rate and a dictionary of kernels are of one preset only, as their units are. M and the number of shards are cut to N.
+    A learning rate and a dictionary of kernels do not carry over: their units differ. M and the number of shards are cut to N.
     """
     if settings.learning.preset == preset:
         return settings
@@ -139,10 +139,10 @@ def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -
 
 
 def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], None] = lambda method: None) -> Iterator[Contender]:
-    """Run the methods one after the other on the same streams; ``progress`` is told the name of each before it runs.
+    """Run the methods one after the other on the same streams. ``progress`` is called with each method's name before it runs.
 
-    Each prediction is made before its label is used. ConfigurationError for a method that is not known, or that late labels are
-    nothing for, before any has run.
+    Each prediction is made before its label is used. Raises ConfigurationError, before any method runs, if a method is unknown or
+    cannot use late labels.
     """
     unknown = [name for name in methods if name not in method_names()]
     if unknown:

@@ -1,4 +1,4 @@
-"""The picture of a comparison: error over time, and beside it each method's error at the end and what it sends."""
+"""The picture of a comparison: error over time, and each method's final error and bytes sent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from streamfl.simulation.pictures import label_axes, logarithmic, new_pyplot
 
 __all__ = ["draw_errors", "picture", "sent_in_words"]
 
-# A bar is at most so many times as long as the middle one: what is far worse would make all others look alike.
+# The longest bar, in lengths of the median one: a method that is far worse would make all others look alike.
 LONGEST_BAR = 3.0
 
 
 def picture(contenders: Sequence[Contender], path: Path, title: str, unit: str, record_bytes: int) -> None:
-    """Write error over time, and error and bytes at the end, to ``path``; the ending says the format.
+    """Write error over time, and error and bytes at the end, to ``path``. Its ending gives the format.
 
-    A method has the same colour at the left and at the right, where its name stands.
-    unit: of the errors. record_bytes: of a record, which is what a user compares bytes with.
+    A method has the same colour at the left and at the right, where its name is.
+    unit: of the errors. record_bytes: size of a record, to compare bytes with.
     """
     pyplot = new_pyplot()
     size = (14, 1.6 + 0.36 * max(8, len(contenders)))
@@ -60,7 +60,7 @@ def draw_errors(contenders: Sequence[Contender], axes: Any, unit: str) -> None:
 
 
 def sent_in_words(bytes_a_sample: float | None) -> str:
-    """What a method sends."""
+    """A method's bytes for each sample, in words."""
     if bytes_a_sample is None:
         return "not counted"
     return f"{bytes_a_sample:,.0f}" if bytes_a_sample else "nothing"

@@ -1,4 +1,4 @@
-"""What to watch of federations of clients with samples of their own: error, regret, speed, upload and lag."""
+"""The dashboard of a POF-MKL federation: error, regret, speed, upload and lag."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
@@ -13,7 +13,7 @@ REGRET = f"sum({series('regret')}) / (sum({LIFETIME_LABELS}) > 0)"
 
 
 def challengers_error(more: str = "") -> str:
-    """The RMSE of each challenger over the latest interval. more: a further matcher."""
+    """The query for each challenger's RMSE over the latest interval. more: a further matcher."""
     sums, counts = (
         rate(f"challenger_{name}_total").replace("}[", f"{more}}}[") for name in ("squared_error_sum", "labels")
     )

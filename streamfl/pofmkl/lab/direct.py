@@ -1,4 +1,4 @@
-"""The default learner and its server's step in lockstep, called directly: what ablations and late labels need."""
+"""The default learner and its server's step in lockstep, called directly, for ablations and late labels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def federated(
 ) -> NDArray[np.float64]:
     """Predictions (T, K) of a federation whose labels come ``delay`` samples late.
 
-    Sample t is predicted with the labels of samples 0 .. t - delay - 1 at hand. Without delay it is what
-    :func:`streamfl.pofmkl.lab.federation.simulate` predicts, to rounding: the same draws, by the same ``names``. The server's step
-    follows each round of labels, clients in order of name. inputs (T, K, d) and labels (T, K) are on the learning scale; labels are
-    NaN, and so are predictions, where a client has no samples any more.
+    Sample t is predicted with the labels of samples 0 .. t - delay - 1 at hand. Without delay the predictions equal those of
+    :func:`streamfl.pofmkl.lab.federation.simulate` up to rounding: the draws are the same for the same ``names``. The server's step
+    follows each round of labels, clients in order of name. inputs (T, K, d) and labels (T, K) are on the learning scale. Labels and
+    predictions are NaN where a client has no samples any more.
 
-    Raises ConfigurationError for another preset than "default", whose updates belong to the model they were made on.
+    Raises ConfigurationError for any preset but "default": updates of others belong to the model that they were made on.
     """
     learner = _default_learner(settings, inputs.shape[2])
     step = server_step(settings)(learner.kernels)

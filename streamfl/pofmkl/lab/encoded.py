@@ -1,4 +1,4 @@
-"""The inputs of ``[[samples.inputs]]`` from a table's rows: the numbers that a worker would make of the same rows as records."""
+"""The inputs of ``[[samples.inputs]]`` from a table's rows: the numbers that a worker computes from the same rows as records."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["EncodedInputs", "encoded_inputs"]
 
 @dataclass(frozen=True)
 class EncodedInputs:
-    """What a table's rows became.
+    """The encoded inputs of a table's rows.
 
-    numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or last value is to stand.
-    accepted: (rows,), whether a worker takes the row. refused: how many rows it refuses, by reason.
-    means, lasts: the columns of d with such gaps, and those of them that become the last value.
+    numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or last value fills a gap.
+    accepted: (rows,), whether a worker accepts the row. refused: how many rows it refuses, by reason.
+    means, lasts: the columns of d with such gaps, and those of them filled with the last value.
     """
 
     numbers: NDArray[np.float64]
@@ -34,7 +34,7 @@ class EncodedInputs:
     lasts: tuple[int, ...]
 
     def filled(self, rows: NDArray[np.intp], relative: bool) -> Sites:
-        """The numbers of dealt rows, (T, K) of them, without gaps. relative: as :class:`RunningMeans` has it."""
+        """The numbers of dealt rows (T, K), without gaps. relative: as in :class:`RunningMeans`."""
         if not self.means:
             return Sites(self.numbers, rows)
         found = self.numbers.copy()
@@ -50,7 +50,7 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses every row."""
     assert section.inputs is not None
     names, rows = input_fields(section.inputs, table, location)
-    # The table has taken apart what the records' format would.
+    # The table is already decoded, so the records' format is not needed.
     reader = SampleReader(
         SamplesSection(topic=section.topic, inputs=section.inputs, input_norm=section.input_norm), fills_means=True
     )

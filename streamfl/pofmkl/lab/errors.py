@@ -1,4 +1,4 @@
-"""Errors as people know them: RMSE and MAE in the label's own unit, of squared errors on the learning scale."""
+"""RMSE and MAE in the label's own unit, from squared errors on the learning scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 1e9
 
 
 class Errors(NamedTuple):
-    """Of predictions in the label's own unit; no finite numbers where the learner diverged."""
+    """Errors of predictions, in the label's own unit. Not finite where the learner diverged."""
 
     rmse: float
     mae: float
@@ -29,7 +29,7 @@ def errors_of(squared: Floats, labels: Floats, label_unit: float) -> Errors:
 
     squared: (T, K), squared errors on the learning scale.
     labels: (T, K), NaN where there is no sample.
-    label_unit: how much of the label's own unit is 1 on the learning scale.
+    label_unit: units of the label for 1 on the learning scale.
     """
     there = ~np.isnan(labels)
     return Errors(
@@ -39,14 +39,14 @@ def errors_of(squared: Floats, labels: Floats, label_unit: float) -> Errors:
 
 @np.errstate(over="ignore", invalid="ignore")
 def rmse_over_time(squared: Floats, labels: Floats, label_unit: float) -> Floats:
-    """The RMSE of all samples so far after each round, (T,); arguments as :func:`errors_of` has them."""
+    """The RMSE of all samples so far after each round, (T,); arguments as for :func:`errors_of`."""
     there = ~np.isnan(labels)
     totals = np.cumsum(squared.sum(axis=1, where=there)) / np.cumsum(there.sum(axis=1))
     return np.asarray(label_unit * np.sqrt(totals))
 
 
 def errors_of_challengers(challengers: LiveChallengers | None) -> dict[str, Errors]:
-    """Of each challenger by its name, on the learning scale."""
+    """Each challenger's errors by its name, on the learning scale."""
     if challengers is None:
         return {}
     squared, absolute = challengers.mean_squared_errors(), challengers.mean_absolute_errors()
@@ -54,15 +54,15 @@ def errors_of_challengers(challengers: LiveChallengers | None) -> dict[str, Erro
 
 
 def without_regret(rmse: float, regret: float, label_unit: float, loss: str) -> float | None:
-    """The RMSE of each client's best kernel in hindsight: what is left of the squared error without the regret   (POF-MKL, eq. 11).
+    """The RMSE of each client's best kernel in hindsight: the squared error minus the regret   (POF-MKL, eq. 11).
 
-    regret: a sample's, on the learning scale. None where the loss is no squared error.
+    regret: per sample, on the learning scale. Returns None if the loss is not the squared error.
     """
     return label_unit * math.sqrt(max(0.0, (rmse / label_unit) ** 2 - regret)) if loss == "square" else None
 
 
 def in_words(error: float, digits: int = 4) -> str:
-    """An error with so many digits, and without an exponent up to a billion.
+    """An error as text with ``digits`` digits, and without an exponent up to a billion.
 
     >>> in_words(0.12), in_words(10850.4), in_words(float("inf"))
     ('0.1200', '10,850', 'diverged')

@@ -29,7 +29,7 @@ __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the POF-MKL scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    """Run the POF-MKL scenario of this seed on a bus, memory or sqlite, and check everything that must hold."""
     chosen = scenario(seed)
 
     def check(faulty: FaultyBus) -> None:
@@ -43,7 +43,7 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end."""
+    """As :func:`simulate`, with a permanent fault: everything that does not depend on the lost parts must complete."""
     chosen, permanent_fault = _with_a_fault_that_stays(seed)
     shape = PofmklShape(chosen, permanent_fault)
 
@@ -57,13 +57,13 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
 
 
 def servers_are_gone(chosen: Scenario, permanent_fault: PermanentFault | None) -> bool:
-    """Whether no server is left."""
+    """Whether the permanent fault stops all servers."""
     servers = {f"server-{number}" for number in range(chosen.server_workers)}
     return permanent_fault is not None and servers <= permanent_fault.processes.keys()
 
 
 def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None]:
-    """The scenario of this seed, and what stays; None where it is a client that says nothing more: then it has fewer samples."""
+    """The scenario of this seed and its permanent fault; None: a client falls silent, and so has fewer samples."""
     draws = rng_for(seed, "simulation", "what stays")
     chosen = scenario(seed)
     learning = chosen.settings.learning.model_copy(
@@ -104,7 +104,7 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, PermanentFault | None
 
 
 class PofmklShape:
-    """A scenario as those who run it see it."""
+    """A scenario as the fault simulation runs it."""
 
     def __init__(self, chosen: Scenario, permanent_fault: PermanentFault | None = None) -> None:
         self._scenario = chosen
@@ -118,7 +118,7 @@ class PofmklShape:
         return self._staying
 
     def within_reach(self, bus: Bus) -> Scenario:
-        """The scenario without the samples that nobody could read: of each of their clients, those after the last that was."""
+        """The scenario without samples that could not be read: those of clients in unreadable partitions without a prediction."""
         unreadable = set() if self._staying is None else {partition for _, partition in self._staying.places}
         if not unreadable:
             return self._scenario
@@ -194,7 +194,7 @@ class PofmklShape:
 
 
 class _RowByRow:
-    """A learner's features, one sample at a time: BLAS rounds a row differently in products of different heights."""
+    """A learner's features, computed one sample at a time: BLAS rounds a row differently in products of different heights."""
 
     def __init__(self, features: Any) -> None:
         self._features = features

@@ -1,4 +1,4 @@
-"""``streamfl features``: the frequencies of a federation, for those who compute without streamfl."""
+"""``streamfl features``: the frequencies of a federation, for computing without streamfl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A POF-MKL federation on the memory bus: one server, all clients, and the yardsticks to judge it by."""
+"""A POF-MKL federation on the memory bus: one server, all clients, and the baselines to compare it with."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ __all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
 
 ALONE = "each client on its own"
 _MOST_STEPS = 10_000
-# On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
+# Labels are between 0 and 1 on the learning scale. A prediction this large means that the federation diverged.
 _DIVERGED = 1e6
 
 
 @dataclass
 class Outcome:
-    """What a run left behind. K clients, T rounds, N kernels.
+    """The results of a run. K clients, T rounds, N kernels.
 
-    predictions, labels: (T, K) on the learning scale; what is (T, K) is NaN where a client has no samples any more. scale: what
-    one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
-    client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
-    order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
-    name, (T,) each: how it stood after every round. interrupted: where it ended early.
+    predictions, labels: (T, K) on the learning scale. All (T, K) arrays are NaN where a client has no samples any more. scale: one
+    unit of the learning scale in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation
+    and of each client's running mean. downlink_bytes: the model as published, once for every client that takes part.
+    regret_per_client: in the order of the clients. challengers: errors on the learning scale of the settings' challengers. course:
+    of a traced run, by name, (T,) each: values after every round. interrupted: where the run ended early.
     """
 
     settings: PofmklSettings
@@ -77,9 +77,9 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """The figures of the run, as ``streamfl simulate --format json`` prints them.
 
-        rmse and mae are in the label's own unit; what begins with scaled is on labels from 0 to 1. rmse_best_kernel: of each
-        client's best kernel in hindsight. log_loss, accuracy and auc are of all samples together, and None with the square loss;
-        scaled_mse is the Brier score with the logistic one.
+        rmse and mae are in the label's own unit. Names that begin with scaled are for labels from 0 to 1. rmse_best_kernel: of each
+        client's best kernel in hindsight. log_loss, accuracy and auc are over all samples together, and None with the square loss.
+        With the logistic loss scaled_mse is the Brier score.
         """
         rounds, clients = self.labels.shape
         samples = int(samples_of(self.labels).sum())
@@ -119,13 +119,12 @@ class Outcome:
         return {**classification_figures(self.predictions[there], self.labels[there])}
 
     def trace(self) -> dict[str, NDArray[Any]]:
-        """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample.
+        """Everything needed to compute the run again, by array name; (T, K, …) for values of samples.
 
-        All errors and labels are on the learning scale, of which 1 is label_unit in the label's own unit.
-        Where a client has no samples any more, numbers are NaN, or -1 where they are whole, and truth values are False.
-        What a report shows besides: published, predictions as users read them, and local_squared_errors, (T, K); by round, (T,)
-        each, how the run stood: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,),
-        loss and preset.
+        All errors and labels are on the learning scale; 1 on it is label_unit in the label's own unit.
+        Where a client has no samples any more, floats are NaN, integers -1 and booleans False.
+        A report also shows: published, predictions as users read them, and local_squared_errors, (T, K); after each round, (T,)
+        each: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,), loss and preset.
         """
         by_client = [self.steps[name] for name in self.regret_per_client]
         names = {
@@ -165,17 +164,17 @@ def simulate(
     local_only: bool = True,
     watch: Callable[[str, int], bool] = lambda of, samples: False,
 ) -> Outcome:
-    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
+    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and measure it.
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
     samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
-    the clients' (client-0, … if left out). ``watch`` is told what is done and how many predictions; if it says True, the run ends,
-    and its outcome is of the rounds so far. Under a byte budget the token buckets see one second a round, and more where a round
-    waits for them. DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot but stand still.
+    the clients' (client-0, … if left out). ``watch`` is called with the current work and the number of predictions. If it returns
+    True, the run ends with the rounds so far. Under a byte budget the token buckets see one second a round, and more if a round
+    waits for them. DataError if the federation diverges or refuses a sample, ConfigurationError if it cannot go on.
     """
     rounds, clients, dimension = inputs.shape
     scales = settings.samples or SamplesSection(topic="samples")
-    # Records as this function writes them, whatever the user's look like.
+    # The format of records that this function writes, independent of the user's.
     section = SamplesSection(
         topic="samples",
         format="msgpack",
@@ -225,7 +224,7 @@ def simulate(
                 if client.predicted == done:
                     break
                 _check_letters(bus, federation.name)
-                # Nothing can happen before some time has passed: a bucket has to fill, or a round to time out.
+                # Nothing can happen until time passes: a bucket has to fill, or a round has to time out.
                 clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
         else:
             standing = (
@@ -296,7 +295,7 @@ def simulate(
 
 
 class _Interrupted(Exception):
-    """Clients on their own are not learnt to the end."""
+    """The run of clients on their own was interrupted."""
 
 
 def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
@@ -305,7 +304,7 @@ def _go_on(watch: Callable[[str, int], bool], samples: int) -> None:
 
 
 def _side_by_side(clients: Sequence[Sequence[StepTrace]], attribute: str) -> NDArray[Any]:
-    """Something of every step, (T, K, …)."""
+    """An attribute of every step, (T, K, …)."""
     first = np.asarray(getattr(clients[0][0], attribute))
     gap = {"f": np.nan, "i": -1, "b": False}[first.dtype.kind]
     result = np.full((max(map(len, clients)), len(clients), *first.shape), gap, first.dtype)
@@ -323,7 +322,7 @@ def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
 
 
 class _Clock:
-    """Seconds that pass only when the run says so."""
+    """A clock that only the run moves, in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -332,13 +331,13 @@ class _Clock:
         return self.now
 
     def advance(self, *wake_at: float | None) -> None:
-        """By a second, or to the first of these times if they are later, in whole seconds."""
+        """Go on by a second, or to the first of these times if that is later, in whole seconds."""
         first = min((when for when in wake_at if when is not None), default=self.now)
         self.now = max(self.now + 1.0, float(np.ceil(first)))
 
 
 class _Published(msgspec.Struct, gc=False):
-    """What the observer reads of a prediction."""
+    """The fields of a prediction that the observer reads."""
 
     client: str
     sample: str
@@ -367,8 +366,8 @@ class _Observer:
 
 
 def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
-    """A worker of this kind, with the topics that it needs; each has one partition where any number will do."""
-    # The operator's [bus] is for another bus: a group named there would be one group of both kinds here.
+    """A worker of this kind, with its topics. A topic that may have any number of partitions gets one."""
+    # The operator's [bus] is for another bus. Here a group from it would hold workers of both kinds.
     own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": Bus(commit_interval_ms=0)})
     wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
     missing = wanted.keys() - bus.describe(wanted).keys()
@@ -377,7 +376,7 @@ def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -
 
 
 def _check_letters(bus: MemoryBus, federation: str) -> None:
-    """DataError with the reason for the first sample that was refused: its round would wait for it without end."""
+    """Raises DataError with the reason if a sample was refused: its round would wait for it without end."""
     for letter in bus.read(f"{federation}.dead-letters"):
         headers = {name: content.decode(errors="replace") for name, content in letter.headers}
         if headers["topic"] == "samples":
@@ -394,7 +393,7 @@ def _diverged(cause: str, settings: PofmklSettings) -> DataError:
 
 
 def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared errors of predicting the mean of the client's labels so far, zero before the first."""
+    """Squared errors of predicting the mean of the client's labels so far, and 0 before the first."""
     counts = np.arange(len(labels))[:, None]
     before = np.cumsum(labels, axis=0) - labels
     return np.asarray(np.square(before / np.maximum(counts, 1) - labels))

@@ -1,4 +1,4 @@
-"""POF-MKL: its federations, and what has to hold of a client and a server."""
+"""POF-MKL's federations for the fuzzer, and what has to hold for a client and a server."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def settings(federation: str, kind: str) -> PofmklSettings:
 
 
 def member(federation: str, kind: str) -> Member:
-    """A role of this kind, as good as new."""
+    """A new role of this kind."""
     return Member.of(settings(federation, kind))
 
 
@@ -115,7 +115,7 @@ def label(federation: str, client: str, number: int) -> Message:
 
 
 def record(federation: str) -> list[Message]:
-    """Some messages of every kind, as a small run of the federation's roles makes them."""
+    """Some messages of every kind, from a small run of the federation's roles."""
     client, server = member(federation, "pofmkl-client"), member(federation, "pofmkl-server")
     found: list[Message] = []
     for number in range(ROUNDS):
@@ -130,7 +130,7 @@ def record(federation: str) -> list[Message]:
             if isinstance(send, Send) and send.channel == "updates"
         ]
         server.role.receive([server.decode(one) for one in updates], now)
-        # A round has fewer clients than the federation: it closes by its time.
+        # A round has fewer clients than the federation: it closes by its timeout.
         server.role.receive([], now + 100)
         state = list(server.role.changed_state())
         model = [Message("model", one.key, one.value, one.partition) for one in state if one.channel == "model"]
@@ -142,7 +142,7 @@ def record(federation: str) -> list[Message]:
 
 
 def run(federation: str) -> Run:
-    """A federation of a server and the clients, few kernels each, for whoever comes back to what they remember."""
+    """A federation of a server and the clients, with few kernels, for tests that resume from stored state."""
     few = KernelsSection(bandwidths=[0.5, 1.0], views=["centred-lags"]) if federation.startswith("default") else KernelsSection()
     own = {
         kind: settings(federation, kind).model_copy(update={"kernels": few, "uplink": UplinkSection(kernels_per_upload=2)})
@@ -167,7 +167,7 @@ class PofmklTarget(RoleTarget):
 
 
 class ClientTarget(PofmklTarget):
-    """A client's role, told by its users and by the model's topic."""
+    """A client's role. It reads its users' samples and the model's topic."""
 
     _heard = 0
 
@@ -199,13 +199,12 @@ class ClientTarget(PofmklTarget):
 
 
 class ServerTarget(PofmklTarget):
-    """A server's role, told by its clients."""
+    """A server's role. It reads its clients' updates."""
 
     _sequence = 0
 
     def begin(self) -> None:
-        # Updates name the version that they were made with: one that the model has not reached is refused. It counts as far as
-        # the server's own book says so.
+        # Updates name the version that they were made with. The server refuses one that its model has not reached, by its book.
         for message in corpus(self.federation, "server", "model"):
             channel = "model" if message.channel == "model" else "state"
             if channel == "model" or message.key == BOOK:
@@ -240,7 +239,7 @@ def _changed(message: Message) -> Message:
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """What makes each of them."""
+    """The functions that create each target, by its name."""
     everything = [message for name in FEDERATIONS for message in corpus(name, "updates", "model", "samples")]
     by_channel = {channel: [m for m in everything if m.channel == channel] for channel in ("updates", "model", "samples")}
     numbers = [*by_channel["updates"], *by_channel["model"]]
@@ -255,7 +254,7 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             try:
                 format_of(chosen)
             except ConfigurationError:
-                # It has to be given a schema.
+                # This format needs a schema.
                 continue
             messages = [_changed(one) for one in by_channel["samples"]] if format == "debezium" else by_channel["samples"]
             make[f"samples {format} {fields}"] = partial(Samples, messages=messages, random=random, section=chosen)

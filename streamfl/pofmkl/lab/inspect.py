@@ -1,4 +1,4 @@
-"""What ``streamfl inspect`` shows of POF-MKL's roles."""
+"""The reports of ``streamfl inspect`` on POF-MKL's roles."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from streamfl.simulation.system_tools import Report
 
 __all__ = ["client_report", "server_report"]
 
-# So many of a client's kernels and experts are named in the table.
+# A client's kernels and experts named in the table.
 NAMED = 3
 
 
 def client_report(role: PofmklClient, settings: PofmklSettings, client: str | None) -> Report:
-    """Each client: how much came, how well it was predicted, and which kernels and experts predict it by now.
+    """Each client: its samples and labels, its errors, and the weights of its kernels and experts.
 
-    The error is the RMSE of all predictions whose label came, in the label's own unit, beside that of the client's best kernel in
-    hindsight. With loss = "logistic" there is the log loss in its place. What begins with scaled is of labels from 0 to 1.
+    The error is the RMSE of all predictions whose label came, in the label's own unit, next to the RMSE of the client's best kernel
+    in hindsight. With loss = "logistic" it is the log loss. Names that begin with scaled are for labels from 0 to 1.
     """
     assert settings.samples is not None
     found = {key: one for key, one in sorted(role.snapshot().items()) if client in (None, key[1])}
@@ -83,8 +83,8 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
 
 
 def server_report(role: PofmklServer, settings: PofmklSettings, client: str | None) -> Report:
-    """Each shard: its version, the updates in it, whom it knows, and how large its kernels' parameters are."""
-    # What was restored is put together at the first tick; nothing of it is written.
+    """Each shard: its version, the updates in it, its clients, and the norms of its kernels' parameters."""
+    # The server processes its restored state at the first tick. Nothing is written.
     role.receive([], time.time())
     rows, figures = [], []
     for number, shard in sorted(role.snapshot().items()):
@@ -113,12 +113,12 @@ def server_report(role: PofmklServer, settings: PofmklSettings, client: str | No
 
 
 def _names(settings: PofmklSettings) -> Sequence[str]:
-    """Of a client's experts, kernels first, as its learner orders them."""
+    """Names of a client's experts, kernels first, in the learner's order."""
     return [*kernel_names(settings), *([] if settings.learning.preset == "paper" else _local(settings))]
 
 
 def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
-    """By expert; those beyond the names by their number."""
+    """Weights by expert. Experts without a name get their number."""
     more = [f"expert {number}" for number in range(len(names), len(weights))]
     return dict(zip([*names, *more], weights, strict=False))
 
@@ -128,7 +128,7 @@ def _local(settings: PofmklSettings) -> list[str]:
 
 
 def _is_silent(silent_from: float | None) -> bool:
-    """Whether no sample has come for longer than is usual for the client."""
+    """Whether the client's samples have paused for longer than usual."""
     return silent_from is not None and time.time() >= silent_from
 
 

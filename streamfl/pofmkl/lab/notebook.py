@@ -33,25 +33,24 @@ def compare(
     all_methods: bool = False,
     delay_labels: int = 0,
 ) -> Result:
-    """Run several methods on the same streams: what ``streamfl compare`` does, best first.
+    """Run several methods on the same streams, as ``streamfl compare`` does, best first.
 
     Parameters
     ----------
     data
-        A DataFrame, a dictionary of columns, or what ``--data`` may be.
+        A DataFrame, a dictionary of columns, or a value of ``--data``.
     config
         A client's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
     label
         The column with the label; left out: the one that ``config`` names, or y.
     clients, rounds
-        How many clients there are, and samples of each; left out: federation.clients, or all that client_column names, and all
-        there are.
+        Number of clients, and of samples of each; left out: federation.clients, or all clients in client_column, and all samples.
     seed
         Left out: federation.seed.
     client_column
         The column with the client; left out: the one that ``config`` names, or else rows are dealt to the clients in turn.
     methods
-        Names; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the same without a server.
+        Names of methods; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the same without a server.
     all_methods
         With the methods that the paper of this learner compares it with.
     delay_labels

@@ -1,6 +1,6 @@
-"""The kernels that one client trains for itself: many samples at a time, with each predicted from those before it alone.
+"""The kernels that one client trains for itself: many samples at a time, each predicted only from those before it.
 
-What a client learns from is known beforehand in a simulation, so a stretch of samples is a few matrix products.
+A simulation knows a client's samples beforehand, so a stretch of samples takes a few matrix products.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class OwnKernels(Protocol):
     """The parameters of one client's N kernels, and how they move."""
 
     def foresee(self, asked: Array, features: Array, targets: Array, learns: int) -> tuple[Array, Array]:
-        """Learn some samples in order; returns what every kernel says of each in turn, before it is learnt.
+        """Learn some samples in order. Returns every kernel's prediction of each sample before it is learnt.
 
-        asked: features of the samples that are predicted, (N, samples, 2 D).
-        features: of those that are learnt after each prediction, (N, samples, 2 D); ``asked`` itself where they are the same.
-        targets: of these, (samples,).
-        learns: how many there are at the end of the samples; the first are only predicted.
+        asked: features of the predicted samples, (N, samples, 2 D).
+        features: of the samples learnt after each prediction, (N, samples, 2 D); ``asked`` itself if they are the same.
+        targets: of the learnt samples, (samples,).
+        learns: how many samples at the end are learnt; the others are only predicted.
 
         Returns theta_i . z_i of ``asked`` and of ``features``, (samples, N) each, at the parameters of their turn.
         """
 
     def take_back(self) -> None:
-        """Be as before the latest call of :meth:`foresee`."""
+        """Undo the latest call of :meth:`foresee`."""
 
 
 class OneByOne:
@@ -64,11 +64,11 @@ class OneByOne:
 
 
 class OwnLeastSquares:
-    """:class:`streamfl.pofmkl.server_steps.RecursiveLeastSquares` of a lone client, whose rows come to all its kernels alike.
+    """:class:`streamfl.pofmkl.server_steps.RecursiveLeastSquares` of a lone client, whose rows reach all its kernels alike.
 
     Rows Z with targets y are learnt from theta_0 and P at once. With L L' = I + Z P Z' and U = L^-1 Z P, as there, and
-    v = L^-1 (Z theta_0 - y), the parameters after the first j rows are theta_j = theta_0 - sum_{i <= j} v_i U_i. So any z is
-    predicted in its turn, after j rows, by z . theta_0 - sum_{i <= j} v_i (U_i . z). No row depends on those behind it.
+    v = L^-1 (Z theta_0 - y), the parameters after the first j rows are theta_j = theta_0 - sum_{i <= j} v_i U_i. So the prediction
+    of any z after j rows is z . theta_0 - sum_{i <= j} v_i (U_i . z). No row depends on later ones.
     """
 
     def __init__(self, kernels: int, row_length: int, dtype: Any) -> None:
@@ -84,7 +84,7 @@ class OwnLeastSquares:
 
     @staticmethod
     def most_bytes(kernels: int, row_length: int, dtype: Any) -> int:
-        """What one object takes."""
+        """Most bytes that one object takes."""
         return kernels * row_length * (row_length + BLOCK + 1) * int(np.dtype(dtype).itemsize)
 
     @property
@@ -94,10 +94,10 @@ class OwnLeastSquares:
     def foresee(self, asked: Array, features: Array, targets: Array, learns: int) -> tuple[Array, Array]:
         count = asked.shape[1]
         if self._begun == BLOCK:
-            # Nobody asks to take that back any more, and so one P is enough.
+            # This block is never taken back, so one P is enough.
             self._end_block(in_place=True)
         self._before = self._state
-        # A row of norm 0 does not show its sample: the server passes over it.
+        # A row of norm 0 does not show its sample: the server skips it.
         learnt = np.abs(targets) >= SMALLEST_TARGET_NORM
         learnt[: count - learns] = False
         said, said_of_learnt = np.empty((2, count, len(self._parameters)), self._dtype)
@@ -118,7 +118,7 @@ class OwnLeastSquares:
         self._inverse, self._factors, self._parameters, self._begun = self._before
 
     def _learn(self, asked: Array, features: Array, targets: Array, learnt: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Rows that all belong to the present block; as :meth:`foresee`."""
+        """As :meth:`foresee`, for rows that all belong to the present block."""
         begun, parameters = self._begun, self._parameters
         rows = features if learnt.all() else features[:, learnt]
         count = rows.shape[1]
@@ -137,14 +137,14 @@ class OwnLeastSquares:
         for kernel in range(len(parameters) if count else 0):
             solved, _ = solve(lower[kernel], wanted[kernel], lower=1)
             added[kernel], gains[kernel] = solved[:, :-1], solved[:, -1]
-        # So many rows were learnt before each prediction.
+        # The number of rows learnt before each prediction.
         before: NDArray[np.intp] = np.cumsum(learnt) - learnt
         known = np.arange(count) < before[:, None]
 
         def in_turn(features: Array, plain: Array, cross: Array) -> Array:
             return np.asarray((plain - np.matmul(cross * known, gains[..., None])[..., 0]).T)
 
-        # U_i . z_j of rows that are learnt themselves stand in L already.
+        # For learnt rows, L already has U_i . z_j.
         cross = lower if count == len(targets) else features @ added.swapaxes(1, 2)
         said = said_of_learnt = in_turn(features, plain, cross)
         if asked is not features:

@@ -1,4 +1,4 @@
-"""What ``streamfl report`` shows of POF-MKL: error, regret against its bound, kernels, bytes and staleness over time."""
+"""The pages of ``streamfl report`` for POF-MKL: error, regret against its bound, kernels, bytes and staleness over time."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SHAPES = {
 NAMES = ("loss", "preset")
 # A learner without a federation, or a challenger, may diverge.
 CHALLENGERS = "challengers/"
-# So many kernels have a colour of their own.
+# Kernels with a colour of their own.
 SHOWN = 7
-# What is shown as a bar.
+# The least weight that is shown as a bar.
 LEAST_WEIGHT = 0.001
 ROUNDS = "samples a client"
 UNIT = "units of the label"
@@ -111,7 +111,7 @@ def _checked(trace: Arrays) -> Arrays:
         shapes["budget_bytes"] = ("rounds",)
     found = checked_arrays(trace, shapes, ("local_squared_errors", *challengers, *BY_SAMPLE))
     there = present(found["labels"])
-    # A client without a sample has none later.
+    # A client without a sample in a round has none later.
     if not there[0].all() or (there[1:] > there[:-1]).any():
         raise DataError("the trace's 'labels' has what is no number before a client's last label, or a client without any")
     for name in BY_SAMPLE:
@@ -153,7 +153,7 @@ def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[s
 def bound_over_time(rounds: NDArray[Any], kernels: int, rate: float | None) -> Floats:
     """R(t) <= ln N / eta + eta t / 2   (POF-MKL, Theorem 1), for losses from 0 to 1.
 
-    rate: eta; None: at each t the one for which the bound is lowest, sqrt(2 ln N / t), which gives sqrt(2 t ln N).
+    rate: eta; None: for each t the eta with the lowest bound, sqrt(2 ln N / t), which gives sqrt(2 t ln N).
     """
     if rate is None:
         return np.sqrt(2.0 * rounds * math.log(kernels))
@@ -163,12 +163,12 @@ def bound_over_time(rounds: NDArray[Any], kernels: int, rate: float | None) -> F
 def regularised_regret(trace: Arrays, loss: Loss) -> Floats:
     """Regret (11) with the regularisation, after each round, (T,), the mean over clients; with preset "paper".
 
-    sum_t [L(f) + sum_i w_bar_i lambda ||theta_i||^2] - min_i sum_t [L(f_i) + lambda ||theta_i||^2]. What kernels lost with it
-    follows from their weights, -log(w_i(t + 1) / w_i(t)) / eta   (POF-MKL, equation 7), but for a number that is the same of all
+    sum_t [L(f) + sum_i w_bar_i lambda ||theta_i||^2] - min_i sum_t [L(f_i) + lambda ||theta_i||^2]. The kernels' regularised losses
+    follow from their weights, -log(w_i(t + 1) / w_i(t)) / eta   (POF-MKL, equation 7), up to a number that is the same for all
     kernels, and so cancels.
     """
     labels, after = trace["labels"], trace["kernel_log_weights"]
-    # The weights that predicted: even at first.
+    # The weights used for the predictions: uniform at first.
     before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
     lost = (before - after) / float(trace["rate"])
     penalties = lost - loss.value(trace["kernel_predictions"], labels[..., None])
@@ -198,7 +198,7 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[
             f"The bound is Theorem 1's at its best, sqrt(2 t ln N) with N = {kernels}: this preset weighs kernels by another rule, "
             "so the line is a yardstick here and no promise."
         )
-    # A client's regret grows with its own samples, and stays when it has no more.
+    # A client's regret grows with its own samples, and stays the same when it has no more.
     so_far = np.cumsum(present(trace["labels"]), axis=0)
     bounds = bound_over_time(so_far, kernels, rate if proved else None).mean(axis=1)
     bound = Line("Theorem 1's bound", rounds, bounds, level=True)
@@ -230,7 +230,7 @@ def _bytes_chart(x: NDArray[Any], sent: Floats, budget: Floats | None, horizonta
 
 
 def _of_topics(topics: Topics) -> Page:
-    """From predictions, updates, the model and what the clients remember."""
+    """From predictions, updates, the model and the clients' stored state."""
     settings = cast(PofmklSettings, topics.settings)
     notes: list[str] = []
     charts: list[Chart] = []
@@ -266,7 +266,7 @@ def _of_topics(topics: Topics) -> Page:
 
 
 def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[str, float]] | None, int]:
-    """Of predictions that name their label, in the label's own unit; yardsticks follow from the labels. How many cannot count."""
+    """Errors of predictions with a label, in its own unit, and of baselines from the labels. Also how many were left out."""
     squared: dict[str, list[float]] = {"federation": [], "running mean": [], "last label": []}
     sums: dict[str, tuple[float, int, float]] = {}
     left_out = 0
@@ -279,7 +279,7 @@ def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[st
         total, count, before = sums.get(client, (0.0, 0, math.nan))
         sums[client] = (total + label, count + 1, label)
         if not count:
-            # A client's first label has nothing to be compared with.
+            # There is no baseline for a client's first label.
             continue
         for name, guess in (("federation", prediction), ("running mean", total / count), ("last label", before)):
             squared[name].append((guess - label) ** 2)
@@ -298,13 +298,13 @@ def _bytes_of_topics(updates: Sequence[Seen], settings: PofmklSettings) -> Chart
     sent = np.cumsum([float(one.size) for one in updates])
     clients = len({one.says["client"] for one in updates})
     rate = settings.uplink.budget_bytes_per_second
-    # A client may send the bytes of a second at once.
+    # A client may send a second's bytes at once.
     budget = None if rate is None else rate * clients * (times - times[0] + 1.0)
     return _bytes_chart(times, sent, budget, "time, UTC", times=True)
 
 
 def _staleness_of_topics(updates: Sequence[Seen], model: Sequence[Seen]) -> Chart:
-    """Of each update, how far its version is behind the newest of its shard that was there, or that another update names."""
+    """For each update, how far its version is behind the newest that its shard had published, or that an update names."""
     markers = [one for one in model if isinstance(one.says, Mapping) and "model_version" in one.says]
     events = [(one.time, 0, int(one.says["shard"]), int(one.says["model_version"])) for one in markers]
     events += [(one.time, 1, one.partition, int(one.says["version"])) for one in updates]
@@ -324,7 +324,7 @@ def _staleness_of_topics(updates: Sequence[Seen], model: Sequence[Seen]) -> Char
 
 
 def _of_state(remembered: Mapping[str, Any], settings: PofmklSettings, figures: list[tuple[str, str]]) -> list[Chart]:
-    """Kernel weights and regret as the clients remember them now; figures get what is told in one number."""
+    """Kernel weights and regret from the clients' stored state. Single numbers are added to ``figures``."""
     clients = [one for one in remembered.get("clients", ()) if one["labels"]]
     if not clients:
         return []

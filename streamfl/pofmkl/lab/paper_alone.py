@@ -1,4 +1,4 @@
-"""Clients of the paper's preset that learn alone, all at once, as :class:`streamfl.pofmkl.estimators.POFMKLRegressor` would."""
+"""Clients of the paper's preset that learn alone, computed together, as by :class:`streamfl.pofmkl.estimators.POFMKLRegressor`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfl.pofmkl.lab.sites import Inputs, samples_of
 
 __all__ = ["paper_alone"]
 
-# All clients whose features fit are run together.
+# Clients run together as long as their features fit into this.
 MOST_BYTES = 2**25
 
 Floats = NDArray[np.float64]
@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 def paper_alone(
     settings: PofmklSettings, inputs: Inputs, labels: Floats, progress: Callable[[int], None] = lambda samples: None
 ) -> Floats:
-    """Predictions (T, K) of clients that each have parameters of their own; every kernel learns at every sample.
+    """Predictions (T, K) of clients that each have parameters of their own. Every kernel learns every sample.
 
-    It is what one estimator after the other would predict, to rounding. Where a client diverges, its predictions are no numbers.
+    They equal those of one estimator after the other, up to rounding. Where a client diverges, its predictions are not finite.
 
     inputs: (T, K, d), on the learning scale.
     labels: (T, K), on the learning scale; NaN where a client has no samples any more.
@@ -35,7 +35,7 @@ def paper_alone(
     kernels = settings.kernels.dictionary()
     dtype = np.dtype(learning.precision)
     drawn = frequencies(kernels, learning.features_per_kernel, dimension, settings.federation.seed, dtype)
-    # An estimator orders columns by their names, as text.
+    # An estimator sorts columns by their names, as text.
     order = sorted(range(dimension), key=repr)
     loss, rate, regularisation = loss_named(learning.loss), learning.rate, learning.regularisation
     shape = len(kernels), 2 * learning.features_per_kernel

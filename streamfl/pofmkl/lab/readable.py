@@ -1,4 +1,4 @@
-"""What members of POF-MKL say to each other, for a person at a terminal."""
+"""The messages of POF-MKL's members, for a person at a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["model", "updates"]
 
 
 def updates(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
-    """Of an update: whose it is, what it was made with and how large it is."""
+    """Shows an update: its client, the model version that it was made with, and its size."""
     number = np.dtype("<f8" if settings.learning.precision == "float64" else "<f4")
 
     def says(record: Record) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ def updates(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
 
 
 def model(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
-    """Of a record of the model: a kernel's parameters, the end of a version, or the settings that it is made with."""
+    """Shows a record of the model: a kernel's parameters, the end of a version, or the settings that it is made with."""
     number = np.dtype("<f8" if settings.learning.precision == "float64" else "<f4")
 
     def says(record: Record) -> Mapping[str, Any]:

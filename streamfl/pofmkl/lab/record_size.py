@@ -1,4 +1,4 @@
-"""How large a data set's rows are as records: what the bytes that a federation sends are compared with."""
+"""The size of a data set's rows as records, to compare the bytes that a federation sends with."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from streamfl.simulation.tables import DataTable, column_of, placed
 
 __all__ = ["record_bytes"]
 
-# So many rows are enough for their mean size.
+# Rows that are enough for their mean size.
 MEASURED = 1000
 
 
 def record_bytes(table: DataTable, fields: Sequence[str], rows: NDArray[np.intp]) -> int:
     """The mean bytes of rows as JSON objects of these fields, without key and headers.
 
-    rows: numbers of rows, in any shape; those below 0 are none.
+    rows: numbers of rows, in any shape; those below 0 are ignored.
     """
     encode = msgspec.json.Encoder(enc_hook=str).encode
     chosen = rows[rows >= 0][:MEASURED]

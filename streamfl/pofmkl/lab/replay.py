@@ -11,7 +11,7 @@ from streamfl.simulation.system_tools import Replayed
 from streamfl.simulation.tables import read_data
 
 if TYPE_CHECKING:
-    # Who only asks for --help does not wait for the learner's libraries.
+    # Not loaded for --help: the learner's libraries take long to load.
     from streamfl.pofmkl.config import PofmklSettings
 
 __all__ = ["samples"]
@@ -20,7 +20,7 @@ __all__ = ["samples"]
 def samples(
     asked: Replayed, label: LabelOption = None, client_column: ClientColumnOption = None, label_delay: LateByOption = None
 ) -> SampleRows:
-    """The rows as the settings say that samples look, keyed by the client; with [labels] their labels under the same key."""
+    """The rows as samples in the format of the settings, keyed by client; with [labels] their labels under the same key."""
     settings = cast("PofmklSettings", asked.settings)
     if settings.samples is None:
         raise ConfigurationError(f"{asked.config}: the section [samples] is missing: it names the topic and the fields")

@@ -1,4 +1,4 @@
-"""A run as a person judges it: a table's rows, and a picture of error and regret over time."""
+"""The report of a run: a table, and a picture of error and regret over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "regret_o
 def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[np.float64]:
     """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel so far.
 
-    trace: what :meth:`Outcome.trace` says of a traced run.
+    trace: from :meth:`Outcome.trace` of a traced run.
     """
     labels = trace["labels"]
     there = ~np.isnan(labels)
@@ -34,16 +34,16 @@ def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[n
 
 
 def error_columns(unit: str, record_bytes: int) -> tuple[str, str, str]:
-    """The headings of errors, and of what they cost.
+    """The headings of errors and bytes.
 
     unit: of the errors, such as "points".
-    record_bytes: of a record, which is what a user compares bytes with.
+    record_bytes: size of a record, to compare bytes with.
     """
     return f"RMSE, {unit}", f"MAE, {unit}", f"bytes sent a sample (a record: {record_bytes:,})"
 
 
 def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report:
-    """Every learner's errors beside what it sends, and what they mean. unit, record_bytes: as :func:`error_columns` has them."""
+    """Every learner's errors and bytes, and what they mean. unit, record_bytes: as in :func:`error_columns`."""
     summary = outcome.summary()
     a_sample = summary["uplink_bytes_per_sample"]
     rows = [
@@ -94,7 +94,7 @@ def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence
 
 
 def _note_of_history(outcome: Outcome) -> Sequence[str]:
-    """With the other kinds of staleness a history goes at their pace, and check says no number of updates."""
+    """A note for async with a budget. With other staleness a history is learnt at its pace, and check counts no updates."""
     if outcome.budget_bytes is None or outcome.settings.learning.staleness != "async":
         return ()
     return (
@@ -109,9 +109,9 @@ def _challenger(name: str) -> str:
 
 
 def picture(outcome: Outcome, path: Path, title: str, unit: str) -> None:
-    """Write the error and the regret over time to ``path``; the ending says the format. Needs a traced run.
+    """Write the error and the regret over time to ``path``. Its ending gives the format. Needs a traced run.
 
-    Challengers are lines at the error that they end with. unit: of the errors.
+    A challenger is a line at its final error. unit: of the errors.
     """
     pyplot = new_pyplot()
     regret = regret_over_time(outcome.trace(), loss_named(outcome.settings.learning.loss))
@@ -126,7 +126,7 @@ def picture(outcome: Outcome, path: Path, title: str, unit: str) -> None:
 
 
 def draw_errors(outcome: Outcome, axes: Any, unit: str) -> None:
-    """Draw the RMSE over time, the federation's and what to compare it with. A challenger is a line at its last.
+    """Draw the RMSE over time of the federation and its baselines. A challenger is a line at its final RMSE.
 
     unit: of the errors.
     """

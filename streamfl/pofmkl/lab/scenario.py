@@ -1,4 +1,4 @@
-"""What a seed stands for: a small federation, its data, how many processes run it and which faults they meet."""
+"""The scenario of a seed: a small federation, its data, how many processes run it and which faults they meet."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from streamfl.simulation.faults.federation import Reading
 __all__ = ["Scenario", "scenario"]
 
 SAMPLES, LABELS = "samples", "labels"
-# Longer than any run: such a round waits for every client.
+# Seconds. A round with this timeout waits for every client.
 FOR_EVER = 1e6
-# Samples of each client after everything was restarted at the end.
+# Samples of each client after the final restart.
 LAST_SAMPLES = 2
 # Nothing is forgotten within a run.
 LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label": "y", "expiry_seconds": 10_000.0}
@@ -28,9 +28,9 @@ LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label":
 class Scenario:
     """A federation under faults.
 
-    exact: that its model, its clients' state and its predictions are those of a run without faults, bit for bit, is a theorem.
+    exact: by a theorem, its model, its clients' state and its predictions equal those of a run without faults, bit for bit.
     readings: in the order of each client, by the producer that writes them. last: those after the final restart. faulty_seconds:
-    after these, nothing fails any more.
+    faults occur only before this time.
     """
 
     seed: int
@@ -60,19 +60,19 @@ class Scenario:
 
     @property
     def samples_written(self) -> tuple[int, int]:
-        """Before the final restart, and altogether."""
+        """Samples written before the final restart, and in all."""
         last = sum(one.topic == SAMPLES for one in self.last)
         altogether = sum(map(len, self.samples.values()))
         return altogether - last, altogether
 
     @property
     def patient(self) -> bool:
-        """Nobody goes on alone because no server answers, but before the first version."""
+        """Whether no client goes on alone because the server is silent, except before the first version."""
         return self.settings.learning.staleness != "async" or self.settings.learning.catch_up_patience_seconds == FOR_EVER
 
     @property
     def late_labels(self) -> bool:
-        """Labels come on a topic of their own."""
+        """Whether labels come on a topic of their own."""
         return self.settings.labels is not None
 
     @property
@@ -130,7 +130,7 @@ def scenario(seed: int) -> Scenario:
     if staleness == "bounded":
         learning["max_staleness"] = between(1, 4)
     if staleness == "async":
-        # Small enough that some clients are behind. Who loses patience at some time cannot be replayed by the versions alone.
+        # Small enough that some clients are behind. A client that loses patience cannot be replayed from the versions alone.
         learning |= {"catch_up_samples": seed % 4, "catch_up_patience_seconds": FOR_EVER if seed % 3 and exactly_once else 2.0}
     uplink: dict[str, Any] = {"kernels_per_upload": between(1, kernels)}
     if not exact and chance(0.5):
@@ -176,7 +176,7 @@ def scenario(seed: int) -> Scenario:
         client_workers=between(1, 3),
         server_workers=between(1, 2),
         partitions=between(1, 4),
-        # In lockstep without timeouts a partition's clients wait for each other: all that may be ahead has to fit.
+        # In lockstep without timeouts a partition's clients wait for each other: all samples that are ahead have to fit.
         waiting_limit=10_000 if exact else between(1, 6),
         readings=tuple(
             tuple(
@@ -196,7 +196,7 @@ def scenario(seed: int) -> Scenario:
 def _readings(
     draws: np.random.Generator, client: str, dimension: int, labelled: int, unlabelled: float, seconds: float
 ) -> list[Reading]:
-    """A client's samples, spread over the time in which there are faults; the last ones have a label and come after it."""
+    """A client's samples, spread over the time of faults. The last ones have a label and come after it."""
     contents: list[dict[str, Any]] = []
     left = labelled + LAST_SAMPLES
     offset = draws.uniform(0.0, 0.3)
@@ -206,7 +206,7 @@ def _readings(
         without = left > LAST_SAMPLES and draws.random() < unlabelled
         contents.append({"id": f"{client}/{len(contents)}", "x": inputs.tolist(), "y": None if without else label})
         left -= not without
-    # Some clients' samples trickle, others' lie there at once.
+    # Some clients' samples trickle in, others' are there at once.
     times = np.sort(draws.uniform(0.0, seconds * draws.random() ** 2, size=len(contents)))
     return [Reading(SAMPLES, client, one, float(at), one["y"] is not None) for one, at in zip(contents, times, strict=True)]
 
@@ -217,7 +217,7 @@ def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> lis
     for sample in samples:
         label = sample.content["y"]
         result.append(dataclasses.replace(sample, content={**sample.content, "y": None}))
-        # A second one says something else, so that it shows which of them was learnt.
+        # A second label has another value, to show which of them was learnt.
         for said in () if label is None else (label, 1.0 - label)[: 1 + int(draws.random() < 0.2)]:
             at = max(0.0, sample.at + float(draws.exponential(2.0)) - 1.0)
             result.append(Reading(LABELS, sample.client, {"id": sample.content["id"], "y": said}, at, labelled=True))

@@ -1,4 +1,4 @@
-"""What to watch of the server: whether the model goes on, whom it hears of, and who writes what they should not."""
+"""The server's dashboard: whether the model goes on, which clients send updates, and who writes without permission."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
@@ -10,7 +10,7 @@ STRANGE = ("model_repairs_total", "superseded_updates_total", "bounded_parameter
 
 
 def of_all(counter: str, what: str) -> Query:
-    """A line of all workers together, a second."""
+    """One line for all workers together, a second."""
     return Query(f"sum({rate(counter, ROLE)})", what)
 
 

@@ -1,4 +1,4 @@
-"""``streamfl simulate`` of clients with samples of their own."""
+"""``streamfl simulate`` for POF-MKL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of clients that do not all have as many: T rounds of K clients, where a client's samples are its first rounds."""
+"""Samples of clients with different numbers of samples: T rounds of K clients. A client's samples are in its first rounds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Inputs", "Sites", "mean", "present", "samples_of"]
 
 
 class Inputs(Protocol):
-    """Inputs of samples, (T, K, d): an array, or :class:`Sites`. What is asked of them is where there are samples."""
+    """Inputs of samples, (T, K, d): an array, or :class:`Sites`. They are read only where there are samples."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(T, K, d)."""
 
     def __getitem__(self, place: Any, /) -> NDArray[Any]:
-        """Of some rounds and clients, (..., d)."""
+        """Inputs of some rounds and clients, (..., d)."""
 
     def __truediv__(self, unit: float, /) -> Any:
-        """The same in another unit."""
+        """The inputs divided by a unit."""
 
 
 class Sites:
-    """Inputs that lie in the rows of a table: one client with many samples does not make all others as long.
+    """Inputs in the rows of a table, so that one client with many samples does not lengthen all others.
 
     numbers: (rows, d).
     rows: (T, K), the row of each sample; -1 where a client has none.
@@ -47,17 +47,17 @@ class Sites:
 
 
 def present(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where there are samples: labels (T, K) are NaN elsewhere."""
+    """Where there are samples, (T, K): labels are NaN elsewhere."""
     return np.asarray(~np.isnan(labels))
 
 
 def samples_of(labels: NDArray[Any]) -> NDArray[np.intp]:
-    """How many samples each client has, (K,); labels as :func:`present` takes them."""
+    """How many samples each client has, (K,); labels as for :func:`present`."""
     return np.asarray(present(labels).sum(axis=0))
 
 
 def mean(values: NDArray[Any], labels: NDArray[Any], axis: int | None = None) -> Any:
-    """The mean of values (T, K) over the samples that there are; labels as :func:`present` takes them.
+    """The mean of values (T, K) over the existing samples; labels as for :func:`present`.
 
     >>> bool(np.isnan(mean(np.array([[np.nan, 1.0]]), np.zeros((1, 2)))))
     True

@@ -1,4 +1,4 @@
-"""How a client stands with its server: what lies unread, whether a version of the model comes, and what the byte budget pays."""
+"""A client's state towards its server: unread records, whether versions of the model come, and updates that the budget pays."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from streamfl.simulation.system_tools import Standing
 
 __all__ = ["client_standing", "updates_of"]
 
-# Behind the last version of a shard there may be the server's settings, and parameters of a version that is being written.
+# After the last version of a shard there may be the server's settings, and parameters of a version that is being written.
 LAST_RECORDS = 64
-# Of a client's name, where none is known yet.
+# Stands for a client's name while none is known, for the size of updates.
 NAME = "client-00000"
 ASK_THE_SERVER = "start the pofmkl-server, or look at what its log says of these clients' updates"
 
@@ -31,7 +31,7 @@ ASK_THE_SERVER = "start the pofmkl-server, or look at what its log says of these
 def client_standing(
     settings: PofmklSettings, bus: Bus, unread: Mapping[str, int], role: PofmklClient | None
 ) -> list[Standing]:
-    """What topics tell, and what the role remembers. role: that took its state back; None: the topics alone are asked."""
+    """The state by the topics and by the role's stored state. role: with its state restored; None: use the topics alone."""
     waiting = 0 if role is None else sum(role.waiting.values())
     found = [_backlog(settings, unread, waiting, _clients(settings, role)), *_model(settings, bus, role)]
     if role is not None and (predictions := sum(one.samples for one in role.snapshot().values())):
@@ -42,12 +42,12 @@ def client_standing(
 
 
 def _clients(settings: PofmklSettings, role: PofmklClient | None) -> int:
-    """As many as are known, or are expected."""
+    """The number of known clients, or of expected ones while none is known."""
     return (0 if role is None else len(role.snapshot())) or settings.federation.clients
 
 
 def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, clients: int) -> Standing:
-    """unread: records behind those that were taken, by topic. waiting: samples, or labels, that were taken and not learnt."""
+    """unread: unread records, by topic. waiting: samples or labels that were read and not learnt."""
     learning, budget = settings.learning, settings.uplink.budget_bytes_per_second
     assert settings.samples is not None
     labelled, kind = (settings.samples, "samples") if settings.labels is None else (settings.labels, "labels")
@@ -66,7 +66,7 @@ def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, 
     )
     if budget is None:
         return Standing("backlog", told)
-    # The paper's steps are added up over the labels of a version; else each label has an update of its own.
+    # The paper's steps are added up over the labels of a version. With the default each label has its own update.
     wanted = updates_of(each, learning.catch_up_samples) if learning.preset == "paper" else each
     # The smallest update has one kernel. A bucket holds a second of the budget, or one such update.
     smallest = _smallest_update(settings)
@@ -82,7 +82,7 @@ def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, 
 
 
 def updates_of(labels: int, most: int) -> int:
-    """The updates in which a client that begins sends so many labels, added up over each version: at most so many.
+    """Updates in which a new client sends ``labels`` labels, if each sums up the labels of a version, ``most`` at most.
 
     >>> updates_of(8, 16), updates_of(10, 16), updates_of(11, 16), updates_of(1000, 1)
     (8, 9, 10, 1000)
@@ -103,7 +103,7 @@ def _smallest_update(settings: PofmklSettings) -> int:
 
 
 def _model(settings: PofmklSettings, bus: Bus, role: PofmklClient | None) -> list[Standing]:
-    """The version that the server published last, and since when a new one is owed."""
+    """The server's last version, and since when it owes a new one."""
     name, learning, now = settings.federation.name, settings.learning, time.time()
     topic, updates = f"{name}.model", f"{name}.updates"
     states = bus.describe([topic, updates])
@@ -117,7 +117,7 @@ def _model(settings: PofmklSettings, bus: Bus, role: PofmklClient | None) -> lis
     if learning.staleness != "async":
         return [found]
     if role is not None:
-        # As it was remembered: patience is counted by the worker's clock.
+        # From the stored state: patience is counted by the worker's clock.
         since = role.silence.alone_since
         how = "" if since is None else f"since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC no new version has come"
     else:
@@ -142,8 +142,8 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
 
 
 def _unanswered(bus: Bus, topic: str, published: float, before: float) -> int:
-    """How many updates are older than ``before`` and younger than the newest version. Nothing is read: a client may only write."""
-    # Times have milliseconds. What came in the version's own is in it, or in the next.
+    """Updates that are older than ``before`` and younger than the newest version, by offsets: a client may not read this topic."""
+    # Times are in milliseconds. Updates from the version's own millisecond are in it, or in the next.
     answered = bus.offsets(topic, published + 0.001)
     return sum(max(0, offset - answered[partition]) for partition, offset in bus.offsets(topic, before).items())
 

@@ -1,4 +1,4 @@
-"""A data set dealt to clients, each with rows of its own."""
+"""Deals a data set's rows to clients."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Streams:
 
     A client with fewer than T samples has them in the first rounds. After these its labels are NaN, and there are no inputs.
     largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
-    dropped: rows that lack something.
-    rows: (T, K), where in the data each sample stands; -1 where there is none.
+    dropped: rows with something missing.
+    rows: (T, K), each sample's row in the data; -1 where there is none.
     unused_rows, unused_clients: usable, and not dealt.
     unread: columns that are no inputs because they hold no numbers.
-    refused: of the dropped rows, how many a worker would put aside as dead letters, by reason.
+    refused: dropped rows that a worker would make dead letters, by reason.
     unit: the label's own, in words.
     record_bytes: the mean size of the rows as JSON records.
     """
@@ -71,11 +71,11 @@ class Streams:
     record_bytes: int = 0
 
     def first(self, rounds: int) -> Streams:
-        """The first rounds of them."""
+        """The streams of the first ``rounds`` rounds."""
         return replace(self, labels=self.labels[:rounds], rows=self.rows[:rounds])
 
     def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Something of each sample, (T, K), in the order of the data's rows."""
+        """Values of each sample, (T, K), in the order of the data's rows."""
         there = self.rows >= 0
         return np.asarray(values[there][np.argsort(self.rows[there])])
 
@@ -87,7 +87,7 @@ class Streams:
 
     @property
     def left_out(self) -> dict[str, Any]:
-        """What of the data the run has not seen, as commands print it."""
+        """The data that the run has not used, as commands print it."""
         return {
             "dropped_rows": self.dropped,
             "unused_rows": self.unused_rows,
@@ -107,7 +107,7 @@ def read_streams(
 ) -> tuple[PofmklSettings, Streams]:
     """The settings of ``config`` with the scales of the data, and the data dealt to its clients.
 
-    label, client_column: None: the columns that ``config`` names, where the data has them.
+    label, client_column: None: the columns that ``config`` names, if the data has them.
     """
     label = label_told(config, data, label)
     if client_column is None and (owner := text_of(config, "samples", "client")) is not None:
@@ -135,9 +135,9 @@ def read_streams(
 
 
 def _all_clients(config: Path | GivenSettings, data: DataSource, column: str) -> int:
-    """How many clients the data names, unless settings in a notebook say how many are meant.
+    """How many clients the data names, unless settings in a notebook give the number.
 
-    A file may have been written by who saw the first records only.
+    The number in a file is not used: its author may have seen only the first records.
     """
     if isinstance(config, GivenSettings) and (given := config.get("federation", {}).get("clients")):
         return int(given)
@@ -190,9 +190,9 @@ def deal_encoded(
     rounds: int | None,
     client_column: str | None,
 ) -> Streams:
-    """Deal the rows of a data set by :func:`deal`, with the inputs that a worker makes of them, gaps filled as a worker fills them.
+    """Deal the rows of a data set as :func:`deal`, with inputs encoded and gaps filled as a worker does it.
 
-    The inputs are on the learning scale: samples.input_norm has been applied. relative: as the role's means are.
+    The inputs are on the learning scale: samples.input_norm has been applied. relative: as for the role's means.
     """
     table = read_data(location)
     if any(label in (one.field, one.since_field) for one in section.inputs or ()):
@@ -205,13 +205,13 @@ def deal_encoded(
 
 
 def _record_bytes(table: DataTable, inputs: list[str], label: str, client_column: str | None, dealt: _Dealt) -> int:
-    """Of a record with what the run reads of a row."""
+    """Mean bytes of a record with the fields that the run reads."""
     return record_bytes(table, [*dict.fromkeys([*inputs, label, *([client_column] if client_column else [])])], dealt.rows)
 
 
 @dataclass(frozen=True)
 class _Dealt:
-    """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest as :class:`Streams` has it."""
+    """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest is as in :class:`Streams`."""
 
     usable: NDArray[np.intp]
     label: str
@@ -269,7 +269,7 @@ def _deal(
     usable = np.flatnonzero(present)
     if len(usable) < clients:
         raise DataError(f"{location}: {len(usable)} usable rows are too few for {clients} clients")
-    # Of those with equally many rows the first.
+    # Among clients with equally many rows, the first are taken.
     most_rows = set(sorted(own, key=lambda name: -len(own[name]))[:clients])
     chosen = [name for name in own if name in most_rows] if own else None
     of_each = [usable[number::clients] for number in range(clients)] if chosen is None else [own[name] for name in chosen]
@@ -297,7 +297,7 @@ def _deal(
 
 
 def _rows_by_owner(owners: Sequence[str | None], rows: NDArray[np.intp]) -> dict[str, NDArray[np.intp]]:
-    """Which of these rows each owner has, in order; owners in the order of their first row."""
+    """Each owner's rows among these, in order; owners in the order of their first row."""
     numbers: dict[str, int] = {}
     owned = np.array([numbers.setdefault(str(owners[row]), len(numbers)) for row in rows.tolist()], np.intp)
     ends = np.cumsum(np.bincount(owned, minlength=len(numbers)))[:-1]
@@ -305,11 +305,11 @@ def _rows_by_owner(owners: Sequence[str | None], rows: NDArray[np.intp]) -> dict
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
-    """The settings as workers would have them; scales that are not given are the data's, and a horizon is the run's length."""
+    """The settings as workers would have them. Scales that are not given come from the data, a horizon from the run's length."""
     samples = settings.samples or SamplesSection(topic="samples")
     scales = {"input_norm": streams.largest_norm, "label_range": streams.label_range}
     scales = {name: scale for name, scale in scales.items() if name not in samples.model_fields_set}
-    # What [[samples.inputs]] says has been done: the streams are numbers.
+    # [[samples.inputs]] has been applied already: the streams are numbers.
     samples = samples.model_copy(update={**scales, "inputs": None})
     learning = settings.learning
     if "horizon" not in learning.model_fields_set:
@@ -318,7 +318,7 @@ def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
 
 
 def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -> Outcome:
-    """Run the federation; at Ctrl-C it ends with what is there."""
+    """Run the federation. Ctrl-C ends it with the rounds so far."""
     total = int((streams.rows >= 0).sum())
     with progress("federation", stops=True) as work:
 
