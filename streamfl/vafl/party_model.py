@@ -107,7 +107,7 @@ class PartyModel:
         self._moved = False
 
     def go_on_unscaled(self) -> None:
-        """The partition began before inputs were standardised."""
+        """Take the learning rate for raw inputs: the partition began before inputs were standardised."""
         self._optimiser.learning_rate = self._steps.unscaled_rate or self._steps.learning_rate
 
     # ---- embeddings
