@@ -45,7 +45,7 @@ from streamfl.vafl.replies import Replies
 
 __all__ = ["Alignment", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
 
-# Most messages in a stretch: where an entity comes again and again, the rest of a stretch is looked at once per repeat.
+# Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
 STRETCH = 1000
 
 
