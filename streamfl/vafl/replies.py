@@ -58,7 +58,7 @@ class Replies:
         return sends
 
     def order(self, requests: list[Send], gradients: list[Send]) -> list[Send]:
-        """The replies to send now: each gradient, after earlier requests to the same party for the same entity. New requests wait."""
+        """The replies to send now: gradients, each after earlier requests for the same party and entity. New requests wait."""
         if self._requests:
             gradients = [one for send in gradients for one in (*self._requests.pop((send.channel, send.key), ()), send)]
         for send in requests:
