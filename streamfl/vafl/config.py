@@ -135,7 +135,7 @@ class AlignmentSection(Section):
     revise: bool = True
     """Coordinator: whether an entity is predicted again with every further embedding before its label."""
     expiry_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
-    """Seconds after its last message before an entity is forgotten. A party forgets an entity whose gradient has not come, so set
+    """Seconds without a message after which an entity is forgotten. A party forgets an entity whose gradient has not come, so set
     this to the longest delay of labels."""
     limit: int = Field(default=100_000, ge=1)
     """Most entities remembered per partition. When it is full the oldest is forgotten."""
@@ -239,8 +239,8 @@ class VaflSettings(VerticalSettings):
 
     @property
     def fewer_at_once(self) -> bool:
-        """Whether a party's step takes fewer gradients where fewer entities are under way. Never with noise, which does not shrink
-        with the number of gradients in a step."""
+        """Whether a party's step takes fewer gradients where fewer entities are under way. Never with noise on steps: the noise is
+        the same however few gradients a step has."""
         return self.learning.batch_size is None and self.privacy.gradient_noise is None
 
     @property

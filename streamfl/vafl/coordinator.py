@@ -185,7 +185,7 @@ class VaflCoordinator:
         self._watch.end_batch(not batch, now)
         return [*replies, *self._replies.take_requests()]
 
-    # ---- what others may look at
+    # ---- inspection
 
     def parameters(self, partition: int) -> NDArray[Any]:
         """theta_0 of a partition, (size,): a copy."""
@@ -232,7 +232,7 @@ class VaflCoordinator:
         yield from self._release.measure(math.sqrt(max((task.ledger.largest for task in tasks), default=0.0)))
         yield from self._predictions.measure()
 
-    # ---- what comes in
+    # ---- input
 
     def _take(self, task: CoordinatorPartition, messages: list[Received], now: float) -> list[Send | Rejection]:
         """Take the messages of a partition. Wrong ones are sorted out first, so that they do not cut a stretch in two."""

@@ -91,7 +91,7 @@ class Entities:
     def wake_at(self) -> float | None:
         return min((at for at in (self._rows.wake_at, self._pending.wake_at) if at is not None), default=None)
 
-    # ---- what comes in
+    # ---- input
 
     def admit(
         self, names: Sequence[str], now: float, *, with_labels: bool = False

@@ -223,7 +223,7 @@ class VaflParty:
             self._reply_deadline.look(now)
         return replies
 
-    # ---- what others may look at
+    # ---- inspection
 
     def parameters(self, partition: int) -> NDArray[Any]:
         """theta_m of a partition, (size,): a copy."""
@@ -271,7 +271,7 @@ class VaflParty:
             largest = max((task.ledger.largest for task in tasks), default=0.0)
             yield from measure_privacy(self.mechanism, math.sqrt(largest))
 
-    # ---- what comes in
+    # ---- input
 
     def _take_sample(self, task: PartyPartition, sample: Sample, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
@@ -335,7 +335,7 @@ class VaflParty:
         # m gradients of one entity in one step cost m^2 steps: one more costs (m + 1)^2 - m^2.
         return self._spend(task, entity, mechanism.cost(0, 2 * task.model.gathered_of(entity) + 1))
 
-    # ---- what goes out
+    # ---- output
 
     def _queue_waiting(self, task: PartyPartition, now: float) -> None:
         """Queue waiting samples until the limit of entities on their way is reached."""

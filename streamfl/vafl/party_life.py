@@ -40,7 +40,7 @@ class Counters(msgspec.Struct, array_like=True):
     fingerprint: of the settings that all members of the federation have to agree on.
     shown_bare: whether any embedding was ever sent without the noise that mu assumes.
     learnt_bare: whether any gradient was ever taken without it.
-    start: what the first parameters were drawn from beside the seed; empty: from the seed alone.
+    start: bytes that the first parameters were drawn from besides the seed; empty: from the seed alone.
     window: the entities that a party that is behind waits for.
     under_way: the most entities under way at once, since the last step, that were sent after one whose gradient came.
     """

@@ -54,9 +54,9 @@ class PartySteps:
 class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A gradient that waits for its step.
 
-    entity: whose it is.
+    entity: the entity's name.
     sequence: number of the embedding that the gradient answers.
-    features: what that embedding was made from, raw numbers.
+    features: the features of that embedding, raw numbers.
     gradient: d l / d h_nm, raw numbers.
     noise: sigma that its cost was counted with; the step's noise is at least this.
     """
@@ -69,7 +69,7 @@ class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class PartyModel:
-    """h_m of one partition, and its next step.
+    """h_m in one partition, and the gradients for its next step.
 
     function: h_m.
     inputs: numbers that it takes.

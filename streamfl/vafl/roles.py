@@ -78,7 +78,7 @@ def _mechanism(settings: VaflSettings, secret: str) -> Mechanism | None:
 def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
     """ConfigurationError if privacy.budget_mu is too small to learn from any entity.
 
-    what: what has to be released to learn.
+    what: text that names the release needed to learn.
     least: mu of that release.
     """
     budget = settings.privacy.budget_mu
