@@ -64,7 +64,7 @@ class Decision:
     """The decision for n entities and M parties. Arrays are (n,) or (n, M).
 
     ready: (n,) the entity is labelled, and waits for no embedding that was asked for.
-    answers: (n,) some party gets a gradient: now, or once a newer embedding is there.
+    answers: (n,) some party is to get a gradient: now, or once a newer embedding is there.
     asks: (n,) a newer embedding is asked for first.
     given_up: (n, M) the party is asked once more, and not waited for.
     answered: (n, M) the party gets a gradient.

@@ -1,8 +1,8 @@
 """How a party with a backlog sends its entities in step with its model.
 
 A party is *behind* while more than n of its samples are unread, or read and not sent. It then sends n entities, and goes on as
-their gradients come. So a model that learns from a history embeds it, instead of one that has learnt nothing. A party that is not
-behind sends every sample at once.
+their gradients come. So the model learns from a history while it embeds it, instead of embedding it all before the first step. A
+party that is not behind sends every sample at once.
 
 Where some gradients came and then none for a moment, the rest of these n entities lack a label or other parties: the party stops
 waiting for them. Where none came at all for the patience, no coordinator answers or labels are late. The party then goes on without

@@ -94,8 +94,8 @@ class VerticalLearningSection(Section):
     optimiser: OptimiserName | None = None
     """The optimiser. `sgd-decay` uses learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """The learning rate eta. Left out: 0.03; with `adagrad` and standardised inputs 0.5 for a linear embedding, 0.1 for a network
-    or a head; there with loss `square` 0.1 and 0.05. So set learning.loss at the parties, too.
+    """The learning rate eta. Left out: 0.03; with `adagrad` 0.1 for a head, and with standardised inputs 0.5 for a linear embedding
+    or 0.1 for a network. With loss `square` these are 0.05, 0.1 and 0.05, so set learning.loss at the parties, too.
     """
     batch_size: int | None = Field(default=None, ge=1, le=10_000)
     """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a party has fewer entities
@@ -141,7 +141,7 @@ class AlignmentSection(Section):
     """Most entities remembered per partition. When it is full the oldest is forgotten."""
     reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Coordinator: seconds that it waits for a newer embedding that it asked for, or for learning.quorum once an entity has its
-    label. Then a party that is missing counts as absent for that entity."""
+    label. Then a missing party counts as absent for that entity, and learning.quorum waits for it again only once it keeps up."""
     requests: int = Field(default=4, ge=0)
     """How often the coordinator may ask for a newer embedding of an entity, and the party send it, until the entity comes to the
     party again. At one request more the party forgets the entity. Best the same at all members."""
