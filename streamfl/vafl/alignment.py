@@ -1,4 +1,4 @@
-"""When an entity's embeddings and label make something: a prediction, a gradient, a request for a newer embedding."""
+"""Decides when an entity is predicted and learnt from, and when a newer embedding is requested."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["NOTHING", "Alignment", "Decision", "Predicting", "decide"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """The rules.
+    """The rules for predicting, learning and waiting.
 
-    quorum: parties that have to have shown an entity before it is predicted.
-    learning_quorum: parties that have to have shown it before it is learnt from; None: all.
-    wait_for: t, parties that have to have shown it anew before it is learnt from; 1: at once, all parties: synchronously. Who comes
-        after them is answered at once.
-    max_staleness: D, steps that a party may be known to have taken since an embedding that a gradient is computed from. A newer one
-        is asked for.
-    requests: how often one is asked for at most.
-    reply_seconds: how long a newer embedding, or the learning quorum, is waited for. Then who has shown none counts as absent, and
-        is not waited for again until it keeps up.
+    quorum: parties that must have sent an entity before it is predicted.
+    learning_quorum: parties that must have sent an entity before it is learnt from; None: all.
+    wait_for: t, parties that must have sent an entity anew before it is learnt from; 1: at once; all parties: synchronously. A
+        party that comes after them is answered at once.
+    max_staleness: D, most steps that a party may be known to have taken since an embedding that a gradient is computed from. The
+        coordinator asks for a newer embedding if there are more.
+    requests: most requests for a newer embedding, per entity and party.
+    reply_seconds: seconds to wait for a newer embedding, or for the learning quorum. Then a party that has sent none counts as
+        absent, and is not waited for again until it keeps up.
     revise: predict again with every further embedding before the label.
-    expiry: seconds after its last message, or the end of waiting, that an entity is forgotten.
-    limit: entities of a partition that are remembered at most; the oldest gives way.
-    keep: remember what was learnt from, for parties that show it again.
+    expiry: seconds after its last message, or the end of waiting, until an entity is forgotten.
+    limit: most entities remembered per partition; the oldest is forgotten.
+    keep: remember entities that were learnt from, for parties that send them again.
     """
 
     quorum: int = 1
@@ -44,11 +44,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """Entities that are predicted.
+    """Entities to predict.
 
-    places: among those that were asked about.
-    embeddings: how many each prediction is made of.
-    revisions: how often each was predicted before.
+    places: their places among the entities that were considered.
+    embeddings: number of embeddings in each prediction.
+    revisions: how often each entity was predicted before.
     """
 
     places: NDArray[np.intp]
@@ -61,22 +61,22 @@ NOTHING = Predicting(*(np.zeros(0, kind) for kind in (np.intp, np.int64, np.int6
 
 @dataclass(slots=True)
 class Decision:
-    """What follows for n entities and M parties. Arrays are (n,) or (n, M).
+    """The decision for n entities and M parties. Arrays are (n,) or (n, M).
 
-    ready: (n,) it is labelled, and nothing that was asked for is awaited.
-    answers: (n,) it is to be answered: now, or once a newer embedding is there.
+    ready: (n,) the entity is labelled, and waits for no embedding that was asked for.
+    answers: (n,) some party is to get a gradient: now, or once a newer embedding is there.
     asks: (n,) a newer embedding is asked for first.
-    given_up: (n, M) who is asked once more, and waited for no longer.
-    answered: (n, M) who gets a gradient.
-    stale: (n, M) whose embedding is too old for that, and is asked for anew first.
-    used: (n, M) whose embedding a gradient is made of.
-    outdated: (n, M) whose embedding is too old, so that the party's mean stands for it.
-    waits: (n,) more parties are waited for.
-    together: (n,) ``wait_for`` parties are learnt from together.
-    below_quorum: (n,) of fewer parties than the quorum.
-    withheld: (n,) its label may not be told of. Nobody is until :class:`LabelRelease` says so.
-    lives: (n,) how often its label was told of before, this time included.
-    noises: (n,) by what fingerprint of noise and secret.
+    given_up: (n, M) the party is asked once more, and not waited for.
+    answered: (n, M) the party gets a gradient.
+    stale: (n, M) the party's embedding is too old for a gradient, and a newer one is asked for first.
+    used: (n, M) the gradient is computed from the party's embedding.
+    outdated: (n, M) the party's embedding is too old, so the party's mean replaces it.
+    waits: (n,) the entity waits for more parties.
+    together: (n,) the entity is learnt from with ``wait_for`` parties together.
+    below_quorum: (n,) fewer parties than the quorum have a usable embedding.
+    withheld: (n,) the label may not be released. False until :class:`LabelRelease` sets it.
+    lives: (n,) how often the label was released, this time included.
+    noises: (n,) fingerprint of the noise and secret of that release.
     """
 
     ready: NDArray[np.bool_]
@@ -96,7 +96,7 @@ class Decision:
 
     @property
     def asked(self) -> NDArray[np.bool_]:
-        """(n, M) who is asked for a newer embedding."""
+        """(n, M) which parties are asked for a newer embedding."""
         return self.given_up | (self.stale & ~self.withheld[:, np.newaxis])
 
     @property
@@ -113,20 +113,20 @@ def decide(
     outdated: NDArray[np.bool_],
     behind: NDArray[np.bool_],
 ) -> Decision:
-    """Which of n entities are learnt from, which have to wait, and whose embeddings are asked for anew.
+    """Decide which of n entities are learnt from, which have to wait, and which parties are asked for newer embeddings.
 
     entities: (n,) of ENTITY.
     embeddings: (n, M) of EMBEDDING.
-    outdated: (n, M) whose embeddings are past D.
-    behind: (M,) or (n, M) which parties no quorum waits for.
+    outdated: (n, M) which embeddings are older than D steps.
+    behind: (M,) or (n, M) which parties the quorum does not wait for.
     """
     held, fresh = embeddings["held"], embeddings["fresh"]
     ready = entities["labelled"] & ~(fresh & embeddings["asked"]).any(axis=1)
-    # Whoever was asked as often as may be, and is too old again, counts as absent. It is asked once more, and nobody waits for the
-    # answer: that tells the party to forget the entity, because no gradient will come.
+    # A party that used up its requests and whose embedding is too old again counts as absent. One more request, whose answer is not
+    # waited for, tells the party to forget the entity: no gradient will come.
     given_up = fresh & outdated & (embeddings["requests"] >= rules.requests) & ready[:, np.newaxis]
     fresh = fresh & ~given_up
-    # Who was absent when enough others were there comes too late to wait for, and waits for nobody.
+    # A party that was absent when enough others were there comes too late: nobody waits for it, and it waits for nobody.
     late = fresh & (embeddings["answers"] < entities["rounds"][:, np.newaxis])
     enough = (fresh & ~late).sum(axis=1) >= rules.wait_for
     missing = ~held | (outdated & ~fresh)

@@ -1,12 +1,12 @@
-"""How a party that is behind shows its entities in step with its model.
+"""How a party with a backlog sends its entities in step with its model.
 
-A party is *behind* while more than n of its samples lie unread, or in hand and not shown. It then shows n entities, and goes on as
-their gradients come: so a history is shown by a model that learns from it, and not all of it by one that has learnt nothing. A
-party that is not behind shows whatever comes at once.
+A party is *behind* while more than n of its samples are unread, or read and not sent. It then sends n entities, and goes on as
+their gradients come. So the model learns from a history while it embeds it, instead of embedding it all before the first step. A
+party that is not behind sends every sample at once.
 
-Where some gradients came and then none for a moment, the rest of these n is of entities whose label, or whose other parties, are
-not there: it is waited for no longer. Where none came at all for the patience, no coordinator answers or labels are late, and the
-party goes on without waiting until a gradient comes within the patience after its embedding.
+Where some gradients came and then none for a moment, the rest of these n entities lack a label or other parties: the party stops
+waiting for them. Where none came at all for the patience, no coordinator answers or labels are late. The party then goes on without
+waiting, until a gradient comes within the patience after its embedding.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from streamfl.vafl.party_life import PartyLife, Window
 
 __all__ = ["CatchUp"]
 
-# More than gradients take from one to the next.
+# Longer than from one gradient to the next.
 PAUSE_SECONDS = 1.0
 BEHIND = "a backlog is shown in step with the model: {} records lie unread, and {} samples in hand wait for gradients"
 ALONE = "a backlog is shown without waiting for gradients, since none came: {} records lie unread, {} samples are in hand"
 
 
 class CatchUp:
-    """Of one partition.
+    """The catching up of one partition.
 
-    life: counts embeddings, and remembers what is waited for.
+    life: counts embeddings, and remembers the window of entities that the party waits for.
     in_flight: entities without a gradient.
-    samples: n; 0: it never waits.
+    samples: n; 0: the party never waits.
     patience: seconds.
     """
 
@@ -39,7 +39,7 @@ class CatchUp:
         self._samples = samples
         self._patience = patience
         self._unread: int | None = None
-        # Samples of the batch that were not taken yet.
+        # Samples of the present batch that are not taken yet.
         self.rest = 0
 
     @property
@@ -48,55 +48,55 @@ class CatchUp:
         return self._samples if self._samples and self._unread != 0 and not self._life.window.alone else None
 
     def unread(self, records: int) -> None:
-        """So many lie behind the next batch."""
+        """Set how many records lie behind the next batch."""
         self._unread = records
 
     def told(self, waiting: int) -> str | None:
-        """What it is behind with, in a sentence, with so many samples in hand; None: it is not behind."""
+        """The backlog in a sentence; None: the party is not behind. waiting: samples in hand."""
         if not self.is_behind(waiting):
             return None
         return (ALONE if self._life.window.alone else BEHIND).format(self._unread or 0, waiting)
 
     def is_behind(self, waiting: int) -> bool:
-        """Whether it is, with so many samples in hand."""
+        """Whether the party is behind. waiting: samples in hand."""
         return 0 < self._samples < (self._unread or 0) + self.rest + waiting
 
     def waits(self, waiting: int) -> bool:
-        """Whether nothing more is shown now. waiting: samples in hand."""
+        """Whether the party sends nothing more now. waiting: samples in hand."""
         return self.is_behind(waiting) and not self._life.window.alone and self._unanswered >= self._samples
 
     def wake_at(self, waiting: int) -> float | None:
-        """When that ends by itself."""
+        """When the waiting ends by itself."""
         return self._life.window.since + self._limit if self.waits(waiting) else None
 
     def is_over(self, waiting: int, now: float) -> bool:
-        """Whether it has lasted as long as it may."""
+        """Whether the waiting has lasted for its limit."""
         at = self.wake_at(waiting)
         return at is not None and at <= now
 
     def showed(self, waiting: int, now: float) -> None:
-        """An entity is shown."""
+        """Note that an entity is sent."""
         if self.is_behind(waiting) and not self._life.window.alone:
             self._life.window = replace(self._life.window, since=now)
 
     def heard(self, one: InFlightEmbedding, now: float) -> None:
-        """A gradient came to an embedding."""
+        """Note that a gradient for an embedding came."""
         window = self._life.window
         if window.alone and one.since + self._patience >= now:
-            # What was shown without waiting is not waited for.
+            # The party does not wait for entities that it sent without waiting.
             window = replace(window, alone=False, begin=self._life.sequence)
         elif window.alone or not self._samples or one.sequence <= window.begin:
             return
         self._life.window = replace(window, since=now, answered=True)
 
     def pass_time(self, waiting: int, now: float) -> None:
-        """Nothing is waited for longer than it may be."""
+        """End the waiting if it has lasted for its limit."""
         if not self.is_over(waiting, now):
             return
         self._life.window = Window(begin=self._life.sequence, since=now, alone=not self._life.window.answered)
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """Move a time after ``now`` back to ``now``: the clock was ahead."""
         if self._life.window.since > now:
             self._life.window = replace(self._life.window, since=now)
 

@@ -16,13 +16,13 @@ from streamfl.wire import ROOM
 __all__ = ["VaflSettings"]
 
 LARGEST_LAYER = 65_536
-# Bytes: counters that are remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
+# Bytes: the counters remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
 WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
-# Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite. With more
-# nothing is left, and a sum on a grid might not be exact.
+# Bounds of noise, in multiples of the quantity that it hides. Less noise hides nothing, and the square of mu might be infinite.
+# More noise leaves no signal, and a sum on a grid might not be exact.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
-# Of AdaGrad on standardised inputs, found on fifteen tables: by whether the loss is the square, and whether the model is linear.
+# AdaGrad's learning rates on standardised inputs, found on fifteen tables. Key: is the loss square, is the model linear.
 RATES = {(False, True): 0.5, (False, False): 0.1, (True, True): 0.1, (True, False): 0.05}
 UNSCALED_RATE = 0.03
 LARGEST_BATCH = 16
@@ -34,10 +34,10 @@ class VaflFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
     embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
-    """How many numbers a party shows of an entity. With head.kind = "sum": 1, or the number of classes. Those of all parties are
-    one record: about 248,000 numbers in all, or 124,000 in `float64`."""
+    """How many numbers a party sends for an entity. With head.kind = "sum": 1, or the number of classes. All parties' embeddings of
+    an entity have to fit into one record: about 248,000 numbers in all, or 124,000 in `float64`."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of embeddings, gradients and parameters."""
+    """Number format of embeddings, gradients and parameters."""
 
     @field_validator("parties")
     @classmethod
@@ -48,18 +48,18 @@ class VaflFederation(VerticalMembers):
 
 
 class EmbeddingSection(Section):
-    """What a party makes of its features."""
+    """How a party computes embeddings from its features."""
 
     hidden: LayerSizes = Field(default=[])
     """Sizes of up to 8 hidden layers; none: the embedding is linear. All parameters together: up to 134,217,728."""
     activation: Activation = "relu"
-    """Of the hidden layers."""
+    """Activation of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
     standardise: bool | None = None
-    """`true`: every input is brought to mean 0 and deviation 1 of its column so far, and cut 3 deviations away; all of an entity
-    together have a norm of about 1. Left out: `true`, but `false` with embedding.model, and with privacy.embedding_norm, where each
-    entity would change what is said of the others. A partition goes on as it began."""
+    """`true`: each input is standardised by the mean and deviation of its column so far, and clipped at 3 deviations; an entity's
+    inputs together have a norm of about 1. Left out: `true`, but `false` with embedding.model, and with privacy.embedding_norm,
+    where each entity would change the embeddings of the others. A partition goes on as it began."""
     model: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """A model of your own, `"package.module:function"`, in place of the built-in network."""
 
@@ -72,57 +72,58 @@ class EmbeddingSection(Section):
 
 
 class HeadSection(Section):
-    """What the coordinator makes of the embeddings."""
+    """How the coordinator computes predictions from the embeddings."""
 
     kind: Literal["sum", "network"] = "sum"
-    """`sum`: embeddings are added up, and there is nothing to learn; with linear embeddings that is linear, logistic or softmax
-    regression. `network`: a network over all of them side by side, learnt by the coordinator."""
+    """`sum`: adds the embeddings, without parameters; with linear embeddings this is linear, logistic or softmax regression.
+    `network`: a network over all embeddings side by side, learnt by the coordinator."""
     hidden: LayerSizes = Field(default=[])
     """Sizes of the network's hidden layers; none: a linear map. All parameters together: up to 134,217,728."""
     activation: Activation = "relu"
-    """Of the hidden layers."""
+    """Activation of the hidden layers."""
 
 
 class VerticalLearningSection(Section):
     """How a member learns."""
 
     loss: Literal["square", "logistic", "softmax"] = "logistic"
-    """Of the coordinator: `square` for numbers, `logistic` for labels 0 and 1, `softmax` for classes."""
+    """The coordinator's loss: `square` for numbers, `logistic` for labels 0 and 1, `softmax` for classes."""
     classes: int | None = Field(default=None, ge=2, le=LARGEST_LAYER)
-    """Of the coordinator: how many classes. `softmax` requires it; nothing else has it. A prediction is one record, so at most
-    41,496."""
+    """Coordinator: the number of classes. Required with `softmax`, refused with other losses. A prediction is one record, so at
+    most 41,496."""
     optimiser: OptimiserName | None = None
-    """`sgd-decay` has learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
+    """The optimiser. `sgd-decay` uses learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta. Left out: 0.03, but with `adagrad` and inputs that are standardised 0.5 for a linear embedding, 0.1 for a network and
-    for a head; where learning.loss is `square` 0.1 for a linear embedding, 0.05 for a network. So say the loss at the parties, too.
+    """The learning rate eta. Left out: 0.03; with `adagrad` 0.1 for a head, and with standardised inputs 0.5 for a linear embedding
+    or 0.1 for a network. With loss `square` these are 0.05, 0.1 and 0.05, so set learning.loss at the parties, too.
     """
     batch_size: int | None = Field(default=None, ge=1, le=10_000)
-    """Gradients that make a step; of the coordinator's own steps: entities. Left out: 16, but fewer where a party has fewer
-    entities under way, so that where labels come at once each makes a step; with privacy.gradient_noise always 16. The
-    coordinator's first steps take 1, and every 64 steps one more."""
+    """Gradients per step of a party; entities per step of the coordinator. Left out: 16, but fewer where a party has fewer entities
+    under way, so that each label makes a step where labels come at once; with privacy.gradient_noise always 16. The coordinator
+    begins with 1 per step, and adds one every 64 steps."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
-    """lambda of lambda |theta|^2 / 2."""
+    """lambda of the penalty lambda |theta|^2 / 2."""
     in_flight: int | None = Field(default=None, ge=1)
-    """Of a party: so many entities may be between their embedding and the step on their gradient; the next waits. At least
-    batch_size. Left out: any number."""
+    """Party: the most entities between their embedding and the step on their gradient; further ones wait. At least batch_size if
+    that is set, or 16 with privacy.gradient_noise. Left out: any number."""
     catch_up_samples: int = Field(default=64, ge=0)
-    """Of a party without in_flight: while more samples than this lie unread, as where it begins with a history, so many may be
-    between their embedding and its gradient; at least batch_size. 0: all of a history is shown at once, with the model as it is."""
+    """Party without in_flight: the most entities between their embedding and its gradient while more samples than this are unread,
+    such as a history at the start. Raised to batch_size if lower. 0: the whole history is sent at once, with the model as it is.
+    """
     catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Of a party: when no gradient comes for so long while it is behind, it goes on without waiting until one does, soon after its
-    embedding."""
+    """Party: seconds that a party with a backlog waits for a gradient. Then it goes on without waiting, until a gradient comes
+    within this time after its embedding."""
     wait_for: int = Field(default=1, ge=1)
-    """Of the coordinator: new embeddings of an entity before it is learnt from. As many as parties: synchronous."""
+    """Coordinator: new embeddings of an entity needed before it is learnt from. The number of parties: synchronous."""
     quorum: int | None = Field(default=None, ge=1)
-    """Of the coordinator: so many parties have to have shown an entity before it is learnt from. After alignment.reply_seconds
-    fewer do. Left out: all parties."""
+    """Coordinator: the number of parties that must have sent an embedding of an entity before it is learnt from. After
+    alignment.reply_seconds fewer are enough. Left out: all parties."""
     max_staleness: int | None = Field(default=None, ge=0)
-    """D, of the coordinator: no gradient is computed from an embedding since which its party is known to have taken more steps. A
-    newer one is asked for first. Left out: any is used."""
+    """Coordinator: D, the most steps that a party may be known to have taken since an embedding. The coordinator asks for a newer
+    embedding before it computes a gradient from an older one. Left out: no limit."""
     seeded_start: bool = False
-    """`true`: first parameters are drawn from federation.seed, so that others can compute them, and features with them. `false`:
-    from a secret of this member, made at the first start or from privacy.secret_file. A partition goes on with the start that it
+    """`true`: first parameters are drawn from federation.seed, so others can compute them, and with them features. `false`: from a
+    secret of this member, made at the first start or derived from privacy.secret_file. A partition keeps the start that it
     remembers."""
 
 
@@ -130,57 +131,56 @@ class AlignmentSection(Section):
     """When embeddings of an entity are used, and how long they are kept."""
 
     quorum: int = Field(default=1, ge=1)
-    """Of the coordinator: so many parties have to have shown an entity before it is predicted."""
+    """Coordinator: the number of parties that must have sent an embedding of an entity before it is predicted."""
     revise: bool = True
-    """Of the coordinator: whether an entity is predicted again with every further embedding before its label."""
+    """Coordinator: whether an entity is predicted again with every further embedding before its label."""
     expiry_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
-    """So many seconds after the last that was heard of it an entity is forgotten. At a party that is an entity without a gradient,
-    so give it the longest delay of labels."""
+    """Seconds without a message after which an entity is forgotten. A party forgets an entity whose gradient has not come, so set
+    this to the longest delay of labels."""
     limit: int = Field(default=100_000, ge=1)
-    """So many entities a partition are remembered; the oldest gives way."""
+    """Most entities remembered per partition. When it is full the oldest is forgotten."""
     reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Of the coordinator: so many seconds it waits for a newer embedding that it asked for, or for learning.quorum once an entity
-    has its label. Then whoever is missing counts as absent for that entity."""
+    """Coordinator: seconds that it waits for a newer embedding that it asked for, or for learning.quorum once an entity has its
+    label. Then a missing party counts as absent for that entity, and learning.quorum waits for it again only once it keeps up."""
     requests: int = Field(default=4, ge=0)
-    """How often the coordinator asks for an entity anew, and a party shows it because of that, until the party sees the entity
-    again. Asked once more the party forgets it. Best the same at all members."""
+    """How often the coordinator may ask for a newer embedding of an entity, and the party send it, until the entity comes to the
+    party again. At one request more the party forgets the entity. Best the same at all members."""
     patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """A member that has heard nothing for so many seconds while its own messages go out is not ready: a party of gradients, a
-    coordinator of a party's embeddings. Give it the longest delay of labels."""
+    """Seconds of silence before a member is not ready: a party that sends embeddings and gets no gradient, or a coordinator that
+    gets nothing of one party while others' embeddings or labels come. Set it to the longest delay of labels."""
     keep: bool = False
-    """Of the coordinator: entities that were learnt from stay remembered, for histories that are replayed."""
+    """Coordinator: whether entities stay remembered after they were learnt from, for histories that are replayed."""
 
 
 class PrivacySection(Section):
-    """Noise on what leaves a party, and its budget; of the coordinator: noise on gradients."""
+    """A party's noise on embeddings and steps, and its budget; the coordinator's noise on gradients, and its budget."""
 
     embedding_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """C, the Euclidean norm of an embedding; belongs to embedding_noise."""
+    """C, the Euclidean norm of an embedding; needs embedding_noise."""
     normalise: bool = True
-    """Whether every embedding gets the norm C, or only longer ones are shortened to it."""
+    """Whether every embedding is scaled to the norm C, or only longer ones are shortened to it."""
     embedding_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """c, the standard deviation of the noise on each number of an embedding; from 1e-6 to 100,000 times C."""
     gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """S, to which an entity's share of a step is shortened; belongs to gradient_noise."""
+    """S, the norm to which an entity's share of a step is clipped; needs gradient_noise."""
     gradient_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """sigma, the standard deviation of the noise on each step, in units of S; from 1e-6 to 100,000."""
     hidden_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Standard deviation of uniform noise inside the activations of hidden layers. No protection is claimed for it."""
     budget_mu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """mu of Gaussian differential privacy that no entity may exceed; what would exceed it is not sent. A party's is of its
-    features, with gradient_noise. The coordinator's is of its labels, with reply_noise. A budget within which no entity could be
-    learnt from is refused."""
+    """The mu of Gaussian differential privacy that no entity may exceed; nothing is sent that would exceed it. A party's budget is
+    for its features, with gradient_noise. The coordinator's is for its labels, with reply_noise. A budget too small to learn from
+    any entity is refused."""
     without_noise: bool = False
-    """`true`: a member that has sent with noise goes on without. What was claimed of mu ends, and that cannot be taken back. With
+    """`true`: a member that has sent with noise goes on without. Its claim about mu ends, and that cannot be taken back. With
     `false` such a member does not start when its noise is no longer configured."""
     secret_file: str | None = None
-    """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from it. It is refused where
-    other users may read it (`chmod 600`), or where it is too regular to be a secret."""
+    """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from it. It is refused if
+    other users may read it (`chmod 600`), or if it is too regular to be a secret."""
     ledger_limit: int = Field(default=1_000_000, ge=1)
-    """Of so many entities a partition it is remembered what was sent, or told of their labels. Nothing is sent of others."""
+    """Most entities per partition in the ledger of what was sent, or released of their labels. Nothing is sent of others."""
     reply_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of the coordinator: standard deviation of the noise on gradients, which otherwise tell the label; 0, or from 1e-6 to 100,000.
-    """
+    """Coordinator: standard deviation of the noise on gradients, which otherwise reveal the label; 0, or from 1e-6 to 100,000."""
 
     @model_validator(mode="after")
     def _keys_that_need_each_other(self) -> PrivacySection:
@@ -229,37 +229,38 @@ class VaflSettings(VerticalSettings):
 
     @property
     def optimiser(self) -> OptimiserName:
-        """``learning.optimiser``, or what stands for it: a scale learnt from noisy gradients would be mostly of noise."""
+        """``learning.optimiser``, or its default. With noisy gradients that is SGD: AdaGrad's scale would be mostly noise."""
         return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
 
     @property
     def batch_size(self) -> int:
-        """``learning.batch_size``, or the most that a step takes without it."""
+        """``learning.batch_size``, or its default: the most gradients in a step."""
         return self.learning.batch_size or LARGEST_BATCH
 
     @property
     def fewer_at_once(self) -> bool:
-        """Whether a party's step takes fewer where fewer are under way. Noise on a step is the same however few are in it."""
+        """Whether a party's step takes fewer gradients where fewer entities are under way. Never with noise on steps: the noise is
+        the same however few gradients a step has."""
         return self.learning.batch_size is None and self.privacy.gradient_noise is None
 
     @property
     def least_in_flight(self) -> int:
-        """Of ``learning.in_flight``: with fewer no step would ever be full."""
+        """The smallest allowed ``learning.in_flight``: with fewer no step would ever be full."""
         return 1 if self.fewer_at_once else self.batch_size
 
     @property
     def standardise(self) -> bool:
-        """``embedding.standardise``, or what stands for it."""
+        """``embedding.standardise``, or its default."""
         given = self.embedding.standardise
         return self.embedding.model is None and self.privacy.embedding_norm is None if given is None else given
 
     def party_rate(self, standardised: bool) -> float:
-        """``learning.learning_rate``, or what stands for it in a partition whose inputs are standardised, or are not."""
+        """A party's ``learning.learning_rate``, or its default. standardised: whether the partition's inputs are."""
         return self._rate(standardised, linear=self.embedding.model is None and not self.embedding.hidden)
 
     @property
     def head_rate(self) -> float:
-        """The same of the coordinator's head."""
+        """``learning.learning_rate`` of the coordinator's head, or its default."""
         return self._rate(standardised=True, linear=False)
 
     def _rate(self, standardised: bool, linear: bool) -> float:
@@ -271,12 +272,12 @@ class VaflSettings(VerticalSettings):
 
     @property
     def number_bytes(self) -> int:
-        """Of federation.precision."""
+        """Bytes of one number in federation.precision."""
         return 8 if self.federation.precision == "float64" else 4
 
     @property
     def outputs(self) -> int:
-        """How many numbers the head gives."""
+        """How many numbers the head outputs for an entity."""
         return (self.learning.classes or 0) if self.learning.loss == "softmax" else 1
 
     @model_validator(mode="after")
@@ -329,7 +330,7 @@ class VaflSettings(VerticalSettings):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
 
     def _check_sizes(self) -> None:
-        """Nothing that the coordinator writes is larger than a record may be. A party knows of the federation's settings only."""
+        """ValueError if a value that the coordinator writes may exceed one record. A party knows only the federation's settings."""
         federation, classes = self.federation, self.learning.classes or 0
         if classes * PROBABILITY > ROOM:
             raise ValueError(

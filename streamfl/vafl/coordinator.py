@@ -1,12 +1,12 @@
 """The coordinator: brings embeddings and labels of an entity together, predicts, and answers with gradients.
 
-VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm, moves its own theta_0.
+VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm, updates its own theta_0.
 
-The role orders the owners of its state, which :class:`CoordinatorPartition` lists, and of what goes out: :class:`Predictions` and
+The role calls the owners of its state, which :class:`CoordinatorPartition` lists, and of its output: :class:`Predictions` and
 :class:`Replies`.
 
-A batch is worked off in stretches: messages in a row of one kind, each of another entity, and for embeddings of one party. Only
-theta_0 makes one entity matter to another, after every so many entities. So a stretch is array work, cut where it moves.
+The role works off a batch in stretches: consecutive messages of one kind (and one party, for embeddings), each of another entity.
+One entity affects another only through steps of theta_0. So a stretch is array work, cut where theta_0 takes a step.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ from streamfl.vafl.replies import Replies
 
 __all__ = ["Alignment", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
 
-# Messages that are worked off together at most: where an entity comes again and again, each stretch is looked at whole.
+# Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
 STRETCH = 1000
 
 
 class VaflCoordinator:
-    """The member that knows the labels. It has one model a partition, of the entities whose key falls there.
+    """The member that knows the labels. It has one model per partition, for the entities whose key falls there.
 
-    The label of an entity that was forgotten, and came after it, waits and expires like any other.
+    A label that comes after its entity was forgotten waits and expires like any other.
 
-    parties: their names, in the order in which the head sees them.
+    parties: names of the parties, in the order of the head's inputs.
     embedding_size: numbers of an embedding.
-    head: what is made of the embeddings.
-    loss: of that.
+    head: the function of the embeddings.
+    loss: of the head's outputs.
     steps: how theta_0 learns.
     alignment: when an entity is predicted and learnt from.
-    seed: of the federation.
-    fingerprint: of what all members have to agree on.
+    seed: the federation's.
+    fingerprint: of the settings that all members have to agree on.
     start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone, which everybody knows.
     dtype: of embeddings and gradients.
-    encode_prediction: a prediction to the bytes that users read.
-    original: an output of the square loss to the label's own unit.
-    gradient_noise: standard deviation of noise on d l / d outputs, 0 for none.
-    noise_secret: what that is drawn from.
-    budget: mu that no entity's label may exceed, None for none.
-    ledger_limit: entities of a partition of which it is remembered what was told of their labels; of others nothing is told.
+    encode_prediction: encodes a prediction for users.
+    original: converts an output of the square loss to the label's own unit.
+    gradient_noise: standard deviation of the noise on d l / d outputs; 0: no noise.
+    noise_secret: the noise is drawn from it.
+    budget: mu that no entity's label may exceed; None: no limit.
+    ledger_limit: most entities of a partition in the ledger of label releases; nothing is released of others.
     without_noise: whether a coordinator that has a ledger may go on without noise.
-    patience: seconds after which a party that shows nothing, while others do or labels come, is trouble.
-    carry: of an embedding's record, the headers that a prediction made of it gets.
+    patience: seconds that a party may send nothing, while others send or labels come, before it is trouble.
+    carry: takes an embedding's record, returns the headers of a prediction made from it.
     """
 
     prompt = True
@@ -132,7 +132,7 @@ class VaflCoordinator:
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        # Whatever comes is worked off at once. What it asks its peers for has a time, which wake_at tells.
+        # The coordinator works off every message at once. Requests to parties have a time, which wake_at returns.
         return {}
 
     @property
@@ -176,7 +176,7 @@ class VaflCoordinator:
             for task in self._tasks.values():
                 replies += self._give_up_waiting(task, now)
                 task.entities.expire(now)
-        # Partitions know nothing of each other, so the messages of each may be taken together.
+        # Partitions are independent, so the messages of each may be taken together.
         of_partition: dict[int, list[Received]] = {}
         for received in batch:
             of_partition.setdefault(received.record.partition, []).append(received)
@@ -185,22 +185,22 @@ class VaflCoordinator:
         self._watch.end_batch(not batch, now)
         return [*replies, *self._replies.take_requests()]
 
-    # ---- what others may look at
+    # ---- inspection
 
     def parameters(self, partition: int) -> NDArray[Any]:
         """theta_0 of a partition, (size,): a copy."""
         return self._tasks[partition].head.parameters
 
     def mean_embeddings(self, partition: int) -> NDArray[np.float64]:
-        """What stands for a party that has not shown an entity, (M, embedding size): the running mean of what it showed. A copy."""
+        """The running mean of each party's embeddings, (M, embedding size): replaces an embedding that is missing. A copy."""
         return self._tasks[partition].parties.means.copy()
 
     def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
-        """What the head makes of (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
+        """The head's outputs for embeddings (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
         return self._tasks[partition].head.evaluate(embeddings)
 
     def snapshots(self) -> Mapping[int, CoordinatorSnapshot]:
-        """By partition, what is held."""
+        """The state of each partition."""
         return {partition: task.snapshot() for partition, task in self._tasks.items()}
 
     # ---- state
@@ -232,10 +232,10 @@ class VaflCoordinator:
         yield from self._release.measure(math.sqrt(max((task.ledger.largest for task in tasks), default=0.0)))
         yield from self._predictions.measure()
 
-    # ---- what comes in
+    # ---- input
 
     def _take(self, task: CoordinatorPartition, messages: list[Received], now: float) -> list[Send | Rejection]:
-        """What comes of the messages of a partition. Wrong ones are sorted out first, so that they cut no stretch in two."""
+        """Take the messages of a partition. Wrong ones are sorted out first, so that they do not cut a stretch in two."""
         messages, shown, refused = self._intake.sorted_out(messages, now)
         replies: list[Send | Rejection] = list(refused)
         for channel, group in groupby(messages, attrgetter("channel")):
@@ -288,7 +288,7 @@ class VaflCoordinator:
         return sends
 
     def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
-        """Count embeddings that came again or late, and tell the operator that two processes may speak for one party."""
+        """Count embeddings that came again or late, and warn the operator that two processes may send for one party."""
         self._figures.duplicates += len(again)
         self._figures.superseded += len(late)
         reasons = {
@@ -309,7 +309,7 @@ class VaflCoordinator:
         behind = task.parties.fall_behind(task.entities.missing_parties(rows, outdated))
         return self._work_off(task, names, rows, now, behind)
 
-    # ---- what is made of it
+    # ---- predicting and learning
 
     def _work_off(
         self,
@@ -321,10 +321,10 @@ class VaflCoordinator:
         newest: tuple[int, NDArray[np.int64]] | None = None,
         headers: Sequence[Headers] = (),
     ) -> list[Send]:
-        """Predict and learn from what is ready of these entities.
+        """Predict, and learn from, those of these entities that are ready.
 
         behind: the parties that no quorum waits for.
-        newest: the number of the party that has just shown them, and how old each embedding was when it came. headers: of each.
+        newest: the number of the party that has just sent them, and each embedding's age when it came, in steps. headers: of each.
         """
         entities, means = task.entities, task.parties.means
         predicting = NOTHING if newest is None else entities.to_predict(rows)
@@ -364,7 +364,7 @@ class VaflCoordinator:
     def _between_steps(
         self, head: LearningHead, predicted: NDArray[np.intp], learnt: NDArray[np.intp]
     ) -> Iterator[tuple[slice, slice]]:
-        """Parts of both, each as far as the entity with which theta_0 moves: what comes after that has to see the new theta_0."""
+        """Cut both at the entities that complete a step of theta_0: everything after such an entity has to use the new theta_0."""
         begin_predicted = begin = 0
         while (more := head.entities_until_step()) is not None:
             end = begin + more
@@ -387,7 +387,7 @@ class VaflCoordinator:
         labels: NDArray[np.float64],
         lives: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """d l / d h of n entities, (n, M, embedding size). lives: how often their labels were told of."""
+        """Learn from n entities. Returns d l / d h, (n, M, embedding size). lives: how often their labels were released."""
         if not names:
             return np.empty_like(inputs)
 

@@ -1,4 +1,4 @@
-"""What the coordinator has done, in figures for the operator."""
+"""The coordinator's metrics."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ COUNTS = {
 
 
 class CoordinatorFigures:
-    """Counters of all partitions since the process began.
+    """Counters of all partitions since the process started.
 
     counts: by name.
     duplicates: embeddings that came again.
     superseded: embeddings that came after a later one.
-    tally: what became of entities.
+    tally: counts of forgotten entities and other outcomes.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class CoordinatorFigures:
         self._ages: Recent[int] = Recent()
 
     def count(self, decision: Decision, ages: NDArray[np.int64], now: float) -> None:
-        """Entities were worked off, now. ages: (n, M), steps that the party took since each embedding."""
+        """Count entities that were worked off now. ages: (n, M), steps that the party took since each embedding."""
         learns = decision.learns
         used = ages[learns][decision.used[learns]]
         self._aged += len(used)
@@ -62,7 +62,7 @@ class CoordinatorFigures:
         self.counts["requests"] += int(decision.asked.sum())
 
     def measure(self, entities: Sequence[Entities]) -> Iterable[Measurement]:
-        """entities: of each partition."""
+        """The metrics. entities: those of each partition."""
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         text = "Embeddings that came again"

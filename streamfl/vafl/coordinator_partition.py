@@ -1,4 +1,4 @@
-"""What the coordinator holds of one partition: a model of its own, and the entities whose key falls there."""
+"""The coordinator's state in one partition: a model of its own, and the entities whose key falls there."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
 
 @dataclass(frozen=True)
 class CoordinatorSnapshot:
-    """What the coordinator holds of one partition, for whoever checks it.
+    """The coordinator's state in one partition, for tests and tools.
 
-    entities: names, the one that was heard of longest ago first.
-    awaited: names of those of which a newer embedding, or the learning quorum, is awaited.
+    entities: names; the entity whose last message is oldest comes first.
+    awaited: names of the entities that wait for a newer embedding, or for the learning quorum.
     """
 
     entities: Sequence[str]
@@ -32,13 +32,13 @@ class CoordinatorSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPartition:
-    """The owners of a partition's state, one changelog key or kind of key each.
+    """The owners of a partition's state, with one changelog key or kind of key each.
 
     partition: its number.
     head: theta_0 and its next step.
     parties: which embeddings came, and their mean.
     entities: embeddings, labels and predictions.
-    ledger: what was told of labels.
+    ledger: releases of labels.
     """
 
     partition: int
@@ -52,7 +52,7 @@ class CoordinatorPartition:
 
     @property
     def awaited(self) -> str | None:
-        """What nothing was learnt for lack of, and how much of the rest is there; None where something was."""
+        """Why nothing was learnt yet, with the entities that lack a label or embeddings; None once something was learnt."""
         if self.parties.have_stepped or self.head.has_learnt:
             return None
         unlabelled, unshown = self.entities.lacking()
@@ -66,7 +66,7 @@ class CoordinatorPartition:
         return chain(head, self.parties.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
 
     def restore(self, key: bytes, value: bytes, intake: Intake) -> None:
-        """Take back one part; PeerError or ValueError for what the coordinator cannot have remembered."""
+        """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have written."""
         kind, _, name = key.partition(b"/")
         if key == COUNTERS:
             self.head.restore_counters(value)

@@ -1,4 +1,4 @@
-"""The entities of a partition: who has shown one, its label, and when it is predicted and learnt from."""
+"""The entities of a partition: their embeddings and labels, and when each is predicted and learnt from."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from streamfl.vafl.remembered_entity import EMBEDDING, ENTITY, RememberedEntity,
 
 __all__ = ["LARGEST_OUTPUT", "Entities", "Tally"]
 
-# A sum of embeddings, or what a network makes of them.
 LARGEST_OUTPUT = 1e100
-"""A larger one is cut to it, or to what has a square in single precision."""
+"""Bound of a head's output. Larger outputs are clipped to it, or in single precision to the largest with a finite square."""
 
 
 @dataclass
 class Tally:
-    """What became of entities, in all partitions.
+    """Counts of what became of entities, in all partitions.
 
-    forgotten: by reason.
+    forgotten: forgotten entities by reason.
     duplicate_labels: labels of entities that had one.
-    silent: requests for a newer embedding that nobody answered.
+    silent: requests for a newer embedding that no party answered.
     """
 
     forgotten: dict[str, int] = field(
@@ -41,16 +40,16 @@ class Tally:
 
 
 class Entities:
-    """What is remembered of the entities of a partition, under keys ``entity/name``. M parties.
+    """The entities of a partition, remembered under keys ``entity/name``. There are M parties.
 
-    Methods name n entities by their rows, all different.
+    Methods take n entities by their rows, all different.
 
-    alignment: when something is made of them, and how many there may be.
+    alignment: when entities are predicted and learnt from, and how many are remembered.
     parties: M.
     embedding_size: numbers of an embedding.
-    outputs: numbers that a prediction is made of.
+    outputs: outputs of the head per entity.
     dtype: of the embeddings.
-    tally: counts what becomes of them, in all partitions.
+    tally: counts what became of entities, in all partitions.
     """
 
     def __init__(self, alignment: Alignment, parties: int, embedding_size: int, outputs: int, dtype: Any, tally: Tally) -> None:
@@ -69,16 +68,16 @@ class Entities:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The one that was heard of longest ago first."""
+        """Names; the entity whose last message is oldest comes first."""
         return tuple(self._rows)
 
     @property
     def awaited(self) -> frozenset[str]:
-        """Names of those of which a newer embedding, or the learning quorum, is awaited."""
+        """Names of the entities that wait for a newer embedding, or for the learning quorum."""
         return self._pending.names
 
     def lacking(self) -> tuple[int, int]:
-        """How many no label has come of, though enough parties to learn from them have shown them; and the other way round."""
+        """The number of entities with the learning quorum and without a label, and with a label and without the quorum."""
         rows = np.fromiter((self._rows[name] for name in self._rows), np.intp, len(self._rows))
         labelled = self._entities["labelled"].take(rows)
         shown = self._embeddings["held"].take(rows, axis=0).sum(axis=1) >= self._learning_quorum
@@ -92,18 +91,18 @@ class Entities:
     def wake_at(self) -> float | None:
         return min((at for at in (self._rows.wake_at, self._pending.wake_at) if at is not None), default=None)
 
-    # ---- what comes in
+    # ---- input
 
     def admit(
         self, names: Sequence[str], now: float, *, with_labels: bool = False
     ) -> tuple[NDArray[np.intp], Sequence[int], int]:
-        """Hear of entities in this order, as many as can be worked off together. Returns their rows and places, and how many names
+        """Admit entities in this order, as many as can be worked off together. Returns their rows and places, and how many names
         were read.
 
-        An entity that comes twice has to be worked off before it comes again. So have those that may be forgotten once they are
-        learnt from, where a later one needs the room.
+        An entity that comes twice has to be worked off before it comes again. So have entities that may be forgotten once they are
+        learnt from, where a later entity needs the room.
 
-        with_labels: their labels come; an entity that has one is passed over.
+        with_labels: whether their labels come; then an entity that has a label is skipped.
         """
         places: Sequence[int]
         if not self._rows.has_room(len(names)) or len(set(names)) < len(names):
@@ -116,21 +115,21 @@ class Entities:
         self._blank()
         rows = np.array(taken, np.intp)
         self._rows.mark(rows, now)
-        # The clock may have been ahead: nothing is awaited, and nothing was learnt, since later than now.
+        # The clock may have been ahead: times after now are moved back to now.
         self._entities["learnt_at"][rows] = np.minimum(self._entities["learnt_at"][rows], now)
         for place in np.flatnonzero(self._pending.since(rows) > now).tolist():
             self._pending.put(names[places[place]], taken[place], now)
         return rows, places, read
 
     def _without_label(self, names: Sequence[str]) -> list[int]:
-        """Places of those that have no label yet; the others are counted."""
+        """Places of entities that have no label yet; the others are counted as duplicates."""
         labelled = self._entities["labelled"]
         places = [place for place, row in enumerate(map(self._rows.get, names)) if row is None or not labelled[row]]
         self._tally.duplicate_labels += len(names) - len(places)
         return places
 
     def _admit_in_turn(self, names: Sequence[str], with_labels: bool) -> tuple[list[int], Sequence[int], int]:
-        """Each as if the one before it had been worked off, as long as that makes no difference."""
+        """Admit entities one by one, up to one whose result depends on those before it being worked off first."""
         taken: dict[str, int] = {}
         places: list[int] = []
         may_make_room = False
@@ -139,7 +138,7 @@ class Entities:
             if name in taken:
                 return list(taken.values()), places, place
             if row is None:
-                # More than one where the limit was lowered.
+                # There may be several to forget where the limit was lowered.
                 while self._rows.full:
                     oldest = self._rows.oldest
                     if may_make_room or oldest in taken:
@@ -169,10 +168,10 @@ class Entities:
         of_party["asked"][rows] = False
         self._values[rows, number] = shown.values
 
-    # ---- what is made of it
+    # ---- predicting and learning
 
     def to_predict(self, rows: NDArray[np.intp]) -> Predicting:
-        """Which of them are predicted now; they count as predicted from now on."""
+        """Choose the entities to predict now, and note them as predicted."""
         entities = self._entities.take(rows)
         present = self._embeddings["held"].take(rows, axis=0).sum(axis=1)
         shown = entities["shown"]
@@ -189,22 +188,22 @@ class Entities:
         return embeddings["epoch"], embeddings["sequence"], embeddings["parameters_version"]
 
     def labels(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The labels, and how often each was told of."""
+        """The labels, and how often each was released."""
         return self._entities["label"].take(rows), self._entities["life"].take(rows)
 
     def labelled(self, rows: NDArray[np.intp]) -> bool:
-        """Whether one of them has a label."""
+        """Whether any of the entities has a label."""
         return bool(self._entities["labelled"].take(rows).any())
 
     def missing(self, rows: NDArray[np.intp]) -> list[int]:
-        """Parties that have not shown all of them."""
+        """Numbers of parties that lack at least one of the entities."""
         return np.flatnonzero(~self._embeddings["held"].take(rows, axis=0).all(axis=0)).tolist()
 
     def inputs(self, rows: NDArray[np.intp], means: NDArray[np.float64], used: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-        """What the head is given, (n, M, embedding size): embeddings, and the party's mean where there is none.
+        """The head's inputs, (n, M, embedding size): embeddings, or the party's mean where there is none.
 
         means: (M, embedding size).
-        used: (n, M) which embeddings are; None: all that are held.
+        used: (n, M) which embeddings are used; None: all that are held.
         """
         present = self._embeddings["held"].take(rows, axis=0) if used is None else used
         values = self._values.take(rows, axis=0)
@@ -213,25 +212,25 @@ class Entities:
         return values
 
     def predicted(self, rows: NDArray[np.intp], outputs: NDArray[Any]) -> None:
-        """Remember what their predictions were made of, (n, outputs)."""
+        """Remember the head's outputs of their predictions, (n, outputs)."""
         self._outputs[rows] = outputs
 
     def last_outputs(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Places of those that were predicted, and the outputs of that."""
+        """Places of the entities that were predicted, and their last outputs, (predicted, outputs)."""
         places = np.flatnonzero(self._entities["shown"].take(rows))
         return places, self._outputs.take(rows[places], axis=0)
 
     def missed(self, rows: NDArray[np.intp], number: int, now: float) -> NDArray[np.bool_]:
-        """Whether a party shows each of them too late to be waited for, (n,).
+        """Whether a party sends each entity too late to be waited for, (n,).
 
-        It was learnt from without the party, more than once or longer ago than anybody is waited for.
+        The entity was learnt from without the party, more than once or longer ago than ``reply_seconds``.
         """
         rounds = self._entities["rounds"][rows] - self._embeddings["answers"][rows, number]
         in_time = now - self._entities["learnt_at"][rows] <= self._alignment.reply_seconds
         return np.asarray((rounds > 1) | ((rounds == 1) & ~in_time))
 
     def missing_parties(self, rows: NDArray[np.intp], outdated: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Who has shown nothing of each of them, or nothing new enough and will not, (n, M)."""
+        """Parties that have no embedding of an entity, or an outdated one that waits for no gradient, (n, M)."""
         embeddings = self._embeddings.take(rows, axis=0)
         return np.asarray(~embeddings["held"] | (outdated & ~embeddings["fresh"]))
 
@@ -241,7 +240,7 @@ class Entities:
         return decide(self._alignment, self._learning_quorum, entities, embeddings, outdated, behind)
 
     def settle(self, names: Sequence[str], rows: NDArray[np.intp], decision: Decision, now: float) -> None:
-        """Carry out what was decided: note who is answered and who is waited for, and forget what is done."""
+        """Carry out a decision: note which parties are answered and waited for, and forget entities that are done."""
         entities, embeddings = self._entities.take(rows), self._embeddings.take(rows, axis=0)
         learns, withheld = decision.learns, decision.withheld
         answered = decision.answered & learns[:, np.newaxis]
@@ -269,7 +268,7 @@ class Entities:
     # ---- time
 
     def give_up_waiting(self, now: float) -> tuple[list[str], NDArray[np.intp]]:
-        """Names and rows of those that have waited for long enough. Who was asked and did not answer counts as absent."""
+        """End overdue waits. Returns the entities' names and rows. A party that was asked and did not answer counts as absent."""
         names = self._pending.overdue(now)
         rows, _, _ = self.admit(names, now)
         embeddings = self._embeddings.take(rows, axis=0)
@@ -280,7 +279,7 @@ class Entities:
         return names, rows
 
     def set_back(self, now: float) -> None:
-        """Let everything that came after ``now`` have come now: the clock was ahead. Whoever was asked later was asked now."""
+        """Move times after ``now`` back to ``now``: the clock was ahead."""
         names, rows = self._rows.set_back(now)
         for name, row in zip(names, rows.tolist(), strict=True):
             self._pending.not_later_than(name, row, now)
@@ -332,7 +331,7 @@ class Entities:
         return changes
 
     def restore(self, key: bytes, entity: RememberedEntity, values: Sequence[NDArray[Any]]) -> None:
-        """Take back one entity. values: of ``entity.held``, in its order, each (embedding size,)."""
+        """Restore one entity. values: of ``entity.held``, in its order, each (embedding size,)."""
         name, outputs = check_name(key), entity.outputs or ()
         if len(outputs) != (self._outputs.shape[1] if entity.shown else 0):
             raise PeerError("shape", f"of the entity {name!r} {len(outputs)} outputs are remembered")
@@ -355,7 +354,7 @@ class Entities:
             self._outputs[row] = outputs
 
     def _blank(self) -> None:
-        """Rows that new entities were given hold nothing of whoever had them before."""
+        """Clear the rows that were given to new entities, and grow the arrays if there are more rows."""
         rows = self._rows.given_out()
         if not rows:
             return

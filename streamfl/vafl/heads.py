@@ -1,4 +1,4 @@
-"""What the coordinator makes of the embeddings: a sum, or a network over all of them. And the losses of these outputs."""
+"""The coordinator's function of the embeddings, a sum or a network over all of them, and the losses of its outputs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from streamfl.vafl.networks import DenseNetwork
 
 __all__ = ["LOGISTIC", "SQUARE", "Head", "NetworkHead", "OutputLoss", "SumHead", "softmax_loss"]
 
-# Of a network's first hidden units.
+# First bias of a network's first hidden units.
 FIRST_BIAS = 0.1
 
 
 class Head(Protocol):
-    """The function of theta_0 and all embeddings. In what follows there are n entities and M parties.
+    """The function of theta_0 and all embeddings, for n entities and M parties.
 
-    size: how many numbers theta_0 is.
+    size: how many numbers theta_0 has.
     """
 
     @property
     def size(self) -> int: ...
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """theta_0 to begin with, (size,), drawn from the stream (seed, path)."""
+        """The first theta_0, (size,), drawn from the stream (seed, path)."""
 
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
-        """From embeddings (n, M, embedding size): the outputs (n, outputs), and what :meth:`backward` needs."""
+        """From embeddings (n, M, embedding size): the outputs (n, outputs), and the values that :meth:`backward` needs."""
 
     def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """From d l / d outputs, (n, outputs): d l / d theta_0 summed over the entities, and d l / d h, (n, M, embedding size)."""
@@ -66,9 +66,9 @@ class NetworkHead:
         self.size = network.size
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """As the network's own, but never all 0, and with hidden units that pass on a gradient where all embeddings are 0.
+        """The network's first parameters, but never all 0, and with hidden units that pass a gradient where all embeddings are 0.
 
-        Linear embeddings are 0 before the first step, and there a relu without a bias has the slope 0: nobody would ever learn.
+        Linear embeddings are 0 before the first step. There a relu without a bias has the slope 0, so no party would ever learn.
         """
         if len(self._network.sizes) > 2:
             parameters = self._network.initial(seed, "head", *path)
@@ -92,11 +92,11 @@ class NetworkHead:
 class OutputLoss:
     """A loss of the head's outputs.
 
-    outputs: how many of them an entity has, o.
+    outputs: o, the number of outputs per entity.
     sensitivity: the largest Euclidean distance between the gradients of two labels; for the square loss, of labels from 0 to 1.
     gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
     values: from outputs (n, o) and labels (n,): l, (n,).
-    prediction: from outputs (n, o): what a user reads.
+    prediction: from outputs (n, o): the predictions; with the square loss in units of the label's range.
     """
 
     name: str
@@ -107,7 +107,7 @@ class OutputLoss:
     prediction: Callable[[NDArray[Any]], NDArray[Any]]
 
     def accepts(self, label: float) -> bool:
-        """Whether this can be a label."""
+        """Whether the label is valid for this loss."""
         return self.name == "square" or (label.is_integer() and 0 <= label < max(self.outputs, 2))
 
 

@@ -1,4 +1,4 @@
-"""Entities of a party whose embedding is on its way, and samples that wait until fewer are."""
+"""A party's entities that wait for a gradient, and its samples that wait until fewer entities do."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples", "decode_
 
 
 class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
-    """An entity that was shown, or will be with the present batch, and whose gradient has not come.
+    """An entity without a gradient that was sent, or will be with the present batch.
 
-    since: when, in seconds.
+    since: when its newest embedding was queued, in seconds.
     sequence: number of its newest embedding.
     features: raw numbers.
-    requests: how often it was shown anew because the coordinator asked.
-    epoch: in which it was shown, if that epoch was given up since; 0: the present one.
+    requests: how often it was sent again because the coordinator asked.
+    epoch: the epoch in which it was sent, if that was given up since; 0: the present epoch.
     """
 
     since: Time
@@ -38,16 +38,16 @@ class InFlightEmbedding(msgspec.Struct, array_like=True, gc=False):
 
 
 def decode_in_flight(value: bytes) -> InFlightEmbedding:
-    """What a party's changelog holds under a key ``entity/name``."""
+    """Decode the changelog value of a party's key ``entity/name``."""
     return msgspec.msgpack.decode(value, type=InFlightEmbedding)
 
 
 class InFlightEmbeddings:
-    """Entities of one partition whose embedding is on its way, the oldest first: bounded, expiring, and counted where forgotten.
+    """Entities of one partition that wait for a gradient, the oldest first. Bounded; entities expire; forgotten ones are counted.
 
     parts: where they are remembered, under ``entity/name``.
     expiry: seconds after which an entity without a gradient is forgotten.
-    limit: so many at most; the oldest gives way.
+    limit: most entities remembered; the oldest is forgotten.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
     """
 
@@ -70,17 +70,17 @@ class InFlightEmbeddings:
         return self._entities.get(entity)
 
     def count_after(self, sequence: int, most: int) -> int:
-        """How many have a higher number, ``most`` at most."""
+        """The number of entities with a higher sequence number, up to ``most``."""
         latest = islice(reversed(self._entities.values()), most)
         return sum(1 for _ in takewhile(lambda shown: shown.sequence > sequence, latest))
 
     @property
     def wake_at(self) -> float | None:
-        """When the oldest expires."""
+        """When the oldest entity expires."""
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
     def queue(self, entity: str, shown: InFlightEmbedding, headers: Headers = ()) -> None:
-        """The entity is to be shown with the present batch, and these headers with it."""
+        """Queue the entity to be sent with the present batch, with these headers."""
         # At the end: the table is in the order of age.
         self._entities.pop(entity, None)
         self._entities[entity] = shown
@@ -95,7 +95,7 @@ class InFlightEmbeddings:
         return bool(self._queue)
 
     def take_queue(self) -> list[tuple[str, InFlightEmbedding, Headers]]:
-        """What is to be shown now, in order."""
+        """Return the queue in order, and empty it."""
         queue, self._queue = self._queue, []
         return queue
 
@@ -109,12 +109,12 @@ class InFlightEmbeddings:
             self._forgotten["expired"] += 1
 
     def set_back(self, now: float) -> None:
-        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        """Move times after ``now`` back to ``now``: the clock was ahead."""
         for entity in set_back(self._entities, now):
             self._remember(entity, self._entities[entity])
 
     def end_epoch(self, epoch: int) -> None:
-        """What was shown so far was shown in this epoch, which is given up. What is queued will be shown in the next."""
+        """Note that this epoch is given up. Entities sent so far keep it; queued entities will be sent in the next epoch."""
         queued = {entity for entity, _, _ in self._queue}
         for entity, shown in self._entities.items():
             if entity not in queued:
@@ -122,7 +122,7 @@ class InFlightEmbeddings:
             self._remember(entity, shown)
 
     def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
-        """check: raises PeerError for features that cannot be a sample's."""
+        """Restore one entity. check: raises PeerError for features that cannot be a sample's."""
         shown = decode_in_flight(value)
         check(shown.features)
         self._entities[check_name(name)] = shown
@@ -132,7 +132,7 @@ class InFlightEmbeddings:
 
 
 class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
-    """As it is remembered; headers are left out where there are none."""
+    """A waiting sample in the changelog; headers are left out where there are none."""
 
     entity: Name
     features: bytes
@@ -140,7 +140,7 @@ class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
 
 
 class WaitingSamples:
-    """Samples of one partition that wait until fewer entities are on their way, in order.
+    """Samples of one partition, in order, that wait until fewer entities are on their way.
 
     parts: where they are remembered, under ``waiting/number``.
     life: counts the numbers.
@@ -149,7 +149,7 @@ class WaitingSamples:
     def __init__(self, parts: ChangedParts, life: PartyLife) -> None:
         self._parts = parts
         self._life = life
-        # Read by others: a look at it costs no call.
+        # Public: other classes read it without the cost of a call.
         self.samples: deque[tuple[str, bytes, Headers]] = deque()
 
     def __len__(self) -> int:
@@ -161,14 +161,14 @@ class WaitingSamples:
         self.samples.append((entity, features, headers))
 
     def take(self) -> tuple[str, bytes, Headers]:
-        """The entity, features and headers of the first."""
+        """Remove the first sample. Returns its entity, features and headers."""
         sample = self.samples.popleft()
         self._parts.forget(b"waiting/%d" % self._life.first_waiting)
         self._life.waited_no_longer()
         return sample
 
     def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
-        """check: raises PeerError for features that cannot be a sample's."""
+        """Restore one sample. check: raises PeerError for features that cannot be a sample's."""
         sample = msgspec.msgpack.decode(value, type=_WaitingSample)
         check(sample.features)
         if int(name) < len(self.samples):

@@ -1,4 +1,4 @@
-"""What the coordinator takes of what it hears: embeddings and labels that nothing is wrong with."""
+"""The coordinator's checks of the embeddings and labels that it receives."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Intake"]
 class Intake:
     """Checks messages, many at once.
 
-    numbers: by channel of embeddings, the number of the party; labels come on other channels.
+    numbers: channel of embeddings to the party's number; labels come on other channels.
     dtype: of the embeddings.
-    embedding_size: numbers of each.
-    fingerprint: of what all members have to agree on.
-    loss: says what a label can be.
-    carry: of an embedding's record, the headers that a prediction made of it gets.
+    embedding_size: numbers of an embedding.
+    fingerprint: of the settings that all members have to agree on.
+    loss: decides which labels are valid.
+    carry: takes an embedding's record, returns the headers of a prediction made from it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Intake:
         self._carry = carry
 
     def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], SentEmbeddings, list[Rejection]]:
-        """The messages that nothing is wrong with, the embeddings among them, and the others."""
+        """Returns the valid messages, the embeddings among them, and rejections of the others."""
         embeddings = [one for one in messages if one.channel in self._numbers]
         shown, bounded = self._columns(embeddings)
         labels = {one.message.label for one in messages if one.channel not in self._numbers}
@@ -69,12 +69,12 @@ class Intake:
         return bounded_array(content, self._dtype, self._embedding_size, "embedding")
 
     def check_label(self, label: float, text: str) -> None:
-        """PeerError with this text if it cannot be a label."""
+        """PeerError with this text if the label is not valid."""
         if not self._loss.accepts(label):
             raise PeerError("label", text)
 
     def _columns(self, embeddings: list[Received]) -> tuple[SentEmbeddings, bool]:
-        """All of them side by side, and whether all of their numbers are within bounds."""
+        """The embeddings as columns, and whether all of their numbers are within bounds."""
         shown: list[Embedding] = [one.message for one in embeddings]
         values, bounded = bounded_rows([one.values for one in shown], self._dtype, self._embedding_size)
         columns = (
@@ -87,7 +87,7 @@ class Intake:
         return SentEmbeddings(*columns, headers, values), bool(bounded.all())
 
     def _are_sound(self, embeddings: list[Received], shown: SentEmbeddings, now: float) -> bool:
-        """Whether nothing is wrong with any of them. False means that each has to be looked at by itself."""
+        """Whether all of the embeddings are valid. False: each has to be checked by itself."""
         if not embeddings:
             return True
         records = [one.record for one in embeddings]
@@ -104,7 +104,7 @@ class Intake:
         )
 
     def _check(self, received: Received, now: float) -> None:
-        """PeerError for a message that something is wrong with."""
+        """PeerError for an invalid message."""
         message = received.message
         if isinstance(message, Label):
             classes = max(self._loss.outputs, 2)

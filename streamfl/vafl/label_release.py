@@ -1,4 +1,4 @@
-"""What the coordinator tells of labels: with noise, counted in a ledger, and within a budget."""
+"""Releases of labels by the coordinator: with noise, counted in a ledger, and within a budget."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TOLD_BARE = (
 class LabelRelease:
     """Noise on the label's part of d l / d outputs.
 
-    loss: its gradient, and how far apart those of two labels are at most.
-    noise: standard deviation of the noise, 0 for none.
-    secret: what it is drawn from.
-    fingerprint: of what all members have to agree on.
-    budget: mu that no entity's label may exceed, None for none.
+    loss: gives the gradient, and the largest distance between the gradients of two labels.
+    noise: standard deviation of the noise; 0: no noise.
+    secret: the noise is drawn from it.
+    fingerprint: of the settings that all members have to agree on.
+    budget: mu that no entity's label may exceed; None: no limit.
     """
 
     def __init__(self, loss: OutputLoss, noise: float, secret: str, fingerprint: int, budget: float | None) -> None:
@@ -39,9 +39,9 @@ class LabelRelease:
         self._secret = secret
         self._fingerprint = fingerprint
         self._budget = budget
-        # mu^2 of telling one label.
+        # mu^2 of releasing one label.
         self._cost = cost_of(loss.sensitivity, noise) if noise else 0.0
-        # Names the noise, and tells nothing of the secret.
+        # Identifies the noise, and reveals nothing of the secret.
         self._name = fingerprint_of("label", noise, secret)
         self._withheld = dict.fromkeys(("budget", "ledger"), 0)
 
@@ -50,12 +50,12 @@ class LabelRelease:
         return self._noise
 
     def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision) -> None:
-        """Count in the ledger what will be told, and withhold what may not be.
+        """Count label releases in the ledger, and withhold those that are not allowed.
 
-        It comes before requests: nobody is asked for an embedding of an entity that cannot be learnt from.
+        This comes before requests: no party is asked for an embedding of an entity that cannot be learnt from.
         """
         for place in np.flatnonzero(decision.answers).tolist():
-            # What was told with the present noise has the same noise again, which tells no more and costs nothing.
+            # A label released with the present noise gets the same noise again, which reveals no more and costs nothing.
             if decision.lives[place] and decision.noises[place] == self._name:
                 continue
             refusal = ledger.refusal(names[place], self._cost)
@@ -75,10 +75,10 @@ class LabelRelease:
     ) -> NDArray[np.float64]:
         """d l / d outputs with the noise that hides the label, (n, outputs).
 
-        The noise goes onto the label's part before anything is rounded. That part is the same at all outputs. Next to a large
-        output, which a party can choose, rounding would make it larger than it is.
+        The noise is added to the label's part before anything is rounded. That part does not depend on the outputs. Beside a large
+        output, which a party can choose, rounding would make the label's part larger than it is.
 
-        names, lives: of the entities, and how often their labels were told of.
+        names, lives: the entities, and how often their labels were released.
         """
         nothing, none = np.zeros_like(outputs), np.zeros_like(labels)
         hidden = self._loss.gradient(nothing, labels) - self._loss.gradient(nothing, none)
@@ -86,13 +86,13 @@ class LabelRelease:
         return np.asarray(self._loss.gradient(outputs, none) + np.array(told), dtype=np.float64)
 
     def _noisy_label(self, partition: int, part: NDArray[np.float64], name: str, life: int) -> NDArray[np.float64]:
-        # Within one life of the entity the noise is the same to everybody and every time, as if the label had been told once. So
-        # several gradients, or several parties together, cannot average it out. In another life it is told anew, and counted.
+        # Within one life of the entity the noise is the same for every party and every time, as if the label were released once. So
+        # several gradients, or several parties together, cannot average it out. Another life is a new release, which is counted.
         place = (self._fingerprint, partition, self._loss.name, name, life)
         return noisy(part, self._noise, 1.0, self._secret, "label", *place)
 
     def measure(self, mu: float) -> Iterable[Measurement]:
-        """mu: of the entity of whose label most was told."""
+        """The metrics. mu: the largest of an entity's label."""
         for reason, count in self._withheld.items():
             text = "Labels not answered and not learnt from: the budget of the label is spent, or no room to remember what is"
             yield Measurement("withheld_labels", "counter", text, count, (("reason", reason),))

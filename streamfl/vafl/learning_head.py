@@ -1,4 +1,4 @@
-"""The coordinator's own model in one partition: theta_0, its optimiser, and the gradient that is gathered for the next step.
+"""The coordinator's own model in one partition: theta_0, its optimiser, and the gradient gathered for the next step.
 
 VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(theta_0)).
 """
@@ -24,7 +24,7 @@ from streamfl.wire import Count
 __all__ = ["KEY", "HeadSteps", "LearningHead"]
 
 KEY = b"task"
-# A head that has learnt little moves with each entity, which costs nothing to speak of in so few steps.
+# Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra steps cost little.
 GROWTH = 64
 
 
@@ -35,7 +35,7 @@ class HeadSteps:
     optimiser: its name.
     learning_rate: eta_0.
     batch_size: entities that make a step.
-    growing: whether the first step takes one, and each GROWTH steps one more, until they are so many.
+    growing: whether steps begin with one entity and take one more every GROWTH steps, up to batch_size.
     regularisation: lambda of lambda |theta|^2 / 2.
     """
 
@@ -47,13 +47,13 @@ class HeadSteps:
 
 
 class Counters(msgspec.Struct, array_like=True):
-    """What is remembered of a head beside its arrays.
+    """What is remembered of a head besides its arrays.
 
-    steps: how many were taken.
-    gathered: entities that the gradient so far is of.
-    fingerprint: of what all members have to agree on.
-    told_bare: whether ever something of a label was told without the noise that makes mu.
-    start: what theta_0 was drawn from beside the seed; empty: from the seed alone.
+    steps: the number of steps taken.
+    gathered: entities in the gradient so far.
+    fingerprint: of the settings that all members have to agree on.
+    told_bare: whether anything about a label was ever released without the noise that mu assumes.
+    start: bytes that theta_0 was drawn from besides the seed; empty: from the seed alone.
     """
 
     steps: Count = 0
@@ -67,10 +67,10 @@ class LearningHead:
     """The head of one partition.
 
     head: the function.
-    steps: how it learns.
-    seed: of the federation.
+    steps: how theta_0 learns.
+    seed: the federation's.
     partition: its number.
-    fingerprint: of what all members have to agree on.
+    fingerprint: of the settings that all members have to agree on.
     start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone.
     outcomes: counts ``steps`` and ``refused_steps``, shared by all partitions.
     """
@@ -100,7 +100,7 @@ class LearningHead:
         return self._parameters.copy()
 
     def evaluate(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Outputs of n entities, (n, outputs), cut at what can be remembered: steps may have been far too long.
+        """Outputs of n entities, (n, outputs), clipped to numbers that can be remembered: too large steps may make them huge.
 
         inputs: (n, M, embedding size).
         """
@@ -111,31 +111,31 @@ class LearningHead:
 
     @property
     def has_learnt(self) -> bool:
-        """Whether an entity was learnt from; never known of a head without parameters."""
+        """Whether the head has learnt from an entity; always False for a head without parameters."""
         return self._counters.steps > 0 or self._counters.gathered > 0
 
     def entities_until_step(self) -> int | None:
-        """How many more make a step; None: none do, because there are no parameters."""
+        """How many more entities make a step; None: there are no parameters, so no steps."""
         return max(1, self._wanted - self._counters.gathered) if self._head.size else None
 
     @property
     def _wanted(self) -> int:
-        """How many entities make the next step."""
+        """Entities in the next step."""
         most = self._steps.batch_size
         return min(most, 1 + self._counters.steps // GROWTH) if self._steps.growing else most
 
     def learn(self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """Learn from n entities; theta_0 moves if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
+        """Learn from n entities; theta_0 steps if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
 
         inputs: (n, M, embedding size).
-        gradient_of: outputs (n, outputs) to d l / d outputs.
+        gradient_of: maps outputs (n, outputs) to d l / d outputs.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             outputs, done = self._head.forward(self._parameters, inputs)
             cotangents = np.nan_to_num(gradient_of(outputs)).astype(outputs.dtype, copy=False)
             gradient, down = self._head.backward(self._parameters, done, cotangents)
             if self._head.size:
-                # A sum that is not finite could not be taken back after a restart.
+                # A sum that is not finite could not be restored after a restart.
                 self._gradient += np.clip(np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT)
                 self._counters.gathered += len(inputs)
                 self._moved = True
@@ -154,7 +154,7 @@ class LearningHead:
         self._stepped = True
 
     def tell_bare(self) -> None:
-        """Something of a label is told without noise, which has to be remembered together with the telling."""
+        """Note that labels are released without noise. The note is committed together with the release."""
         if not self._counters.told_bare:
             self._counters.told_bare = True
             self._begun = False
@@ -166,7 +166,7 @@ class LearningHead:
     # ---- state
 
     def changed_state(self, others_changed: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of what changed since the last call. others_changed: whether the partition's other owners have any."""
+        """Keys and values that changed since the last call. others_changed: whether other owners in the partition have changes."""
         if self._stepped:
             yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
         if self._moved:
@@ -177,7 +177,7 @@ class LearningHead:
         self._moved = self._stepped = False
 
     def restore_counters(self, value: bytes) -> None:
-        """Take back what stood under :data:`KEY`; PeerError if it is of another federation."""
+        """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
         self._counters, self._begun = msgspec.msgpack.decode(value, type=Counters), True
         if self._counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)

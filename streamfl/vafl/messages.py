@@ -1,4 +1,4 @@
-"""What parties and the coordinator say to each other, and the prediction that a user reads."""
+"""Messages between parties and the coordinator, and the prediction that users read."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = [
     "within_bounds",
 ]
 
-# Why a message is refused that another member wrote, or this one before a restart.
+# Reason to refuse a message of another member, or state that this member wrote before a restart.
 ANOTHER = "another federation name, seed, list of parties, embedding size or precision was used"
 
-# Of an embedding or a gradient: far above any that means something. Sums of squares stay finite in single precision.
+# Bound of one number in an embedding or gradient, far above any useful one. Sums of squares stay finite in single precision.
 LARGEST_COMPONENT = 1e9
 
 
 class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """h_nm: what a party shows of an entity.
+    """h_nm: a party's embedding of an entity.
 
     epoch: one life of the party's state in the partition.
     sequence: grows by one with each embedding of the partition within an epoch.
-    parameters_version: steps that the party had taken when it made the embedding.
+    parameters_version: the party's steps when it made the embedding.
     values: (embedding size,) raw numbers.
     """
 
@@ -54,7 +54,7 @@ class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """The coordinator's answer to the embedding with this ``epoch`` and ``sequence``.
 
-    gradient: d l / d h_nm, (embedding size,) raw numbers. No bytes: the embedding is too old, and a new one is asked for.
+    gradient: d l / d h_nm, (embedding size,) raw numbers. Empty: the embedding is too old, and the party should send a newer one.
     """
 
     version: Version
@@ -66,10 +66,10 @@ class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
 
 
 class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
-    """What the user's consumers read: one as soon as enough parties have shown an entity, and one more with each further party.
+    """The record that users read: one as soon as enough parties have sent an entity, and one more with each further party.
 
     prediction: in the label's own unit, the probability of label 1, or the probability of every class.
-    embeddings: how many parties' embeddings it is made of; a missing one is replaced by the mean of that party's embeddings.
+    embeddings: number of parties whose embeddings it uses; the mean of a party's embeddings replaces a missing one.
     revision: counts an entity's predictions from 0.
     """
 
@@ -92,9 +92,9 @@ def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> 
 
 
 def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> tuple[NDArray[Number], NDArray[np.bool_]]:
-    """The numbers of n embeddings or gradients, (n, size), and which of them :func:`bounded_array` would take, (n,).
+    """The numbers of n embeddings or gradients, (n, size), and which of them :func:`bounded_array` would accept, (n,).
 
-    Contents of another size have 0 for numbers.
+    Contents of another size become zeros.
     """
     width = size * np.dtype(dtype).itemsize
     sized = np.fromiter(map(len, contents), np.intp, len(contents)) == width
@@ -105,11 +105,11 @@ def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> t
 
 
 def encode_rows(array: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row of (n, k), as :func:`~streamfl.wire.encode_array` gives them."""
+    """The bytes of each row of (n, k), as :func:`~streamfl.wire.encode_array` encodes them."""
     content, width = encode_array(array), array[0].nbytes if len(array) else 0
     return [content[place * width : (place + 1) * width] for place in range(len(array))]
 
 
 def within_bounds(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """The nearest numbers that :func:`bounded_array` takes; 0 for NaN."""
+    """The nearest numbers that :func:`bounded_array` accepts; 0 for NaN."""
     return np.asarray(np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_COMPONENT, LARGEST_COMPONENT), dtype=dtype)

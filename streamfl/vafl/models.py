@@ -1,4 +1,4 @@
-"""The functions that a configuration asks for: a party's embedding, the coordinator's head and its loss."""
+"""Builds the functions that the settings name: a party's embedding, the coordinator's head and its loss."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from streamfl.vafl.privacy import BoundedOutput
 
 __all__ = ["dtype_of", "embedding_function", "head", "output_loss"]
 
-# Of a party's network or a head: with what an optimiser keeps, some gigabytes.
+# Bound for a party's network and for a head: some gigabytes, with the optimiser's arrays.
 MOST_PARAMETERS = 2**27
 
 
 def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
-    """h_m of this party."""
+    """h_m, this party's embedding."""
     section, privacy = settings.embedding, settings.privacy
     function: Differentiable
     if section.model is not None:
@@ -48,7 +48,7 @@ def _affordable(network: DenseNetwork, keys: str) -> DenseNetwork:
 
 
 def head(settings: VaflSettings) -> Head:
-    """What the coordinator makes of the embeddings."""
+    """The coordinator's function of the embeddings."""
     section, federation = settings.head, settings.federation
     if section.kind == "sum":
         return SumHead(dtype_of(settings))
@@ -65,5 +65,5 @@ def output_loss(settings: VaflSettings) -> OutputLoss:
 
 
 def dtype_of(settings: VaflSettings) -> Any:
-    """Of embeddings, gradients and parameters."""
+    """Data type of embeddings, gradients and parameters."""
     return np.float64 if settings.federation.precision == "float64" else np.float32

@@ -1,4 +1,4 @@
-"""Dense networks in NumPy: what a party makes of its features, and what the coordinator makes of the embeddings.
+"""Dense networks in NumPy: a party's function of its features, and the coordinator's function of the embeddings.
 
     u_0 = x;  u_l = sigma(u_(l-1) W_l + b_l) for the hidden layers;  h = u_(L-1) W_L + b_L            (VAFL, section 4)
 """
@@ -21,7 +21,7 @@ Activation = Literal["relu", "tanh"]
 
 
 class Pass(Protocol):
-    """What a forward pass gave. ``outputs``: (records, output size)."""
+    """The result of a forward pass. ``outputs``: (records, output size)."""
 
     @property
     def outputs(self) -> NDArray[Any]: ...
@@ -32,7 +32,7 @@ class Differentiable(Protocol):
 
     It has no state of its own. Its parameters are one flat array.
 
-    size: how many numbers the parameters are.
+    size: how many parameters there are.
     dtype: of the parameters.
     """
 
@@ -44,13 +44,13 @@ class Differentiable(Protocol):
 
     @property
     def noise_units(self) -> int:
-        """How many numbers of noise a forward pass takes for a record; 0: none."""
+        """How many numbers of noise a forward pass takes per record; 0: none."""
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """Parameters to begin with, (size,), drawn from the stream (seed, path)."""
+        """The first parameters, (size,), drawn from the stream (seed, path)."""
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> Any:
-        """The pass over the inputs.
+        """The forward pass over the inputs.
 
         inputs: (records, input size).
         noise: for a function that perturbs its hidden layers: uniform in [-1, 1], (records, noise_units).
@@ -67,7 +67,7 @@ class Differentiable(Protocol):
     def backward_each(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
         """The same sum, with each record's J' g clipped to the Euclidean ``norm`` before it is added.
 
-        It is added in double precision. In single precision, the rounding of a long sum may be longer than one record's part.
+        The sum is in double precision. In single precision, the rounding error of a long sum may be larger than one record's part.
         """
 
 
@@ -80,16 +80,16 @@ class DensePass:
 
 
 class DenseNetwork:
-    """Dense layers with one activation between them; without hidden layers a linear map.
+    """Dense layers with one activation between them. Without hidden layers it is a linear map.
 
     Its parameters are, in order: W_1 (sizes[0], sizes[1]) row by row, b_1, W_2, …
 
     sizes: of the inputs, the hidden layers and the outputs.
     activation: of the hidden layers.
-    bias: whether layers have one.
+    bias: whether layers have a bias.
     dtype: of the parameters.
     perturbation: c_l, the standard deviation of uniform noise inside the activations of hidden layers (VAFL, section 5). The noise
-        is what ``forward`` is given.
+        is an argument of ``forward``.
 
     >>> network = DenseNetwork([2, 1], "relu", dtype=np.float64)
     >>> network.forward(np.array([1.0, 10.0, 0.5]), np.array([[2.0, 3.0]])).outputs
@@ -122,7 +122,7 @@ class DenseNetwork:
 
     @property
     def first_biases(self) -> slice:
-        """Where the biases of the first layer lie among the parameters."""
+        """The place of the first layer's biases among the parameters."""
         return self._slices[0][1]
 
     @property
@@ -132,7 +132,7 @@ class DenseNetwork:
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
         """Weights uniform in +-sqrt(6 / (below + above)) (Glorot and Bengio 2010), biases 0; all 0 without hidden layers.
 
-        A linear map needs no broken symmetry, and from 0 it says nothing before it has learnt something.
+        A linear map needs no broken symmetry, and with parameters 0 its output is 0 until it has learnt.
         """
         parameters = np.zeros(self.size, self.dtype)
         if len(self.sizes) > 2:
@@ -143,7 +143,7 @@ class DenseNetwork:
         return parameters
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> DensePass:
-        """The pass over the inputs.
+        """The forward pass over the inputs.
 
         inputs: (records, sizes[0]).
         noise: (records, noise_units), uniform in [-1, 1]; it is scaled here by sqrt(3) c_l.
@@ -172,7 +172,7 @@ class DenseNetwork:
         return gradient
 
     def backward_each(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
-        # A record's gradient of W_l is the outer product u_(l-1) delta_l': its norm follows from the norms of the two.
+        # A record's gradient of W_l is the outer product u_(l-1) delta_l': its norm is the product of their norms.
         layers = list(self._deltas(parameters, done, cotangents))
         squares = np.zeros(len(cotangents))
         for _, below, deltas in layers:
@@ -200,7 +200,7 @@ class DenseNetwork:
         return deltas
 
     def _deltas(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any]) -> Any:
-        """By layer, last first: its slices, its inputs, and the derivatives by its values before the activation."""
+        """For each layer, last first: its slices, its inputs, and the derivatives by its values before the activation."""
         deltas = cotangents
         for index in range(len(self._slices) - 1, -1, -1):
             yield self._slices[index], done.layers[index], deltas

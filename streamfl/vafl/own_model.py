@@ -1,4 +1,4 @@
-"""A party's model that the operator wrote: found by its name, and tried out before it is used."""
+"""A party's model that the operator wrote: imported by its name, and tried out before use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["own_model"]
 
 
 def own_model(location: str, inputs: int, settings: VaflSettings) -> Differentiable:
-    """The operator's model; ConfigurationError if it cannot be made, or does not do all that a party needs.
+    """The operator's model; ConfigurationError if it cannot be made, or lacks something that a party needs.
 
-    location: module:function, of a function that makes it.
+    location: ``module:function`` of the function that makes the model.
     inputs: numbers of a sample.
     """
     module, _, attribute = location.partition(":")
@@ -36,7 +36,7 @@ def own_model(location: str, inputs: int, settings: VaflSettings) -> Differentia
 
 
 def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
-    """Call all of an operator's model that a party will call; ConfigurationError says what does not fit."""
+    """Call every method that a party will call; ConfigurationError says what does not fit."""
 
     def fits(name: str, found: Any, expected: tuple[int, ...]) -> None:
         if found.shape != expected:

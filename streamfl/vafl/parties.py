@@ -1,4 +1,4 @@
-"""What the coordinator knows of each party in a partition: which of its embeddings came, how old they are, and their mean."""
+"""The coordinator's state of each party in a partition: which of its embeddings came, how old they are, and their mean."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from streamfl.wire import Count, encode_array
 
 __all__ = ["Parties", "SentEmbeddings"]
 
-# The running mean of embeddings follows the parties' models: it remembers about so many embeddings.
+# Embeddings in the running mean, about: it has to follow the party's changing model.
 MEAN_OF = 1000
 
-# -1: nothing was heard yet.
+# -1: no embedding came yet.
 Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 
 
 class _Party(msgspec.Struct, array_like=True):
-    """A party as it is remembered.
+    """A party in the changelog.
 
     epoch, sequence, parameters_version: of the embedding that was taken last.
-    count: how many embeddings the mean is of, 1000 at most.
+    count: number of embeddings in the mean, up to 1000.
     mean: of its embeddings, float64 numbers.
     ranges: numbers of the embeddings that were taken.
-    behind: whether entities were learnt from without waiting for it any longer, and it has not been in time since.
+    behind: whether the coordinator stopped waiting for the party at some entity, and the party has not been in time since.
     """
 
     epoch: Epoch = -1
@@ -45,8 +45,8 @@ class _Party(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SentEmbeddings:
-    """Embeddings of one party, each of another entity: names, numbers, ``headers`` that a prediction made of it gets, and
-    ``values`` (n, embedding size)."""
+    """Embeddings of one party, each of another entity: names, numbers, ``headers`` for a prediction made from it, and ``values``
+    (n, embedding size)."""
 
     names: list[str]
     epochs: list[int]
@@ -79,7 +79,7 @@ class SentEmbeddings:
 class Parties:
     """M parties in one partition.
 
-    means: of the embeddings that each has shown, (M, embedding size) float64.
+    means: running mean of each party's embeddings, (M, embedding size) float64.
     """
 
     def __init__(self, count: int, embedding_size: int) -> None:
@@ -91,20 +91,20 @@ class Parties:
 
     @property
     def have_stepped(self) -> bool:
-        """Whether any party has taken a step by gradients before it showed its latest embedding."""
+        """Whether any party had taken a step before its latest embedding."""
         return bool((self._versions > 0).any())
 
     def unheard(self, number: int, epochs: Sequence[int], sequences: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """Note the numbers of embeddings of one party.
+        """Note the sequence numbers of one party's embeddings.
 
-        Returns the places of the new ones, of those that came before, and of the new ones that came after a later one.
+        Returns the places of new embeddings, of those that came before, and of new ones that came after a later one.
         """
         ranges, places = self._parties[number].ranges, range(len(sequences))
         if len(ranges) == 1:
             latest = ranges[0]
             following = range(latest.last + 1, latest.last + 1 + len(sequences))
             if list(following) == sequences and set(epochs) == {latest.epoch}:
-                # Nearly all come in this order.
+                # Nearly all embeddings come in this order.
                 latest.last += len(sequences)
                 return list(places), [], []
         new: list[int] = []
@@ -124,8 +124,8 @@ class Parties:
 
         The age is 0 unless a later embedding came before.
 
-        mean_n = mean_(n-1) + (h_n - mean_(n-1)) / c_n with c_n = min(n, 1000). It is computed for all of them at once: h_i has the
-        weight 1 / c_i times the product over j > i of (1 - 1 / c_j).
+        mean_n = mean_(n-1) + (h_n - mean_(n-1)) / c_n with c_n = min(n, 1000). It is computed for all embeddings at once: h_i has
+        the weight 1 / c_i times the product over j > i of (1 - 1 / c_j).
         """
         party, values = self._parties[number], shown.values
         known, newest = party.epoch, party.parameters_version
@@ -137,7 +137,7 @@ class Parties:
         party.epoch, party.sequence, party.parameters_version = known, shown.sequences[-1], newest
         self._epochs[number], self._versions[number] = known, newest
         counts = np.minimum(party.count + np.arange(1.0, len(values) + 1), MEAN_OF)
-        # The share that is left of the mean before, and of each embedding, after those that follow.
+        # The shares of the old mean and of each embedding that are left after the embeddings that follow.
         left = np.cumprod(np.concatenate([(1.0,), 1 - 1 / counts[::-1]]))[::-1]
         self.means[number] = left[0] * self.means[number] + (left[1:] / counts) @ values.astype(np.float64)
         party.count = int(counts[-1])
@@ -154,11 +154,11 @@ class Parties:
         """The age tau of embeddings, (n, M), and whether each is too old.
 
         tau counts the steps that the party is known to have taken since it made the embedding. For an embedding of another epoch it
-        counts the steps of the present one; with a bound, such an embedding is always too old.
+        counts the steps of the present epoch; with a bound, such an embedding is always too old.
 
         epochs, versions: numbers of the embeddings, (n, M).
         bound: the largest tau that is not too old; None: no embedding is.
-        newest: the party that has just shown all of them, and the age of each when it came, (n,).
+        newest: the number of the party that has just sent all entities, and each embedding's age when it came, (n,).
         """
         known = epochs == self._epochs
         ages = np.maximum(self._versions - np.where(known, versions, 0), 0)
@@ -169,20 +169,20 @@ class Parties:
 
     @property
     def behind(self) -> NDArray[np.bool_]:
-        """Which parties were waited for in vain and do not keep up yet, (M,)."""
+        """Parties that the coordinator waited for in vain and that do not keep up yet, (M,)."""
         return np.array([party.behind for party in self._parties])
 
     def keep_up(self, number: int, missed: NDArray[np.bool_]) -> None:
-        """A party shows entities. It keeps up if it is in time for one of them.
+        """Note that a party sent entities. It keeps up if it is in time for at least one of them.
 
         missed: for which entities it is too late, (n,).
         """
         self._parties[number].behind &= bool(missed.all())
 
     def fall_behind(self, missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Parties were waited for in vain, entity after entity. Returns which ones are behind at each entity, (n, M).
+        """Note parties that the coordinator waited for in vain, entity by entity. Returns which are behind at each entity, (n, M).
 
-        missing: which parties had not shown each entity, (n, M).
+        missing: which parties are missing for each entity, (n, M).
         """
         behind = np.logical_or.accumulate(np.concatenate([self.behind[np.newaxis], missing]))[1:]
         for number in np.flatnonzero(missing.any(axis=0)).tolist():
@@ -207,13 +207,13 @@ class Parties:
         party = msgspec.msgpack.decode(value, type=_Party)
         self.means[number] = bounded_array(party.mean, np.float64, self.means.shape[1], "mean")
         if not party.ranges and party.epoch >= 0:
-            # As the first releases remembered it: everything up to the latest number was taken.
+            # The first releases remembered no ranges: everything up to the latest number was taken.
             party.ranges.append(NumberRange(party.epoch, 0, party.sequence))
         self._parties[number] = party
         self._epochs[number], self._versions[number] = party.epoch, party.parameters_version
 
     def check_numbers(self, numbers: Iterable[int]) -> None:
-        """PeerError where one is not the number of a party."""
+        """PeerError if one of them is not the number of a party."""
         for number in numbers:
             if not 0 <= number < len(self._parties):
                 raise PeerError("malformed", f"party {number} is remembered, federation.parties has {len(self._parties)}, from 0")

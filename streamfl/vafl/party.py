@@ -1,4 +1,4 @@
-"""A party: shows embeddings of the entities that it sees, and learns from the gradients that come back.
+"""A party: sends embeddings of its entities, and learns from the gradients that come back.
 
 VAFL, Algorithm 1, party m. The role orders the owners of its state, which :class:`PartyPartition` lists; the equation is in
 :mod:`streamfl.vafl.party_model`.
@@ -48,26 +48,26 @@ NO_GRADIENT = (
 class VaflParty:
     """One party of a vertical federation. Its features never leave it.
 
-    name: one of the federation's parties.
+    name: the party's, one of federation.parties.
     function: h_m.
     inputs: numbers of a sample.
     embedding_size: numbers of an embedding.
-    steps: how it learns.
-    seed: of the federation.
-    fingerprint: of what all members have to agree on.
+    steps: how the party learns.
+    seed: the federation's.
+    fingerprint: of the settings that all members have to agree on.
     start: secret bytes that the first parameters of a partition without state are drawn from; empty: from the seed alone, which
         everybody knows.
     expiry: seconds for which an entity is remembered without a gradient.
-    limit: entities of a partition that may wait for a gradient; the oldest gives way.
-    waiting_limit: samples of a partition that may wait because of ``steps.in_flight``, and one poll more.
-    mechanism: its privacy, None for none.
+    limit: most entities of a partition that wait for a gradient; the oldest is forgotten.
+    waiting_limit: samples of a partition that may wait because of ``steps.in_flight`` or a backlog, and one poll more.
+    mechanism: the party's noise and budget; None: no privacy.
     without_noise: whether a party that has a ledger may go on without a mechanism.
-    requests: how often an entity is shown anew because the coordinator asks.
-    ledger_limit: entities of a partition of which it is remembered what was released; of others nothing is sent.
-    patience: seconds after which embeddings without any answer are trouble.
-    standardise: whether a partition that begins brings its inputs to one scale.
+    requests: how often an entity is sent again because the coordinator asks.
+    ledger_limit: most entities of a partition in the ledger of releases; nothing is sent of others.
+    patience: seconds of embeddings without any answer before the party reports trouble.
+    standardise: whether a partition that begins standardises its inputs.
     catch_up_samples, catch_up_patience: see :class:`~streamfl.vafl.catch_up.CatchUp`.
-    carry: of a sample's record, the headers that its embedding gets.
+    carry: takes a sample's record, returns the headers of its embedding.
     """
 
     prompt = urgent = True
@@ -142,7 +142,7 @@ class VaflParty:
 
     @property
     def most_records(self) -> int | None:
-        # Twice as many, so that gradients come along with samples.
+        # Twice the room, so that a batch has room for gradients beside the samples.
         return 2 * sum(task.catch_up.room or 0 for task in self._tasks.values()) or None
 
     @property
@@ -195,7 +195,7 @@ class VaflParty:
         for received in batch:
             self._tasks[received.record.partition].catch_up.rest += isinstance(received.message, Sample)
         for task in self._tasks.values():
-            # What is forgotten by now is not waited for either, whether a tick or a message comes first.
+            # Expired entities are not waited for either, whether a tick or a message comes first.
             if not batch or task.catch_up.is_over(len(task.waiting), now):
                 task.in_flight.expire(now)
             task.catch_up.pass_time(len(task.waiting), now)
@@ -223,7 +223,7 @@ class VaflParty:
             self._reply_deadline.look(now)
         return replies
 
-    # ---- what others may look at
+    # ---- inspection
 
     def parameters(self, partition: int) -> NDArray[Any]:
         """theta_m of a partition, (size,): a copy."""
@@ -236,11 +236,11 @@ class VaflParty:
         return task.model.embed(task.scaled(inputs))
 
     def spent(self, partition: int, entity: str) -> float:
-        """mu^2 of what was released of an entity."""
+        """mu^2 of all releases of an entity."""
         return self._tasks[partition].ledger.spent(entity)
 
     def snapshots(self) -> Mapping[int, PartySnapshot]:
-        """By partition, what is held."""
+        """The state of each partition."""
         return {partition: task.snapshot() for partition, task in self._tasks.items()}
 
     # ---- state
@@ -271,7 +271,7 @@ class VaflParty:
             largest = max((task.ledger.largest for task in tasks), default=0.0)
             yield from measure_privacy(self.mechanism, math.sqrt(largest))
 
-    # ---- what comes in
+    # ---- input
 
     def _take_sample(self, task: PartyPartition, sample: Sample, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
@@ -284,7 +284,7 @@ class VaflParty:
             self._queue(task, entity, features, headers, now)
 
     def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
-        """PeerError for a wrong reply. bounded: whether its gradient is known to be sound."""
+        """PeerError for a wrong reply. bounded: whether its gradient is known to have the right shape and bounds."""
         if received.record.key != reply.entity.encode():
             raise PeerError("forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}")
         if reply.fingerprint != self.fingerprint:
@@ -314,7 +314,7 @@ class VaflParty:
             if self.mechanism is None or self._may_learn(task, reply.entity, self.mechanism):
                 self._figures.counts["gradients"] += 1
                 if task.model.gather(reply.entity, shown, reply.gradient, task.in_flight.count_after):
-                    # What was queued before this step is shown by the parameters before it.
+                    # Entities queued before this step are embedded by the parameters before it.
                     sends = self._send_queued(task, now)
                     self._figures.counts["steps" if task.model.step() else "refused_steps"] += 1
         if task.waiting.samples:
@@ -322,7 +322,7 @@ class VaflParty:
         return sends
 
     def _queue_again(self, task: PartyPartition, entity: str, shown: InFlightEmbedding, now: float) -> bool:
-        """Whether the entity will be shown anew, as the coordinator asks."""
+        """Queue the entity because the coordinator asks for a newer embedding. Returns whether it is queued."""
         if shown.requests >= self.requests:
             self._figures.withheld["requests"] += 1
             return False
@@ -331,14 +331,14 @@ class VaflParty:
         return queued
 
     def _may_learn(self, task: PartyPartition, entity: str, mechanism: Mechanism) -> bool:
-        """Whether the entity's budget allows a step on one gradient more; then it is spent."""
+        """Whether the entity's budget allows one more gradient in the next step. If so, spends it."""
         # m gradients of one entity in one step cost m^2 steps: one more costs (m + 1)^2 - m^2.
         return self._spend(task, entity, mechanism.cost(0, 2 * task.model.gathered_of(entity) + 1))
 
-    # ---- what goes out
+    # ---- output
 
     def _queue_waiting(self, task: PartyPartition, now: float) -> None:
-        """Queue samples that waited, as many as may be on their way."""
+        """Queue waiting samples until the limit of entities on their way is reached."""
         while task.waiting.samples and not task.busy:
             task.life.begin(now)
             self._queue(task, *task.waiting.take(), now)
@@ -346,7 +346,7 @@ class VaflParty:
     def _queue(
         self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float, requests: int = 0
     ) -> bool:
-        """Queue an entity to be shown with this batch. Returns whether it is: its budget may not allow it."""
+        """Queue an entity to be sent with this batch. Returns False if its budget does not allow it."""
         mechanism = self.mechanism
         if mechanism is not None and not self._spend(task, entity, mechanism.cost(1, 0)):
             return False
@@ -357,10 +357,10 @@ class VaflParty:
         return True
 
     def _send_queued(self, task: PartyPartition, now: float) -> list[Send]:
-        """The embeddings, by the present parameters, of all entities that are queued."""
+        """Embeddings of all queued entities, by the present parameters."""
         if not task.in_flight.queued:
             return []
-        # At a tick alone it could come too late: there is no tick while much lies unread.
+        # Not only at a tick: while there is a backlog no tick comes.
         task.renew_epoch(now)
         queue, life = task.in_flight.take_queue(), task.life
         epoch, steps = life.epoch, life.steps
@@ -374,7 +374,7 @@ class VaflParty:
         return sends
 
     def _spend(self, task: PartyPartition, entity: str, cost: float) -> bool:
-        """Whether the entity's budget allows a release of mu^2 = ``cost``; then it is spent."""
+        """Whether the entity's budget allows a release of mu^2 = ``cost``. If so, spends it."""
         if (refusal := task.ledger.refusal(entity, cost)) is not None:
             self._figures.withheld[refusal] += 1
             return False

@@ -1,4 +1,4 @@
-"""What a party has done, in figures for the operator."""
+"""A party's metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COUNTS = {
 
 
 class PartyFigures:
-    """Counters of all partitions since the process began.
+    """Counters of all partitions since the process started.
 
     counts: by name.
-    ignored: replies that changed nothing, by reason.
+    ignored: replies that had no effect, by reason.
     forgotten: entities forgotten without a gradient, by reason.
     withheld: embeddings not sent and gradients not learnt from, by reason.
     """
@@ -39,8 +39,8 @@ class PartyFigures:
     def measure(self, entities: int, waiting: int) -> Iterable[Measurement]:
         """The counters, and two gauges.
 
-        entities: whose gradient has not come.
-        waiting: samples that wait.
+        entities: number of entities whose gradient has not come.
+        waiting: number of samples that wait.
         """
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
@@ -58,7 +58,7 @@ class PartyFigures:
 
 
 def measure_privacy(mechanism: Mechanism, mu: float) -> Iterable[Measurement]:
-    """What was released, and what may be. mu: of the entity of which most was."""
+    """The largest mu released of an entity, and the budget."""
     if mechanism.budget is not None:
         yield Measurement("privacy_budget_mu", "gauge", "mu that no entity may exceed", mechanism.budget)
     text = "mu of the entity of which most was released (Gaussian differential privacy)"

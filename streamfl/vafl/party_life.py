@@ -1,4 +1,4 @@
-"""One life of a party's state in a partition: how its embeddings are numbered, and what its parameters were learnt from."""
+"""One life of a party's state in a partition: the numbers of its embeddings, and a digest of what its parameters learnt from."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEY = b"task"
 class Window(msgspec.Struct, array_like=True, frozen=True):
     """The entities whose gradients a party that is behind waits for.
 
-    begin: embeddings with a higher number belong to it. since: when the last one was shown, or the last gradient came. answered:
-    whether any came. alone: nothing is waited for.
+    begin: embeddings with a higher number belong to the window. since: when the last embedding was sent, or the last gradient came.
+    answered: whether any gradient came. alone: the party waits for none.
     """
 
     begin: Count = 0
@@ -30,19 +30,19 @@ class Window(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Counters(msgspec.Struct, array_like=True):
-    """What is remembered of a life, under one key.
+    """A life's counters, remembered under one key.
 
-    epoch: names the life, by the microsecond in which it began.
+    epoch: the life's name, the microsecond in which it began.
     sequence: number of the embedding that was queued last.
-    steps: how many steps were taken.
+    steps: the number of steps taken.
     first_waiting: number of the sample that has waited longest.
-    learnt: digest of all that the parameters were learnt from and how; empty without noise, which alone depends on it.
-    fingerprint: of what all members of the federation have to agree on.
-    shown_bare: whether ever an embedding was sent without the noise that makes mu.
-    learnt_bare: whether ever a gradient was taken without it.
-    start: what the first parameters were drawn from beside the seed; empty: from the seed alone.
-    window: of a party that is behind.
-    under_way: since the last step, the most entities at once that were shown after one whose gradient came.
+    learnt: digest of all gradients that the parameters learnt from, and of how; empty without noise, its only user.
+    fingerprint: of the settings that all members of the federation have to agree on.
+    shown_bare: whether any embedding was ever sent without the noise that mu assumes.
+    learnt_bare: whether any gradient was ever taken without it.
+    start: bytes that the first parameters were drawn from besides the seed; empty: from the seed alone.
+    window: the entities that a party that is behind waits for.
+    under_way: the most entities under way at once, since the last step, that were sent after one whose gradient came.
     """
 
     epoch: Count
@@ -59,11 +59,11 @@ class Counters(msgspec.Struct, array_like=True):
 
 
 class PartyLife:
-    """The life of one partition's state. It begins with the first sample.
+    """The life of one partition's state, which begins with the first sample.
 
-    parts: where it is remembered.
-    fingerprint: of what all members have to agree on.
-    start: what the first parameters of a partition without state are drawn from.
+    parts: where the life is remembered.
+    fingerprint: of the settings that all members have to agree on.
+    start: bytes that the first parameters of a partition without state are drawn from.
     """
 
     def __init__(self, parts: ChangedParts, fingerprint: int, start: bytes) -> None:
@@ -79,7 +79,7 @@ class PartyLife:
 
     @property
     def epoch(self) -> int | None:
-        """The present one; None: the life has not begun."""
+        """The present epoch; None: the life has not begun."""
         return None if self._counters is None else self._counters.epoch
 
     @property
@@ -137,12 +137,12 @@ class PartyLife:
             self._remember()
 
     def renew_epoch(self, now: float) -> None:
-        """Go on in an epoch that begins now."""
+        """Continue in a new epoch that begins now."""
         self._known.epoch = epoch_at(now)
         self._remember()
 
     def next_sequence(self, bare: bool) -> int:
-        """The number of the next embedding. bare: it is shown without noise."""
+        """The number of the next embedding. bare: whether it is sent without noise."""
         counters = self._counters
         assert counters is not None
         counters.sequence += 1
@@ -151,29 +151,29 @@ class PartyLife:
         return counters.sequence
 
     def waited_no_longer(self) -> None:
-        """The sample that had waited longest waits no longer."""
+        """Count that the sample that had waited longest was taken."""
         self._known.first_waiting += 1
         self._remember()
 
     def learn_bare(self) -> None:
-        """A gradient is taken without noise."""
+        """Note that a gradient is taken without noise."""
         counters = self._known
         if not counters.learnt_bare:
             counters.learnt_bare = True
             self._remember()
 
     def learn_from(self, learnt: bytes) -> None:
-        """A step is about to be taken. learnt: the digest from now on."""
+        """Set the digest before a step, which draws its noise from it."""
         self._known.learnt = learnt
 
     def tried_step(self, taken: bool) -> None:
-        """A step was taken, or was not because a parameter would have become infinite."""
+        """Count a step. taken: False if it was refused because a parameter would have become infinite."""
         self._known.steps += taken
         self._known.under_way = 0
         self._remember()
 
     def restore(self, value: bytes) -> None:
-        """Take back what stood under :data:`KEY`; PeerError if it is of another federation."""
+        """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
         self._counters = msgspec.msgpack.decode(value, type=Counters)
         if self._counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)

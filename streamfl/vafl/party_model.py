@@ -36,10 +36,9 @@ class PartySteps:
     optimiser: its name.
     learning_rate: eta_m.
     batch_size: gradients that make a step.
-    in_flight: entities that may be on their way, from their embedding to the step on their gradient, before the next has to wait;
-        None: any number.
+    in_flight: most entities on their way, from their embedding to the step on their gradient; further ones wait. None: any number.
     regularisation: lambda of lambda |theta|^2 / 2.
-    unscaled_rate: eta_m of a partition that goes on with inputs as they come, though others are standardised; None: the same.
+    unscaled_rate: eta_m of a partition that began before inputs were standardised, and keeps them raw; None: learning_rate.
     fewer: whether fewer gradients make a step where fewer entities are under way.
     """
 
@@ -55,11 +54,11 @@ class PartySteps:
 class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """A gradient that waits for its step.
 
-    entity: whose it is.
-    sequence: number of the embedding that it answers.
-    features: what that embedding was made from, raw numbers.
+    entity: the entity's name.
+    sequence: number of the embedding that the gradient answers.
+    features: the features of that embedding, raw numbers.
     gradient: d l / d h_nm, raw numbers.
-    noise: sigma that its cost was counted with; its step has no less.
+    noise: sigma that its cost was counted with; the step's noise is at least this.
     """
 
     entity: Name
@@ -70,12 +69,12 @@ class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class PartyModel:
-    """h_m of one partition, and its next step.
+    """h_m in one partition, and the gradients for its next step.
 
     function: h_m.
     inputs: numbers that it takes.
     embedding_size: numbers that it gives.
-    steps: how it learns.
+    steps: how the party learns.
     noise: of the party's embeddings and steps; None: both go without.
     parameters: to begin with, (size,).
     life: counts the steps.
@@ -108,7 +107,7 @@ class PartyModel:
         self._moved = False
 
     def go_on_unscaled(self) -> None:
-        """The partition began before inputs were standardised."""
+        """Take the learning rate for raw inputs: the partition began before inputs were standardised."""
         self._optimiser.learning_rate = self._steps.unscaled_rate or self._steps.learning_rate
 
     # ---- embeddings
@@ -124,13 +123,13 @@ class PartyModel:
         return outputs
 
     def embeddings(self, showing: Sequence[tuple[str, InFlightEmbedding]]) -> NDArray[Any]:
-        """The embeddings of entities as others see them, (n, embedding size)."""
+        """Embeddings of entities as they are sent, with noise if there is any: (n, embedding size)."""
         inputs = self._rows([shown.features for _, shown in showing], self._inputs)
         with np.errstate(over="ignore", invalid="ignore"):
             if self._noise is None:
                 return self.embed(inputs)
-            # One by one: rounding may differ between a row alone and a row among others, and work that is done again falls into
-            # other batches.
+            # One by one: rounding may differ between a row alone and a row in a batch, and repeated work may fall into other
+            # batches.
             return np.array([self._noisy(self._noise, own, *one) for own, one in zip(inputs, showing, strict=True)])
 
     def _noisy(self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: InFlightEmbedding) -> NDArray[np.float64]:
@@ -148,28 +147,28 @@ class PartyModel:
 
     @property
     def gathered(self) -> int:
-        """How many gradients wait for the next step."""
+        """The number of gradients that wait for the next step."""
         return len(self._answered)
 
     def gathered_of(self, entity: str) -> int:
-        """How many of these are of one entity."""
+        """The number of these gradients that are of one entity."""
         return sum(one.entity == entity for one in self._answered)
 
     @property
     def wanted(self) -> int:
-        """How many make the next step: as many as were under way at once since the last, ``batch_size`` at most.
+        """Gradients in the next step: the most entities under way at once since the last step, up to ``batch_size``.
 
-        Gradients of entities that were shown by the same parameters belong into one step, which goes as far as one of them would.
-        Where labels come at once nothing else is under way, and to wait for more would only delay what can be learnt.
+        Gradients of embeddings by the same parameters belong into one step, which averages them. Where labels come at once nothing
+        else is under way, and waiting for more gradients would only delay learning.
         """
         most = self._steps.batch_size
         return min(most, 1 + self._life.under_way) if self._steps.fewer else most
 
     def gather(self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]) -> bool:
-        """A gradient waits for the next step. Returns whether there are enough for it.
+        """Add a gradient to the next step. Returns whether there are enough for the step.
 
-        later: how many entities are under way that were shown after a sequence number, up to a bound. Those shown before may never
-        be answered.
+        later: takes a sequence number and a bound; returns how many entities sent after that number are under way, up to the bound.
+        Those sent before it may never be answered.
         """
         if not self._gradient_noise:
             self._life.learn_bare()
@@ -181,12 +180,12 @@ class PartyModel:
         return len(self._answered) >= self.wanted
 
     def step(self) -> bool:
-        """Step on all gradients that wait. Returns whether the step was taken: none is that makes a parameter infinite."""
+        """Step on all gradients that wait. Returns False if the step was refused because a parameter would become infinite."""
         answered, self._answered = self._answered, []
         for index in range(len(answered)):
             self._parts.forget(b"answered/%d" % index)
         learnt = self._digest(answered)
-        # The noise of this step is drawn by this digest, which names these gradients.
+        # The noise of this step is drawn from this digest, which covers these gradients.
         self._life.learn_from(learnt)
         with np.errstate(over="ignore", invalid="ignore"):
             gradient = self._total(answered) / len(answered) + self._steps.regularisation * self._parameters
@@ -204,7 +203,7 @@ class PartyModel:
         return hashlib.blake2b(content, digest_size=32).digest()
 
     def _total(self, answered: Sequence[AnsweredEntity]) -> NDArray[Any]:
-        """The sum of J' g, (size,), with the noise that goes onto it."""
+        """The sum of J' g with its noise, (size,)."""
         inputs = self._rows([one.features for one in answered], self._inputs)
         gradients = self._rows([one.gradient for one in answered], self._embedding_size)
         function, noise = self._function, self._noise
@@ -217,7 +216,7 @@ class PartyModel:
         return noise.onto_step(total, max(noise.step_noise, *[one.noise for one in answered]))
 
     def _rows(self, rows: Sequence[bytes], width: int) -> NDArray[Any]:
-        """Rows that were checked when they came, (rows, width)."""
+        """Raw numbers, checked when they came, as an array (rows, width)."""
         numbers = np.frombuffer(b"".join(rows), self._wire_dtype)
         return numbers.astype(self._function.dtype, copy=False).reshape(len(rows), width)
 
@@ -230,7 +229,7 @@ class PartyModel:
             yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
 
     def begin_with(self, parameters: NDArray[Any]) -> None:
-        """Nobody has learnt anything in this partition, and whoever was here before began with these parameters."""
+        """Begin with the remembered start's parameters, (size,). No step was taken in this partition."""
         self._parameters[:] = parameters
 
     def restore_array(self, key: bytes, value: bytes) -> None:
@@ -245,6 +244,6 @@ class PartyModel:
         self._answered.append(answered)
 
     def check_features(self, content: bytes) -> None:
-        """PeerError for what cannot be the features of a sample."""
+        """PeerError for bytes that cannot be the features of a sample."""
         features = decode_array(content, self._function.dtype, (self._inputs,), "features")
         check_within(np.abs(features, dtype=np.float64).sum(), 0.0, 1.001 * LARGEST_NUMBER, "features")

@@ -1,4 +1,4 @@
-"""The noise of a party in one partition: what it is drawn from, so that no draw ever hides two values."""
+"""A party's noise in one partition, keyed so that no draw ever hides two values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["PartyNoise"]
 class PartyNoise:
     """Noise on embeddings and on steps.
 
-    Reusing one noise draw at two scales lets an observer solve for the value beneath. So all that scales the noise is part of what
-    the noise is drawn from. The epoch is not: the clock gives it, and work that is done again falls into another one.
+    Reusing one noise draw at two scales lets an observer solve for the value beneath. So everything that scales the noise is in its
+    key. The epoch is not: the clock gives it, and repeated work may fall into another one.
 
     mechanism: norms, strengths and the secret.
-    fingerprint: of what all members have to agree on.
+    fingerprint: of the settings that all members have to agree on.
     name: of the party.
     partition: where the entities lie.
-    life: what the parameters began with and were learnt from.
+    life: has the start of the parameters, and the digest of what they learnt from.
     """
 
     def __init__(self, mechanism: Mechanism, fingerprint: int, name: str, partition: int, life: PartyLife) -> None:
@@ -38,18 +38,18 @@ class PartyNoise:
 
     @property
     def bound(self) -> float | None:
-        """The norm that each gradient of a step is brought to; None: steps are taken without noise."""
+        """The norm that each gradient of a step is clipped to; None: steps have no noise."""
         norm = self._mechanism.gradient_norm
         return None if norm is None or self._mechanism.gradient_noise is None else norm * (1 - ROUNDING)
 
     @property
     def of_steps(self) -> tuple[float | None, float | None]:
-        """The settings of the noise on steps: S and sigma, None without."""
+        """S and sigma of the noise on steps; None without noise."""
         return self._mechanism.gradient_norm, self._mechanism.gradient_noise
 
     @property
     def step_noise(self) -> float:
-        """sigma of steps, 0 without noise."""
+        """sigma of the noise on steps; 0 without noise."""
         return self._mechanism.gradient_noise or 0.0
 
     def onto_embedding(self, values: NDArray[Any], sequence: int, entity: str, features: bytes) -> NDArray[np.float64]:
@@ -57,8 +57,8 @@ class PartyNoise:
 
         values: the embedding, (embedding size,).
         sequence: its number.
-        entity: of which it is.
-        features: what it was made from.
+        entity: its entity's name.
+        features: the features that it was computed from, raw numbers.
         """
         mechanism = self._mechanism
         place = (*self._place("embedding"), sequence, entity, features)
@@ -67,7 +67,7 @@ class PartyNoise:
     def onto_step(self, total: NDArray[Any], strength: float) -> NDArray[np.float64]:
         """A sum of gradients with its noise, (size,).
 
-        total: the sum, (size,), of gradients no longer than :attr:`bound`.
+        total: the sum, (size,), of gradients with norms up to :attr:`bound`.
         strength: sigma, in units of the norm.
         """
         norm = self._mechanism.gradient_norm
@@ -75,9 +75,9 @@ class PartyNoise:
         return noisy(total, strength * norm, norm, self._mechanism.secret, *self._place("gradient"))
 
     def inside(self, units: int, sequences: Sequence[int]) -> NDArray[Any] | None:
-        """What the function adds inside itself, (embeddings, units), from -1 to 1; the same for an embedding and its gradient.
+        """Noise inside the function's hidden layers, (embeddings, units), from -1 to 1; the same for an embedding and its gradient.
 
-        units: numbers that it takes; for 0 there are none.
+        units: numbers of noise per embedding; 0: none.
         sequences: numbers of the embeddings.
         """
         if not units:

@@ -1,4 +1,4 @@
-"""What a party holds of one partition: a model of its own, and the entities whose key falls there."""
+"""A party's state in one partition: a model of its own, and the entities whose key falls there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
 
 @dataclass(frozen=True, kw_only=True)
 class PartySettings:
-    """What is the same in all partitions of a party. See :class:`~streamfl.vafl.party.VaflParty`."""
+    """Settings shared by all partitions of a party. See :class:`~streamfl.vafl.party.VaflParty`."""
 
     name: str
     function: Differentiable
@@ -53,13 +53,13 @@ class PartySettings:
 
 @dataclass(frozen=True)
 class PartySnapshot:
-    """What a party holds of one partition, for whoever checks it.
+    """A party's state in one partition, for tests and tools.
 
-    epoch: of the present life; None: it has not begun.
-    steps: how many were taken.
+    epoch: of the present life; None: the life has not begun.
+    steps: the number of steps taken.
     in_flight: by entity, the number of its newest embedding; the oldest first.
     answered: the gradients that wait for the next step, in order.
-    waiting: how many samples wait.
+    waiting: the number of samples that wait.
     """
 
     epoch: int | None
@@ -70,11 +70,11 @@ class PartySnapshot:
 
 
 class PartyPartition:
-    """The owners of a partition's state, one changelog key or kind of key each, and what concerns several of them.
+    """The owners of a partition's state, with one changelog key or kind of key each, and the work that involves several of them.
 
-    settings: of the party.
+    settings: the party's.
     partition: its number.
-    forgotten: counts of the entities that are forgotten, by reason, shared by all partitions.
+    forgotten: counts of forgotten entities by reason, shared by all partitions.
     """
 
     def __init__(self, settings: PartySettings, partition: int, forgotten: dict[str, int]) -> None:
@@ -85,10 +85,10 @@ class PartyPartition:
         self.in_flight = InFlightEmbeddings(self._parts, settings.expiry, settings.limit, forgotten)
         self.waiting = WaitingSamples(self._parts, self.life)
         steps = settings.steps
-        # With in_flight it never shows all at once, behind or not.
+        # in_flight already bounds the entities on their way, with or without a backlog.
         samples = max(settings.catch_up_samples, steps.batch_size) if settings.catch_up_samples and not steps.in_flight else 0
         self.catch_up = CatchUp(self.life, self.in_flight, samples, settings.catch_up_patience)
-        # None: inputs are shown as they come.
+        # None: inputs are not standardised.
         self._scale = RunningScale(settings.inputs) if settings.standardise else None
         self._scale_changed = False
         mechanism, name = settings.mechanism, settings.name
@@ -112,26 +112,26 @@ class PartyPartition:
 
     @property
     def missing(self) -> int:
-        """Entities whose gradient the first step still waits for."""
+        """The number of gradients that the first step still waits for."""
         return 0 if self.life.steps else max(0, self.model.wanted - self.model.gathered)
 
     @property
     def awaited(self) -> str | None:
-        """What the first step waits for, and how much of it is there; None once one was taken."""
+        """The gradients that the first step waits for, as text; None once a step was taken."""
         if self.life.steps:
             return None
         gathered, wanted = self.model.gathered, self.model.wanted
         return f"knows {gathered:,} of {wanted:,} entities with a gradient that the first step takes (learning.batch_size)"
 
     def settle(self) -> None:
-        """Look at what was restored, when all of it is there and before anything is shown or learnt."""
+        """Check the restored state, once it is complete and before anything is sent or learnt."""
         if self._scale is not None and self.life.epoch is not None and not self._scale.rows:
-            # A release that did not standardise began it, and the model has learnt from inputs as they came.
+            # A release that did not standardise began the partition, and its model has learnt from raw inputs.
             self._scale = None
             self.model.go_on_unscaled()
 
     def take_in(self, inputs: Sequence[float]) -> bytes:
-        """A sample's inputs as they are shown, raw numbers."""
+        """A sample's inputs as the model takes them, raw numbers. Updates the scale."""
         numbers = np.array(inputs, np.float64)
         if self._scale is not None:
             self._scale_changed = True
@@ -139,14 +139,14 @@ class PartyPartition:
         return encode_array(numbers.astype(self._settings.function.dtype))
 
     def scaled(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Samples as they would be shown now, (n, inputs); they leave no trace."""
+        """Samples as the model would take them now, (n, inputs). Does not change the scale."""
         if self._scale is None:
             return inputs
         return self._scale.scaled(inputs.astype(np.float64)).astype(self._settings.function.dtype)
 
     @property
     def busy(self) -> bool:
-        """Whether as many entities are on their way as may be."""
+        """Whether the limit of entities on their way is reached."""
         limit = self._settings.steps.in_flight
         if limit is None:
             return self.catch_up.waits(len(self.waiting))
@@ -154,15 +154,15 @@ class PartyPartition:
 
     @property
     def wake_at(self) -> float | None:
-        """When an entity is forgotten, or waited for no longer."""
+        """When the next entity is forgotten, or no longer waited for."""
         times = (self.in_flight.wake_at, self.catch_up.wake_at(len(self.waiting)))
         return min((at for at in times if at is not None), default=None)
 
     def renew_epoch(self, now: float) -> None:
-        """Give up an epoch that a clock far ahead named: the coordinator would refuse it until that time comes.
+        """Give up an epoch named by a clock that was far ahead: the coordinator would refuse it until that time comes.
 
-        A gradient to what was shown in it is still learnt from. What was refused is not shown again, because nobody knows which
-        embeddings were: without a gradient it is forgotten in its time.
+        The party still learns from gradients for that epoch's embeddings. It does not send refused embeddings again, because nobody
+        knows which were refused: entities without a gradient expire.
         """
         epoch = self.life.epoch
         if epoch is not None and is_to_come(epoch, now):
@@ -186,9 +186,9 @@ class PartyPartition:
             yield from changed_chunks(self._scale.arrays)
 
     def restore(self, key: bytes, value: bytes) -> OperatorNotice | None:
-        """Take back one part. Returns what the operator is to know of it, if anything.
+        """Restore one changelog key. Returns a notice for the operator, if there is one.
 
-        Raises PeerError or ValueError for what this party cannot have remembered, or must not go on from.
+        Raises PeerError or ValueError for state that this party cannot have written, or must not go on from.
         """
         kind, _, name = key.partition(b"/")
         settings = self._settings
@@ -208,7 +208,7 @@ class PartyPartition:
             self.ledger.restore(name, value)
             return ended
         elif name.startswith(b"moments/"):
-            # It goes on as it began, whatever the settings say of those that begin now.
+            # The partition keeps its scale, whatever the settings say for new partitions.
             self._scale = self._scale or RunningScale(settings.inputs)
             restore_chunk(self._scale.arrays, key, value, self._scale.check)
         else:
@@ -216,7 +216,7 @@ class PartyPartition:
         return None
 
     def _check_history(self) -> None:
-        """PeerError if mu would be claimed of what was sent, or learnt from, without noise."""
+        """PeerError if mu would be claimed for embeddings sent, or steps taken, without noise."""
         life, mechanism = self.life, self._settings.mechanism
         if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
             raise PeerError(

@@ -1,4 +1,4 @@
-"""Parties that show nothing while others do, and entities that come apart: in partitions where they never meet."""
+"""Finds parties that send nothing while others do, and entities whose records come in different partitions and never meet."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NO_EMBEDDING = (
 class PartyWatch:
     """Watches M parties.
 
-    parties: their names, in order.
-    patience: seconds after which a party that shows nothing, while others do or labels come, is trouble.
+    parties: names of the parties, in order.
+    patience: seconds that a party may send nothing, while others send or labels come, before it is trouble.
     """
 
     def __init__(self, parties: Sequence[str], patience: float) -> None:
         self._parties = parties
         self._patience = patience
         self._reply_deadlines = [ReplyDeadline(patience) for _ in parties]
-        # Of this batch: who showed something, and who did not show what was shown or labelled.
+        # Parties of this batch: those that sent embeddings, and those that lack an entity that others sent or labelled.
         self._heard: set[int] = set()
         self._awaited: set[int] = set()
         self._places = PlaceWatch()
@@ -42,20 +42,20 @@ class PartyWatch:
         return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else self._places.disorder
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """What the operator's log should say."""
+        """Notices for the operator's log."""
         return self._places.notices()
 
     def heard(self, number: int, partition: int, names: Iterable[str]) -> None:
-        """A party showed these entities."""
+        """Note that a party sent embeddings of these entities."""
         self._heard.add(number)
         self._places.came(partition, f"an embedding of {self._parties[number]}", names)
 
     def labelled(self, partition: int, names: Iterable[str]) -> None:
-        """Labels of these entities came."""
+        """Note that labels of these entities came."""
         self._places.came(partition, "a label", names)
 
     def awaited(self, numbers: Iterable[int]) -> None:
-        """These parties have not shown what others showed or a label came for."""
+        """Note parties that lack an entity that others sent or that has a label."""
         self._awaited.update(numbers)
 
     def end_batch(self, tick: bool, now: float) -> None:
@@ -69,6 +69,6 @@ class PartyWatch:
         self._heard, self._awaited = set(), set()
 
     def reset(self) -> None:
-        """No partition is left: nobody owes anything."""
+        """Stop waiting for all parties: no partition is left."""
         for deadline in self._reply_deadlines:
             deadline.answered()

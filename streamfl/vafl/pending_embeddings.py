@@ -1,4 +1,4 @@
-"""Entities of which a newer embedding, or the learning quorum, is awaited."""
+"""Entities that wait for a newer embedding, or for the learning quorum."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["PendingEmbeddings"]
 
 
 class PendingEmbeddings:
-    """Since when, by name and by row.
+    """Since when each entity waits, by name and by row.
 
-    seconds: how long it is waited for.
+    seconds: how long an entity waits.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: dict[str, float] = {}
-        # Whether the one that waits longest is the first.
+        # Whether the names are in order of their times.
         self._in_order = True
         self._by_row = np.zeros(0)
 
@@ -32,15 +32,15 @@ class PendingEmbeddings:
 
     @property
     def wake_at(self) -> float | None:
-        """When the one that waits longest has waited for long enough."""
+        """When the entity that has waited longest is overdue."""
         return next(iter(self._ordered().values())) + self._seconds if self._since else None
 
     def since(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Since when, in seconds; NaN where nothing is awaited."""
+        """Since when each row waits, in seconds; NaN where it does not wait."""
         return self._by_row.take(rows)
 
     def blank(self, rows: Sequence[int], capacity: int) -> None:
-        """New entities were given these rows. capacity: of how many there are."""
+        """Clear rows that were given to new entities. capacity: the number of rows."""
         if capacity > len(self._by_row):
             self._by_row = np.concatenate([self._by_row, np.full(capacity - len(self._by_row), np.nan)])
         self._by_row[rows] = np.nan
@@ -48,7 +48,7 @@ class PendingEmbeddings:
     def settle(
         self, names: Sequence[str], rows: NDArray[np.intp], now: float, asked: NDArray[np.bool_], waits: NDArray[np.bool_]
     ) -> None:
-        """Which of these entities wait from now on. Who is asked has the whole time from now; others have it since they began.
+        """Start and stop waiting. The time starts anew where an embedding is asked for, and goes on for others that already wait.
 
         asked: a newer embedding was asked for just now.
         waits: something is awaited.
@@ -62,21 +62,21 @@ class PendingEmbeddings:
         self._by_row[rows] = by_row
 
     def put(self, name: str, row: int, since: float) -> None:
-        """Whatever was known before, it is awaited since then."""
+        """Set since when an entity waits."""
         self._since[name] = self._by_row[row] = since
         self._in_order = False
 
     def not_later_than(self, name: str, row: int, now: float) -> None:
-        """The clock was ahead: what is awaited since later than now is awaited since now."""
+        """Move a start after ``now`` back to ``now``: the clock was ahead."""
         if name in self._since:
             self.put(name, row, min(self._since[name], now))
 
     def remove(self, name: str) -> None:
-        """The entity is forgotten."""
+        """Forget an entity."""
         self._since.pop(name, None)
 
     def overdue(self, now: float) -> list[str]:
-        """Names of those that have waited for long enough. Those of one moment by name: they may be restored in another order."""
+        """Names of entities that have waited for their time, sorted by start and then by name: a restore may change the order."""
         due = []
         for name, since in self._ordered().items():
             if since + self._seconds > now:
@@ -85,7 +85,7 @@ class PendingEmbeddings:
         return [name for _, name in sorted(due)]
 
     def give_up(self, names: Sequence[str], rows: NDArray[np.intp]) -> None:
-        """These wait no longer."""
+        """End the waiting of these entities."""
         self._by_row[rows] = np.nan
         for name in names:
             del self._since[name]

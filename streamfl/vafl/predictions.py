@@ -1,4 +1,4 @@
-"""The coordinator's predictions: how they are sent, and how good they turn out to be."""
+"""The coordinator's predictions: sends them, and measures their error once labels come."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Predictions"]
 class Predictions:
     """Predictions of all partitions.
 
-    loss: says what outputs mean, and what an error costs.
-    encode: a prediction to the bytes that users read.
-    original: an output of the square loss to the label's own unit.
-    counts: of ``predictions`` and ``revised_predictions``.
+    loss: converts outputs to predictions, and computes their error.
+    encode: encodes a prediction for users.
+    original: converts an output of the square loss to the label's own unit.
+    counts: counters ``predictions`` and ``revised_predictions``, which this class increments.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class Predictions:
         self._counts = counts
         self._scored = 0
         self._loss_sum = 0.0
-        # Of the square loss nothing is right or wrong.
+        # Unused with the square loss: its predictions are not right or wrong.
         self._right = 0
-        # Loss, and whether the likeliest class was right, of the last labels that came after a prediction.
+        # For the last labels that came after a prediction: its loss, and whether its likeliest class was right.
         self._recent: Recent[tuple[float, float]] = Recent()
 
     def sends(
         self, names: Sequence[str], headers: Sequence[Headers], predicting: Predicting, outputs: NDArray[Any]
     ) -> list[Send]:
-        """One for each entity that is predicted.
+        """One message for each entity that is predicted.
 
-        names: of all entities that were asked about. headers: those of the embeddings that led to it.
-        outputs: (n, outputs), of those that are predicted.
+        names: all entities that were considered. headers: of their embeddings.
+        outputs: (n, outputs), of the entities that are predicted.
         """
         revised = int(np.count_nonzero(predicting.revisions))
         self._counts["predictions"] += len(outputs) - revised
@@ -68,7 +68,7 @@ class Predictions:
         return sends
 
     def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
-        """Compare predictions with the labels that came after them, now. outputs: (n, outputs). labels: (n,)."""
+        """Score predictions by the labels that came after them. outputs: (n, outputs). labels: (n,)."""
         if not len(outputs):
             return
         likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
@@ -79,7 +79,7 @@ class Predictions:
         self._recent.extend(list(zip(losses, right, strict=True)), now)
 
     def measure(self) -> Iterable[Measurement]:
-        """Sums since the process began, and means over the last labels, which are no number before the first."""
+        """Sums since the process started, and means over the last labels, which are unknown before the first label."""
         classifies, recent, until = self._loss.name != "square", self._recent.items, self._recent.until
         count = len(recent)
         yield Measurement("scored", "counter", "Labels of entities that had been predicted", self._scored)

@@ -1,17 +1,17 @@
-"""What a party's embeddings tell about its features, bounded and counted.
+"""Bounds and counts what a party's embeddings reveal about its features.
 
-Two things leave a party that depend on a record's features. One are its own embeddings. The other are the parameters that were
-learnt from the record, which shape every later embedding, of other records too. Both are made private by the Gaussian mechanism
-(Dong, Roth and Su, "Gaussian Differential Privacy", 2022):
+Two things that leave a party depend on a record's features. One is the record's own embeddings. The other is the parameters learnt
+from the record, which shape every later embedding, of other records too. The Gaussian mechanism makes both private (Dong, Roth and
+Su, "Gaussian Differential Privacy", 2022):
 
 - an embedding of norm at most C with noise N(0, c^2 I) is (2C/c)-GDP for replacing the record;
 - a step on a sum of gradients of norm at most S each, with noise N(0, (sigma S)^2 I), is (2/sigma)-GDP;
-- m gradients of one record in one step move its sum by 2 m S against one noise, and cost what m^2 steps do;
-- k of these compose to the root of the sum of their squares.
+- m gradients of one record in one step move its sum by 2 m S against one noise, and cost as much as m^2 steps;
+- k releases compose to the root of the sum of their squared mu.
 
-Which step a gradient falls into, and whether it comes at all, depends on the record too. It does so only through what was sent of
-it, because replies are made of noisy embeddings. Given everything sent so far, the steps are of the same entities with either
-record, and their sums differ by what was counted. So composition holds (theorem 4 there).
+Which step a gradient falls into, and whether it comes at all, depends on the record too, but only through its noisy embeddings: the
+coordinator computes replies from these. Given everything sent so far, the steps use the same entities with either record, and
+their sums differ by what was counted. So composition holds (theorem 4 there).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SHORTEST = 1e-12
 
 
 class BoundedOutput:
-    """A function whose outputs are brought to a norm: C h / |h| if ``normalise``, h min(1, C / |h|) otherwise.
+    """A function with bounded outputs: C h / |h| if ``normalise``, h min(1, C / |h|) otherwise.
 
-    An output that is not finite becomes 0, and no gradient goes through it: it would tell of its record whatever the noise.
+    An output that is not finite becomes 0 and passes no gradient: otherwise no noise could hide its record.
 
     inner: the function.
     norm: C.
@@ -78,7 +78,7 @@ class BoundedOutput:
         return self._inner.backward_each(parameters, done.inner, self._inside(done, cotangents), norm)
 
     def _inside(self, done: _BoundedPass, cotangents: NDArray[Any]) -> NDArray[Any]:
-        # Where the length was changed, a move along the direction has no effect.
+        # Where the output was rescaled, a move along its direction has no effect.
         along = (done.directions * cotangents).sum(axis=1, keepdims=True) * done.directions
         changed = done.scale < 1 - 2 * ROUNDING if not self._normalise else np.ones_like(done.scale, bool)
         return np.asarray(done.scale * (cotangents - np.where(changed, along, 0.0)), dtype=cotangents.dtype)
@@ -94,16 +94,16 @@ class _BoundedPass:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The noise of a party and what it costs.
+    """A party's noise, and the privacy cost of its releases.
 
-    Without noise on the steps nothing is guaranteed of a record but its own embeddings.
+    Without noise on the steps the guarantee covers only a record's own embeddings.
 
     embedding_norm: C, bound of each embedding.
     embedding_noise: c, standard deviation of the noise on each embedding.
-    gradient_norm: S, bound of each gradient in a step; None: steps are taken without noise.
-    gradient_noise: sigma, standard deviation of the noise on a step's sum in units of S; None as well.
-    budget: mu that no record may exceed, None for none.
-    secret: what all noise is drawn from.
+    gradient_norm: S, bound of each gradient in a step; None: steps have no noise.
+    gradient_noise: sigma, standard deviation of the noise on a step's sum in units of S; None: steps have no noise.
+    budget: mu that no record may exceed; None: no limit.
+    secret: all noise is drawn from it.
     """
 
     embedding_norm: float
@@ -115,14 +115,14 @@ class Mechanism:
 
     @property
     def guarantees(self) -> bool:
-        """Whether mu covers what training leaks into later embeddings too."""
+        """Whether mu also covers what training leaks into later embeddings."""
         return self.gradient_noise is not None
 
     def cost(self, embeddings: int, steps: int) -> float:
-        """mu^2 of a record.
+        """mu^2 of releases of a record.
 
-        embeddings: how many of it were sent.
-        steps: how many were taken on it; m of its gradients in one step count as m^2.
+        embeddings: the number of its embeddings sent.
+        steps: the number of steps taken on it; m of its gradients in one step count as m^2.
 
         >>> Mechanism(1.0, 4.0, 1.0, 4.0, None, "").cost(2, 2)
         1.0

@@ -1,4 +1,4 @@
-"""An entity as the coordinator's changelog holds it, and the same as rows of arrays."""
+"""An entity in the coordinator's changelog, and the same as rows of arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["EMBEDDING", "ENTITY", "RememberedEmbedding", "RememberedEntity", "de
 
 
 class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
-    """An embedding of an entity.
+    """An embedding of an entity, as remembered.
 
     epoch, sequence: its number.
-    parameters_version: steps that the party had taken when it made it.
+    parameters_version: the party's steps when it made the embedding.
     values: raw numbers.
-    fresh: it waits for a gradient.
-    asked: a newer one was asked for. It may still come after the waiting for it has ended.
-    requests: how often one was asked for and came, since the party showed the entity by itself. The first releases remembered
-        whether this one came because it was asked for.
-    answers: gradients that went to this party.
+    fresh: whether it waits for a gradient.
+    asked: whether the coordinator asked for a newer one. It may still come after the waiting has ended.
+    requests: how many newer embeddings were asked for and came, since the party sent the entity by itself. The first releases
+        remembered only whether this one was asked for.
+    answers: gradients of this entity that went to the party.
     """
 
     epoch: Count
@@ -40,20 +40,20 @@ class RememberedEmbedding(msgspec.Struct, array_like=True, gc=False):
 
 
 class RememberedEntity(msgspec.Struct, array_like=True):
-    """An entity.
+    """An entity, as remembered.
 
-    since: when it was last heard of, in seconds.
+    since: time of its last message, in seconds.
     label: None until it comes.
     held: its embeddings, by the number of the party.
-    shown: how many embeddings its last prediction was made of.
+    shown: number of embeddings in its last prediction.
     revision: how often it was predicted.
-    outputs: what the last prediction was made of; None without one.
-    awaited_at: since when a newer embedding, or the learning quorum, is awaited.
-    rounds: how often ``wait_for`` parties were learnt from together.
-    life: how often its label was told of, by the ledger; 0: never, or without noise.
-    noise: by what fingerprint of noise and secret.
-    withheld: its label may not be told of.
-    learnt_at: when ``wait_for`` parties were last learnt from together.
+    outputs: the head's outputs of the last prediction; None without a prediction.
+    awaited_at: since when it waits for a newer embedding, or for the learning quorum.
+    rounds: how often it was learnt from with ``wait_for`` parties together.
+    life: how often its label was released, by the ledger; 0: never, or without noise.
+    noise: fingerprint of the noise and secret of the last release.
+    withheld: whether its label may not be released.
+    learnt_at: when it was last learnt from with ``wait_for`` parties together.
     """
 
     since: Time
@@ -85,7 +85,7 @@ ENTITY = np.dtype(
         ("withheld", "?"),
     ]
 )
-"""A row of what is remembered of an entity. learnt_at: NaN for never."""
+"""Row of an entity. learnt_at: NaN for never."""
 EMBEDDING = np.dtype(
     [
         ("epoch", "i8"),
@@ -98,11 +98,11 @@ EMBEDDING = np.dtype(
         ("asked", "?"),
     ]
 )
-"""A row of what is remembered of an embedding."""
+"""Row of an embedding."""
 
 
 def decode_entity(value: bytes) -> RememberedEntity:
-    """What the coordinator's changelog holds under a key ``entity/name``."""
+    """Decode the value of the coordinator's changelog key ``entity/name``."""
     return msgspec.msgpack.decode(value, type=RememberedEntity)
 
 
@@ -113,13 +113,13 @@ def encode_entities(
     outputs: NDArray[np.float64],
     times: Mapping[str, NDArray[np.float64]],
 ) -> list[bytes]:
-    """n entities, each as a :class:`RememberedEntity`.
+    """Encode n entities, each as a :class:`RememberedEntity`.
 
     entities: (n,) of ENTITY.
     embeddings: (n, M) of EMBEDDING.
     values: (n, M, embedding size).
     outputs: (n, outputs).
-    times: by name, (n,): since, and awaited_at with NaN for none.
+    times: by name, (n,): since, and awaited_at with NaN for none, in seconds.
     """
     size = embeddings.shape[1]
     columns = {name: embeddings[name].ravel().tolist() for name in embeddings.dtype.fields or ()}

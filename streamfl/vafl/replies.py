@@ -16,18 +16,18 @@ __all__ = ["Replies"]
 
 
 class Replies:
-    """Replies of one batch. Requests wait for its end, or for a gradient of the same entity.
+    """The replies of one batch. Requests wait until its end, or until a gradient of the same entity.
 
-    A party takes the steps of the gradients that come before a request, and shows what it is asked for as it is after them.
+    A party takes the steps of the gradients that come before a request, and answers the request by the parameters after them.
 
-    parties: their names, in order.
-    fingerprint: of what all members have to agree on.
+    parties: names of the parties, in order.
+    fingerprint: of the settings that all members have to agree on.
     """
 
     def __init__(self, parties: Sequence[str], fingerprint: int) -> None:
         self._channels = [f"gradients/{name}" for name in parties]
         self._fingerprint = fingerprint
-        # Of this batch, by channel and key.
+        # Waiting requests of this batch, by channel and key.
         self._requests: dict[tuple[str, bytes | None], list[Send]] = {}
 
     def encode(
@@ -41,10 +41,10 @@ class Replies:
     ) -> list[Send]:
         """Replies of n entities to the parties that are chosen.
 
-        names: of the entities.
-        epochs, sequences: (n, M) of the embeddings that are answered.
-        chosen: (n, M).
-        gradients: (n, M, embedding size); None: newer embeddings are asked for.
+        names: the entities.
+        epochs, sequences: (n, M), numbers of the embeddings that are answered.
+        chosen: (n, M), which parties are answered.
+        gradients: (n, M, embedding size); None: the replies ask for newer embeddings.
         """
         if not chosen.any():
             return []
@@ -58,7 +58,7 @@ class Replies:
         return sends
 
     def order(self, requests: list[Send], gradients: list[Send]) -> list[Send]:
-        """What is sent now: the gradients, each after earlier requests of the same. The new requests wait."""
+        """The replies to send now: gradients, each after earlier requests for the same party and entity. New requests wait."""
         if self._requests:
             gradients = [one for send in gradients for one in (*self._requests.pop((send.channel, send.key), ()), send)]
         for send in requests:
@@ -66,6 +66,6 @@ class Replies:
         return gradients
 
     def take_requests(self) -> list[Send]:
-        """The requests that waited for the end of the batch."""
+        """The requests that waited until the end of the batch."""
         requests, self._requests = self._requests, {}
         return [send for sends in requests.values() for send in sends]

@@ -47,9 +47,9 @@ def _secret(settings: VaflSettings) -> str:
 
 
 def _start(settings: VaflSettings, secret: str) -> bytes:
-    """What this member's first parameters are drawn from, unless a partition remembers another; empty: the federation's seed.
+    """The start that first parameters are drawn from, unless a partition remembers another; empty: from the federation's seed.
 
-    It is remembered on the cluster. So it is derived from the secret, and is not the secret itself.
+    The start is remembered on the cluster. So it is derived from the secret, and is not the secret itself.
     """
     if settings.learning.seeded_start:
         return b""
@@ -76,10 +76,10 @@ def _mechanism(settings: VaflSettings, secret: str) -> Mechanism | None:
 
 
 def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
-    """ConfigurationError if privacy.budget_mu is too small to learn anything of any entity.
+    """ConfigurationError if privacy.budget_mu is too small to learn from any entity.
 
-    what: what has to be released to learn.
-    least: mu that this costs.
+    what: text that names the release needed to learn.
+    least: mu of that release.
     """
     budget = settings.privacy.budget_mu
     if budget is not None and budget < least:
@@ -126,7 +126,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
 
 
 def _check_remembered(settings: VaflSettings, inputs: int) -> None:
-    """ConfigurationError if an entity's features and its gradient, which a party remembers together, do not fit into one record."""
+    """ConfigurationError if an entity's features and gradient exceed one record: a party remembers them together."""
     size, number = settings.federation.embedding_size, settings.number_bytes
     if (inputs + size) * number > ROOM:
         narrower = ', or set federation.precision = "float32"' if number == 8 else ""
@@ -193,7 +193,7 @@ def _decode_embedding(record: Record) -> Embedding:
 
 def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
     labels = settings.required_labels("a vafl-coordinator")
-    # A label that is a class has no range: the coordinator checks it against the number of classes.
+    # A class label has no range: the coordinator checks it against the number of classes.
     square = settings.learning.loss == "square"
     decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
     if not (square and settings.privacy.reply_noise):
@@ -214,7 +214,7 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
 
 def _party_channels(settings: VaflSettings) -> Channels:
     own, samples = settings.member, settings.required_samples("a vafl-party")
-    # An entity's ledger is kept in its partition. In another partition its whole budget could be spent again.
+    # Each partition has a ledger of its own. In another partition an entity's whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     if checked and samples.entity is None and samples.key != "text":
         raise ConfigurationError(
@@ -238,7 +238,7 @@ def _for(party: str) -> Callable[[Any], str]:
 
 
 def _for_nobody(_message: Any) -> None:
-    """The coordinator speaks for itself."""
+    """The coordinator sends its own messages, for no party."""
 
 
 def _coordinator_channels(settings: VaflSettings) -> Channels:
@@ -276,7 +276,7 @@ def _party_topics(settings: VaflSettings) -> list[TopicSpec]:
 
 
 def _caution(settings: VaflSettings) -> str:
-    """What readers of the predictions learn of single parties because embeddings come one after the other; empty: nothing."""
+    """What readers of the predictions learn about single parties because embeddings come one by one; empty: nothing."""
     alignment, count = settings.alignment, len(settings.federation.parties)
     if alignment.quorum == count or (alignment.quorum > 1 and not alignment.revise):
         return ""
@@ -297,7 +297,7 @@ def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
 
 
 def _partitioned_like(settings: VaflSettings) -> dict[str, str]:
-    """An entity's records of both directions, its label and what is remembered of it lie in partitions of the same number."""
+    """Topic to user's topic: an entity's embeddings, gradients, label and state are in partitions of the same number."""
     if settings.role.kind == PARTY:
         like, parties = settings.required_samples("a vafl-party").topic, [settings.required_party()]
     else:

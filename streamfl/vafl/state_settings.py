@@ -1,7 +1,7 @@
-"""Which settings the state of VAFL's roles is made with, and which of them may change.
+"""The settings that the state of VAFL's roles depends on, and which of them may change.
 
-A setting that is not named here as free to change must stay, and so must every new one. For the state holds the shape of a network,
-its activations, and what an optimiser keeps beside the parameters.
+A setting that is not listed here must not change, and neither must any new one: the state contains the shape of a network, its
+activations, and the optimiser's arrays.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from streamfl.vafl.config import VaflSettings
 __all__ = ["coordinator_state_settings", "party_state_settings"]
 
 _PACE = {
-    # Who may speak for whom is checked with each message.
+    # The sender of each message is checked anyway.
     "federation.members",
     "learning.learning_rate",
-    # A partition goes on as it began.
+    # A partition keeps the choice that it began with.
     "embedding.standardise",
     "learning.batch_size",
     "learning.regularisation",
@@ -28,7 +28,7 @@ _PACE = {
     "learning.wait_for",
     "learning.quorum",
     "learning.max_staleness",
-    # A partition goes on with the start that it remembers.
+    # A partition keeps the start that it remembers.
     "learning.seeded_start",
     "alignment.quorum",
     "alignment.revise",
@@ -42,20 +42,20 @@ _PACE = {
     "samples.format",
     "labels.format",
 }
-# The coordinator's keys: a party's file may have them, and they have no effect there.
+# The coordinator's keys. A party's file may have them; they have no effect on its state.
 _NOT_A_PARTYS = {"learning.loss", "learning.classes"}
 # A release that knows layout 1 would take what a party that is behind waits for to be an array of its model.
 _PARTY_LAYOUT = 2
 
 
 def _free(content: Mapping[str, Any]) -> set[str]:
-    # The ledger counts each release by what it cost at the time; releases with other noise are added. Where a setting must not be
-    # taken away after a release, the party itself refuses to go on.
+    # The ledger counts each release at its cost at the time, and adds releases with other noise. Where a setting must not be
+    # removed after a release, the party itself refuses to go on.
     return _PACE | {key for key in content if key.startswith("privacy.")}
 
 
 def party_state_settings(settings: VaflSettings) -> StateSettings:
-    """Of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
+    """Settings of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
     content = by_key(settings, ("federation", "party", "samples", "embedding", "learning", "alignment", "privacy"))
     if settings.samples is not None:
         content["samples.dimension"] = settings.samples.width
@@ -65,7 +65,7 @@ def party_state_settings(settings: VaflSettings) -> StateSettings:
 
 
 def coordinator_state_settings(settings: VaflSettings) -> StateSettings:
-    """Of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
+    """Settings of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
     content = by_key(settings, ("federation", "labels", "head", "learning", "alignment", "privacy"))
     content["learning.optimiser"] = settings.optimiser
     return StateSettings.of(content, _free(content))

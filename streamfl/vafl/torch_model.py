@@ -1,4 +1,4 @@
-"""A PyTorch module as the function of a party: needs the extra ``streamfl[torch]``."""
+"""A PyTorch module as a party's function. Needs the extra ``streamfl[torch]``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TorchPass:
 
     inputs: (records, inputs).
     weights: all parameters, flat.
-    results: (records, output size), with the graph by which they came from the weights.
+    results: (records, output size), with their autograd graph from the weights.
     """
 
     inputs: Any
@@ -38,18 +38,18 @@ class TorchPass:
 
 
 class TorchModel:
-    """A :class:`~streamfl.vafl.networks.Differentiable` of a ``torch.nn.Module``, on the processor.
+    """A :class:`~streamfl.vafl.networks.Differentiable` from a ``torch.nn.Module``, on the CPU.
 
-    The module is used in evaluation mode: dropout does nothing. All its parameters are learnt, in the order of
+    The module is in evaluation mode, so dropout does nothing. All its parameters are learnt, in the order of
     ``module.parameters()``.
 
-    make: makes the module, which takes (records, inputs) to (records, embedding size), each row by itself. PyTorch's generator is
+    make: makes the module, which maps (records, inputs) to (records, embedding size), each row by itself. PyTorch's generator is
         seeded before each call.
     precision: "float32" or "float64", as ``federation.precision``.
-    threads: of PyTorch, in the whole process.
+    threads: PyTorch's threads, in the whole process.
 
-    ConfigurationError if PyTorch is not installed, or if the module has no parameters. The same if it has buffers, as batch
-    normalisation has: of a module, only the parameters are remembered.
+    Raises ConfigurationError if PyTorch is not installed, or if the module has no parameters. Also if it has buffers, as batch
+    normalisation has: only a module's parameters are remembered.
     """
 
     noise_units = 0
@@ -72,12 +72,12 @@ class TorchModel:
             raise ConfigurationError("a module with parameters is expected: there is nothing to learn")
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
-        """What the module is made with when PyTorch's generator is seeded by (seed, path)."""
+        """The module's first parameters, (size,), with PyTorch's generator seeded by (seed, path)."""
         module = self._made(int(philox_key(seed, "torch", *path)[0] >> 1))
         return np.concatenate([parameter.detach().numpy().ravel() for parameter in module.parameters()])
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> TorchPass:
-        # Copies: both may be read-only, or change before the pass is gone back through.
+        # Copies: both may be read-only, or change before the backward pass.
         rows, weights = self._tensor(inputs), self._tensor(parameters).requires_grad_()
         return TorchPass(rows, weights, self._results(weights, rows))
 

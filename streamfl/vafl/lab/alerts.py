@@ -1,4 +1,4 @@
-"""What somebody has to look after in vertical federations."""
+"""Alerts for the operators of vertical federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, increased, stopped
 

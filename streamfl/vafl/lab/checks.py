@@ -1,4 +1,4 @@
-"""What must hold of a VAFL federation, whatever happened: checked from its topics alone."""
+"""Checks that must hold for every run of a VAFL federation, made from its topics alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["check_alike", "check_outcome"]
 
 
 def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
-    """Counts, order, who was answered, and a replay of every party's model from what it was told."""
+    """Check counts, order and answers, and replay every party's model from its gradients."""
     name = chosen.settings.federation.name
     for member in chosen.members:
         letters = list(bus.read(chosen.of(member).dead_letters))
@@ -50,9 +50,9 @@ def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
 
 
 def check_predictions(bus: Topics, chosen: VaflScenario) -> None:
-    """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before.
+    """Exactly the entities that met their quorum have predictions, in order, each from more parties than the one before.
 
-    An entity that was forgotten begins anew, and may come to none.
+    An entity that was forgotten begins anew, and may get no prediction.
     """
     quorum = chosen.settings.alignment.quorum
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -80,9 +80,9 @@ def check_predictions(bus: Topics, chosen: VaflScenario) -> None:
 
 
 def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told: Mapping[str, list[Sent]]) -> None:
-    """Each entity is shown once and once more for every request, and each embedding is answered once at most.
+    """Each entity is sent once and again for every request, and is answered with at most one gradient.
 
-    Who has forgotten an entity shows it no more.
+    A party that has forgotten an entity does not send it again.
     """
     replies = told[party]
     asked = Counter(reply.entity for _, _, reply in replies if not reply.gradient)
@@ -110,9 +110,9 @@ def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told:
 
 
 def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
-    """No gradient goes to an embedding that is known to be older than it may be, and none is asked for that is not.
+    """No gradient answers an embedding that is known to be too old, and a newer embedding is requested only for one that is.
 
-    That a newer one is known shows in a reply to it: replies lie in the order in which they were decided on.
+    A reply to a newer embedding shows that the coordinator knew it: replies are in the order in which they were decided.
     """
     bound = chosen.settings.learning.max_staleness
     versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
@@ -132,7 +132,7 @@ def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], re
 
 
 def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list[tuple[int, int]]]]:
-    """By partition, times in order, and the newest epoch and version of all that were written until then."""
+    """By partition: times in order, and at each the newest epoch and version written until then."""
     found: dict[int, tuple[list[float], list[tuple[int, int]]]] = {}
     for place, at, one in sorted(embeddings, key=lambda one: one.at):
         times, newest = found.setdefault(place, ([], []))
@@ -142,14 +142,14 @@ def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list
 
 
 def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
-    """Epoch and version of an embedding, and of the newest."""
+    """made, known: epoch and version of an embedding, and of the newest."""
     return made[0] != known[0] or known[1] - made[1] > bound
 
 
 def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> None:
-    """A party is asked for an entity no more often than it shows it anew, and once more, with which it forgets it.
+    """A party gets at most ``requests`` requests for an entity, and one more, on which it forgets the entity.
 
-    A coordinator that has given it up, or forgotten the entity, counts anew.
+    Not checked where the coordinator may give up a party or forget the entity: then it counts anew.
     """
     alignment = chosen.settings.alignment
     if alignment.reply_seconds < FOR_EVER or chosen.forgets:
@@ -161,7 +161,7 @@ def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> Non
 def check_quorum(
     bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
-    """No entity is learnt from before its quorum of parties has shown it, until that was once waited for in vain."""
+    """No entity is learnt from before a quorum of parties has sent it, until the coordinator may have waited once in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
     needed = learning.quorum or len(parties)
     in_vain = min((record.timestamp for record in bus.read(LABELS)), default=0.0) + chosen.settings.alignment.reply_seconds
@@ -182,8 +182,8 @@ def check_quorum(
 def check_coordinator(
     bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
-    """What the coordinator remembers of an entity is not ready to be learnt from, and is forgotten, or a party given up, no earlier
-    than it may be. Who was not answered, though everybody was there, was forgotten.
+    """The coordinator remembers no entity that is ready to be learnt from. It forgets an entity, or gives up a party, no earlier
+    than allowed. A party without an answer, though all parties were there, belongs to a forgotten entity.
     """
     settings, alignment = chosen.settings, chosen.settings.alignment
     parties = settings.federation.parties
@@ -201,7 +201,7 @@ def check_coordinator(
         before = held.pop((record.partition, name), None)
 
         def untold(entity: RememberedEntity, name: str = name, now: float = now) -> list[str]:
-            """Who waits for a gradient, or did at that time and has none yet."""
+            """Parties that wait for a gradient and had none at that time."""
             waiting = [parties[number] for number, one in entity.held.items() if one.fresh]
             return [party for party in waiting if told.get((party, name), now + 1) > now]
 
@@ -234,9 +234,9 @@ def check_coordinator(
 
 
 def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
-    """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version.
+    """A party's parameters follow from its features and its gradients in order, and each embedding from the version it names.
 
-    With batch_size left out a step goes by how many were under way when a gradient was read, which no topic tells.
+    Not checked with batch_size left out: a step then depends on how many entities were under way, which no topic shows.
     """
     settings = chosen.settings
     if settings.learning.batch_size is None:
@@ -281,10 +281,10 @@ def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[
 
 
 def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[np.float64]]:
-    """By entity, what its embeddings are made of, (1, inputs): each input over the deviation of all in its partition so far.
+    """By entity, the model's inputs, (1, inputs): each input standardised by those of its partition so far.
 
-    In the order of the topic, whatever was killed meanwhile. An input counts no farther from the mean than the root of the summed
-    squares before it, or 8 deviations, and more of few.
+    In the order of the topic, whichever processes were killed meanwhile. In the moments an input counts as no farther from the mean
+    than the root of the earlier summed squares, or 8 deviations, and more where few inputs came.
     """
     found: dict[str, NDArray[np.float64]] = {}
     state = latest(bus, f"{chosen.settings.federation.name}.{party}.state")
@@ -293,9 +293,9 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
         value = record.value or b""
         content = (msgspec.json if value.startswith(b"{") else msgspec.msgpack).decode(value)
         inputs = np.array(content["x"], np.float64)
-        # A partition that an earlier release began has none of this.
+        # A partition that an earlier release began is not standardised.
         if (record.partition, b"array/moments/0") in state:
-            # One array, for a soak has tens of thousands of them.
+            # One array: a soak has tens of thousands of samples.
             before = earlier.get(record.partition, np.empty((0, len(inputs))))
             near = inputs
             if len(before) >= 5:
@@ -313,8 +313,8 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
 
 
 def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
-    """Partition and sequence number of what the party had forgotten when its gradient came, and the partitions of which that cannot
-    be told: the gradient was there when it was time to forget.
+    """Partition and sequence number of the embeddings that the party had forgotten when their gradient came, and the partitions
+    where this is unclear: the gradient was there when the entity expired.
     """
     told = {(place, one.sequence): at for place, at, one in replies if one.gradient}
     let_go = {b"entity/" + entity.encode() for entity in chosen.let_go(replies)}
@@ -341,7 +341,7 @@ def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent
 
 
 def check_sums(bus: Topics, chosen: VaflScenario) -> None:
-    """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
+    """With a sum as head, all parties get the same gradient of an entity. Checked where all parties are answered together."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
     gradients: dict[str, set[bytes]] = defaultdict(set)
@@ -354,7 +354,7 @@ def check_sums(bus: Topics, chosen: VaflScenario) -> None:
 
 
 def check_alike(bus: Topics, calm: Topics, chosen: VaflScenario) -> None:
-    """Synchronous: every member's parameters are, but for rounding, those of a run without faults."""
+    """In synchronous runs every member's parameters equal those of a run without faults, up to rounding."""
     name = chosen.settings.federation.name
     for member in chosen.members:
         topic = f"{name}.{COORDINATOR if member == 'coordinator' else member}.state"

@@ -1,4 +1,4 @@
-"""What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
+"""The dashboard of vertical federations: loss, parties that are behind, forgotten entities, privacy budgets, faults."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
 from streamfl.monitoring.entity_panels import loss_tile

@@ -1,4 +1,4 @@
-"""``streamfl demo vafl``: three parties that see different things of the same images, one of them slow, labels late."""
+"""``streamfl demo vafl``: three parties have different columns of the same images; one party is slow, and labels are late."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["demo"]
 # Pieces of outdoor photographs, of seven kinds: brick, cement, leaves, grass, a path, sky, a window.
 DATA = "river:ImageSegments"
 CLASSES, TEST = 7, 462
-# Which of the data's columns a party has, and its virtual seconds from one upload to the next.
+# The columns of each party, and below its virtual seconds between two uploads.
 PARTIES = {"place": slice(0, 2), "edges": slice(2, 8), "colours": slice(8, 18)}
 DELAYS = {"place": 10.0, "edges": 1.0, "colours": 1.0}
 LABEL_DELAY, BATCH = 200, 16
@@ -38,7 +38,7 @@ TITLES = {
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Run the parties together without and with waiting, each alone, and one that has all columns; draw accuracy over time."""
+    """Run the parties together without and with waiting, each alone, and one with all columns; draw accuracy over time."""
     table = _table(seed)
     names = list(PARTIES)
     runs = {
@@ -74,7 +74,7 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
         learning_rate=0.1,
         batch_size=BATCH,
         wait_for=len(names) if synchronous else 1,
-        # Whoever waits for the slowest shows nothing long before it: embeddings would be of a model of then.
+        # A party that waits for the slowest must not send embeddings long before it: they would be of an old model.
         in_flight=LABEL_DELAY + BATCH if synchronous else None,
     )
     settings = VaflSettings(
@@ -89,7 +89,7 @@ def _run(names: Sequence[str], table: VerticalTable, seed: int, synchronous: boo
 
 
 def _table(seed: int) -> VerticalTable:
-    """The images in an order by ``seed``; every column has mean 0 and deviation 1 among those that are learnt from."""
+    """The images in an order by ``seed``; every column has mean 0 and deviation 1 over the training images."""
     data = read_data(DATA)
     inputs = numbers(data, data.inputs(["y"]), DATA)
     labels = np.unique(data.columns["y"].astype(str), return_inverse=True)[1].astype(np.float64)

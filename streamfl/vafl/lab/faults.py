@@ -1,4 +1,4 @@
-"""A VAFL federation under faults, by seed."""
+"""Simulates a VAFL federation under faults, by seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the vertical scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    """Run the vertical scenario of this seed on a bus, memory or sqlite, and check its outcome."""
     chosen = scenario(seed)
 
     def check(faulty: FaultyBus) -> None:
@@ -33,7 +33,7 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end."""
+    """The same with a permanent fault: everything that does not depend on the lost process or partition completes."""
     chosen = _with_a_fault_that_stays(seed)
     return run(chosen, lambda faulty: check_outcome(faulty, chosen), bus)
 
@@ -51,12 +51,12 @@ def _with_a_fault_that_stays(seed: int) -> VaflScenario:
         return replace(chosen, settings=settings, workers=workers, permanent_fault=permanent_fault)
     absent = parties[int(draws.integers(len(parties)))]
     most = len(parties) - 1
-    # Whatever waits for all of them cannot go on without one.
+    # With one party absent, nothing may wait for all parties.
     learning = chosen.settings.learning
     settings = _changed(
         chosen.settings,
         {**patience, "quorum": min(most, chosen.settings.alignment.quorum)},
-        # Parties that are asked for newer embeddings than they showed, one of which will not answer.
+        # The coordinator asks parties for newer embeddings, and one of them will not answer.
         {"wait_for": min(most, learning.wait_for), "max_staleness": learning.max_staleness or 0, "batch_size": 1},
     )
     if kind == "party":

@@ -1,4 +1,4 @@
-"""A vertical federation on the memory bus: a coordinator and parties whose delays are of a virtual clock."""
+"""A vertical federation on the memory bus: a coordinator and parties with delays by a virtual clock."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from streamfl.wire import record_size
 __all__ = ["VerticalFederation"]
 
 LABELS = "labels"
-# Of a party's samples that lie unread, in multiples of what it takes at once.
+# Unread samples kept for a party, in multiples of the number that it takes at once.
 AHEAD = 4
 _LARGEST_BATCH = 4000
 
 
 class _Network(MemoryBus):
-    """A bus that takes time. ``arrived``: by topic, the offset before which its records can be read; of others all can."""
+    """A bus with delays. ``arrived``: by topic, the offset before which records can be read; other topics can be read whole."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(clock=clock)
@@ -67,9 +67,9 @@ class _NetworkSession(MemorySession):
 
 @dataclass
 class _Party:
-    """``turn``: when its last turn was. ``next``: when the next is; inf: it sleeps until something comes for it.
+    """``turn``: when its last turn was. ``next``: when its next turn is; inf: it sleeps until something comes for it.
 
-    replies: from when on it can read its gradients before an offset.
+    replies: pairs of a time and an offset: from that time on the party can read its gradients before that offset.
     """
 
     name: str
@@ -92,14 +92,14 @@ class _Party:
 
 
 class VerticalFederation:
-    """One partition, every role in its worker.
+    """A federation of one partition, with every role in its own worker.
 
-    settings: of any member; what belongs to a single one is filled in here. inputs: by party, in the order of federation.parties,
-    (entities, its features). labels: (entities,). arrivals: so many entities reach a party from one of its uploads to the next;
-    None: as many as it takes. network_delay: virtual seconds from a party to the coordinator, and as many back. coordinator_delay:
-    those that the coordinator takes for what one party sends at a time; what comes meanwhile waits. A label is there at once.
-    answers_first: whether a party takes the gradients that have come before its next samples reach it, as where these come slowly.
-    own_start: whether members draw their first parameters from secrets of their own, as where they are deployed.
+    settings: of any member; a member's own sections are filled in here. inputs: by party, in the order of federation.parties,
+    (entities, its features). labels: (entities,). arrivals: number of entities that reach a party between two of its uploads; None:
+    as many as it takes. network_delay: virtual seconds from a party to the coordinator, and the same back. coordinator_delay:
+    virtual seconds that the coordinator takes for one upload; other uploads wait. Labels have no delay.
+    answers_first: whether a party takes the gradients that have come before its next samples reach it, as with slow samples.
+    own_start: whether members draw their first parameters from secrets of their own, as in a deployment.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class VerticalFederation:
     ) -> None:
         settings = settings.in_one_process()
         if not own_start:
-            # Others are to compute the same figures.
+            # So that others can compute the same figures.
             settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
         self.settings = settings
         self.arrivals = arrivals
@@ -147,9 +147,9 @@ class VerticalFederation:
             up, down = (f"{federation.name}.{name}.{way}" for way in ("embeddings", "gradients"))
             self.parties.append(_Party(name, worker, own, delays[number], draws, self.now, self.now, up, down))
         self.bus.arrived = {topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)}
-        # Turns of parties: one whose time is not its party's ``next`` is void.
+        # Turns of parties; a turn is void if its time is not its party's ``next``.
         self._turns = [(self.now, number) for number in range(len(self.parties))]
-        # When the coordinator has taken what a party sent, in that order, and the offset after that.
+        # In order of time: when the coordinator has taken an upload, the party's number, and the offset after the upload.
         self._uploads: deque[tuple[float, int, int]] = deque()
         self._free_at = self._heard_at = self.now
         self._last_turn = (-math.inf, 0)
@@ -160,23 +160,23 @@ class VerticalFederation:
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the start."""
         return self.now - self.begin
 
     @property
     def settled(self) -> float:
-        """Virtual seconds from the beginning until something was last sent or taken."""
+        """Virtual seconds from the start until something was last sent or taken."""
         return self._moved - self.begin
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:
-        """theta_m by the party's name, copied; of the head under the coordinator's kind."""
+        """Copies of theta_m by the party's name, and of theta_0 under the coordinator's kind."""
         roles = {party.name: party.role for party in self.parties}
         found = {name: role.parameters(0) for name, role in roles.items()}
         return {**found, COORDINATOR: self.coordinator.parameters(0)}
 
     def replay(self, orders: Sequence[Sequence[int]]) -> None:
-        """Let each party show its entities in this order, after those that were given before."""
+        """Let each party send its entities in this order, after earlier orders."""
         for number, (party, order) in enumerate(zip(self.parties, orders, strict=True)):
             party.order += list(order)
             self._wake(number, self.now)
@@ -189,7 +189,7 @@ class VerticalFederation:
         self._coordinate()
 
     def run(self, seconds: float = math.inf, watch: Callable[[], bool] | None = None) -> None:
-        """Go on for so many virtual seconds, until nothing moves any more, or until ``watch`` says True after some turn."""
+        """Run for this many virtual seconds, until nothing moves any more, or until ``watch`` returns True after a turn."""
         until = self.now + seconds
         while True:
             coordinators, turns = self._next_events()
@@ -209,11 +209,11 @@ class VerticalFederation:
             self.now = until
 
     def evaluate(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False) -> VerticalFigures:
-        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with."""
+        """Figures of the present model on other entities; ``noisy``: with the noise of sent embeddings."""
         return self._figures(self._embeddings(inputs, noisy), labels)
 
     def evaluate_absent(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any]) -> dict[str, VerticalFigures]:
-        """The same, by its name, when one party does not show them, so that the coordinator takes its running mean."""
+        """The same without one party, by the party's name: the coordinator takes its running mean instead."""
         embeddings = self._embeddings(inputs, noisy=False)
         found = {}
         for number, (party, mean) in enumerate(zip(self.parties, self.coordinator.mean_embeddings(0), strict=True)):
@@ -223,7 +223,7 @@ class VerticalFederation:
         return found
 
     def _embeddings(self, inputs: Sequence[NDArray[Any]], noisy: bool) -> NDArray[Any]:
-        """(entities, M, embedding size)."""
+        """The embeddings of all parties, (entities, M, embedding size)."""
         columns = []
         for party, own in zip(self.parties, inputs, strict=True):
             embeddings = party.role.embed(0, own.astype(party.role.function.dtype))
@@ -245,7 +245,7 @@ class VerticalFederation:
         return VerticalFigures(self.seconds, float((guess == labels).mean()), None, area, value)
 
     def figure(self, worker: Worker, name: str) -> float:
-        """One of the worker's measurements, its labels added up."""
+        """One of the worker's measurements, summed over its labels."""
         return sum(one.value for one in worker.measure() if one.name == name)
 
     def traffic(self) -> dict[str, int]:
@@ -270,13 +270,13 @@ class VerticalFederation:
         known = self.bus.describe([topic.name for topic in topics])
         self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
         worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
-        # Takes its partition.
+        # These steps take the partition.
         worker.step(0.0)
         worker.step(0.0)
         return worker
 
     def _next_events(self) -> tuple[float, float]:
-        """When the coordinator has taken an upload or waits no longer, and when a party has its turn; inf: never."""
+        """When the coordinator next takes an upload or stops waiting, and when a party has its next turn; inf: never."""
         while self._turns and self._turns[0][0] != self.parties[self._turns[0][1]].next:
             heapq.heappop(self._turns)
         wake_at = self.coordinator.wake_at
@@ -285,16 +285,16 @@ class VerticalFederation:
         return max(self.now, min(uploads, ticks)), self._turns[0][0] if self._turns else math.inf
 
     def _has_ended(self, when: float) -> bool:
-        """Nothing is under way, and the coordinator has waited for whatever it waits for before ``when``.
+        """Whether nothing is under way, and all waiting of the coordinator ends before ``when``.
 
-        What expires later comes to nothing.
+        Entities that expire later have no effect.
         """
         if self._uploads or not all(party.idle for party in self.parties):
             return False
         return when > self._moved + self.settings.alignment.reply_seconds
 
     def _take_turn(self, number: int) -> None:
-        """What has come for a party, and what it sends because of that."""
+        """Let a party take what has come for it, and send its answers."""
         party = self.parties[number]
         party.turn = self.now
         came = self.bus.arrived[party.gradients]
@@ -317,7 +317,7 @@ class VerticalFederation:
             self._schedule(number, self._turn_after(number, self.now))
 
     def _sleep(self, number: int) -> None:
-        """Turns in which nothing can come of it are passed over; it is woken by what is said to it, and by its own clock."""
+        """Skip a party's turns until a message comes for it or its own wake_at is due: they would have no effect."""
         party = self.parties[number]
         party.next = math.inf
         wake_at = party.role.wake_at
@@ -326,17 +326,17 @@ class VerticalFederation:
                 self._wake(number, when)
 
     def _wake(self, number: int, when: float) -> None:
-        """Let the party have a turn as soon as it may from ``when`` on, if it has none before."""
+        """Schedule the party's first possible turn from ``when`` on, unless it has an earlier one."""
         party = self.parties[number]
         if party.next > when:
             self._schedule(number, min(party.next, self._turn_after(number, when)))
 
     def _turn_after(self, number: int, when: float) -> float:
-        """The first of the party's turns that comes from ``when`` on and is not over."""
+        """The time of the party's first turn that is not before ``when`` and not over."""
         party = self.parties[number]
         wait = party.delay.draw(party.generator)
         if party.delay.distribution != "constant":
-            # An exponential wait has no memory: from any moment on it is as long.
+            # An exponential wait has no memory: it has the same distribution from any moment on.
             return max(when, self.now) + wait
         turns = max(1, math.ceil((when - party.turn) / wait))
         while (turn := party.turn + turns * wait, number) <= max(self._last_turn, (self.now, -1)):
@@ -344,13 +344,13 @@ class VerticalFederation:
         return turn
 
     def _schedule(self, number: int, when: float) -> None:
-        # Later, however little that is.
+        # Strictly later than the last turn.
         party = self.parties[number]
         party.next = max(when, math.nextafter(party.turn, math.inf))
         heapq.heappush(self._turns, (party.next, number))
 
     def _coordinate(self) -> None:
-        """Let the coordinator take what has come, upload by upload, and pass its time; what it says sets off to the parties."""
+        """Let the coordinator take what has come, upload by upload, and pass its time; send its replies to the parties."""
         self._heard_at = self.now
         while True:
             sent = [self.bus.end(party.gradients) for party in self.parties]
@@ -371,7 +371,7 @@ class VerticalFederation:
                 return
 
     def _feed(self, party: _Party) -> bool:
-        """Write the party's next samples; whether there were any."""
+        """Write the party's next samples. Returns whether there were any."""
         room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
         waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.worker, "waiting_samples"))
         count = max(0, room - waiting) if self.arrivals is None else self.arrivals

@@ -1,4 +1,4 @@
-"""VAFL: its federations, and what has to hold of a party and the coordinator."""
+"""Fuzzing of VAFL: its federations, and the checks of a party and the coordinator."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from streamfl.wire import VERSION, encode_array
 __all__ = ["FEDERATIONS", "VAFL", "WRONG", "corpus", "member", "run"]
 
 corpus = Corpus(Path(__file__).parent / "corpus")
-# What the first two say is made wrong; the others are as good as their word, and have to get what is theirs all the same.
+# Messages of the first two parties are mutated. The others send good messages, and have to get good answers all the same.
 WRONG, GOOD = ("press", "pump"), ("good-1", "good-2")
 ENTITIES = ("e-1", "e-2", "ü-3")
 ROUNDS = 30
-# Of the messages that could be decoded: the share that stays what has been said before.
+# The share of decodable messages that keep their old numbers.
 STALE = 0.2
-# One in so many messages has a member go on with what it has taken back.
+# On average after this many messages a restored member goes on with its state.
 GOES_ON = 10
 _encoder = msgspec.msgpack.Encoder()
 _folder = TemporaryDirectory(prefix="streamfl-fuzz-")
@@ -52,7 +52,7 @@ def _own_file() -> str:
 
 SECRET = _own_file()
 
-# Both heads, every loss, every optimiser, both precisions, every delay rule, and noise.
+# These cover both heads, every loss, every optimiser, both precisions, every delay rule, and noise.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "vafl-sum-logistic": {
         "size": 1,
@@ -115,7 +115,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
 
 @cache
 def settings(federation: str, name: str) -> VaflSettings:
-    """Of the party of this name, or of the coordinator."""
+    """Settings of the party of this name, or of the coordinator."""
     content = {key: value for key, value in FEDERATIONS[federation].items() if key not in ("size", "precision")}
     learning = {"batch_size": 2, "learning_rate": 0.1, "seeded_start": True, **content.get("learning", {})}
     return VaflSettings(
@@ -138,12 +138,12 @@ def settings(federation: str, name: str) -> VaflSettings:
 
 
 def member(federation: str, name: str) -> Member:
-    """A member, as good as new."""
+    """A new member without state."""
     return Member.of(settings(federation, name))
 
 
 def sample(federation: str, entity: str, number: int) -> Message:
-    """What a party sees of an entity, as its users would write it."""
+    """A sample of an entity, as a party's users would write it."""
     section = settings(federation, WRONG[0]).samples
     assert section is not None
     inputs = [math.sin(number), math.cos(number / 3), number % 5 / 5]
@@ -153,7 +153,7 @@ def sample(federation: str, entity: str, number: int) -> Message:
 
 
 def label(federation: str, entity: str, number: int) -> Message:
-    """Its label."""
+    """The label of an entity, as users would write it."""
     section = settings(federation, COORDINATOR).labels
     assert section is not None
     return _users(section.format, "labels", section.entity, entity, {section.label: float(number % 2)})
@@ -164,7 +164,7 @@ def _users(format: str, channel: str, field: str | None, entity: str, content: d
 
 
 def record(federation: str) -> list[Message]:
-    """Some messages of every kind, as a small run of the federation's roles makes them."""
+    """Record some messages of every kind from a small run of the federation's roles."""
     coordinator, parties = member(federation, COORDINATOR), {name: member(federation, name) for name in (*WRONG, *GOOD)}
     heard: dict[str, list[Message]] = {name: [] for name in parties}
     found: list[Message] = []
@@ -176,7 +176,7 @@ def record(federation: str) -> list[Message]:
         for name, party in parties.items():
             sends = receive_at_once(party.role, [party.decode(one) for one in (*heard[name], *shown)], now)
             told += [Message(f"embeddings/{name}", one.key, one.value, one.partition or 0) for one in _sent(sends)]
-            # A run at most a round ahead of the replies, so that some of them ask for newer embeddings.
+            # Parties are at most one round ahead of the replies, so that some replies ask for newer embeddings.
             heard[name] = []
         for one in _sent(receive_at_once(coordinator.role, [coordinator.decode(each) for each in told], now)):
             channel, _, name = one.channel.partition("/")
@@ -196,12 +196,12 @@ def _sent(replies: Sequence[Send | Rejection]) -> list[Send]:
 
 
 def run(federation: str) -> Run:
-    """A federation of the coordinator and all parties, for whoever comes back to what they remember."""
+    """A federation of the coordinator and all parties, for tests of members that restart from their state."""
     own = {}
     for name in (COORDINATOR, *WRONG, *GOOD):
         chosen = settings(federation, name)
         assert chosen.samples is not None
-        # Everybody sees other columns of the same entities.
+        # Each party has its own topic of columns of the same entities.
         samples = chosen.samples.model_copy(update={"topic": f"readings-{name}"})
         own[name] = chosen.model_copy(update={"samples": samples})
 
@@ -226,7 +226,7 @@ class VaflTarget(RoleTarget):
         super().__init__(name, messages, random, self.chosen)
 
     def good_entity(self) -> str:
-        """One that nobody has heard of."""
+        """The name of a new entity."""
         self._good += 1
         return f"good-{self._good}"
 
@@ -234,17 +234,17 @@ class VaflTarget(RoleTarget):
         return sum(one.value for one in self.role.measure() if one.name == name)
 
     def let_time_pass(self) -> None:
-        """Until everything that can be too old is."""
+        """Move the clock until every entity has expired."""
         self.now += self.chosen.alignment.expiry_seconds
         self.tick()
 
     def check_array(self, content: bytes, name: str) -> None:
-        """What a peer would refuse has no business on its way."""
+        """PeerError for an array that a peer would refuse: members must not send one."""
         bounded_array(content, self.dtype, self.chosen.federation.embedding_size, name)
 
 
 class PartyTarget(VaflTarget):
-    """A party's role, told by its users and by the coordinator."""
+    """A party's role, which gets messages of its users and of the coordinator."""
 
     def begin(self) -> None:
         self._shown: dict[str, Embedding] = {}
@@ -253,7 +253,7 @@ class PartyTarget(VaflTarget):
         return super().take(self._to_the_last(message) if message.channel == "gradients" else message)
 
     def _to_the_last(self, message: Message) -> Message:
-        """Replies are to what was shown, or they are ignored: most are made to be, whatever else is wrong with them."""
+        """Most replies get the numbers of the last embedding, whatever else is wrong with them: a party ignores other replies."""
         try:
             reply = REPLY.decode(message.value)
         except PeerError:
@@ -293,7 +293,7 @@ class PartyTarget(VaflTarget):
 
 
 class CoordinatorTarget(VaflTarget):
-    """The coordinator's role, told by its users and by parties."""
+    """The coordinator's role, which gets messages of its users and of parties."""
 
     def begin(self) -> None:
         self._sequence = 1000
@@ -302,7 +302,7 @@ class CoordinatorTarget(VaflTarget):
         return super().take(self._as_the_next(message) if message.channel.startswith("embeddings/") else message)
 
     def _as_the_next(self, message: Message) -> Message:
-        """What was shown before is ignored: most are made to be new, whatever else is wrong with them."""
+        """Most embeddings get new numbers: the coordinator ignores old ones, whatever else is wrong with them."""
         try:
             shown = EMBEDDING.decode(message.value)
         except PeerError:
@@ -323,7 +323,7 @@ class CoordinatorTarget(VaflTarget):
             shown = EMBEDDING.encode(Embedding(VERSION, fingerprint, entity, 1, number, 0, values))
             assert self.feed(Message(f"embeddings/{name}", entity.encode(), shown, partition_of(entity))) is None
         assert self.feed(label(self.federation, entity, 1)) is None
-        # Those of the others that show nothing of it are waited for no longer.
+        # After this time the coordinator does not wait for the other parties, which send nothing of it.
         self.now += self.chosen.alignment.reply_seconds
         self.tick()
         answered = {one.channel for one in self.answers if one.key == entity.encode()}
@@ -347,7 +347,7 @@ class CoordinatorTarget(VaflTarget):
 
 
 class RestoredMember(Restored):
-    """A member that goes on with what it took back of a damaged changelog."""
+    """A member that goes on with the state that it restored from a damaged changelog."""
 
     def take(self, message: Message) -> str | None:
         reason = super().take(message)
@@ -372,7 +372,7 @@ def _decode_reply(message: Message) -> None:
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """What makes each of them."""
+    """The factories of all targets, by name."""
     channels = [f"embeddings/{name}" for name in WRONG]
     of_decoders = "vafl-square-network"
     make: dict[str, Callable[[str], Target]] = {

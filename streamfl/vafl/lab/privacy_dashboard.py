@@ -1,4 +1,4 @@
-"""What to watch of privacy in vertical federations: what was spent of each budget, and what was held back for it."""
+"""The privacy dashboard of vertical federations: spent budgets, and releases withheld because of them."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.worker_panels import worker_panels

@@ -1,4 +1,4 @@
-"""A vertical federation on a table, in epochs or in one pass: what it came to, and what others need to compute it again."""
+"""Runs a vertical federation on a table, in epochs or in one pass. Returns its figures, and a trace to compute them again."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from streamfl.wire import decode_array
 
 __all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
 
-# So many times the test set is looked at during a run.
+# How often a run is evaluated on the test set.
 LOOKS = 20
-# Entities shown in all passes: what each party says of each of them is kept to the end.
+# Bound of the entities sent in all passes: the bus keeps each party's messages about them to the end.
 MOST_SHOWN = 50_000_000
-# Virtual time in which nothing that is replayed expires.
+# Expiry in virtual seconds within which no replayed entity expires.
 FOR_EVER = 1e12
 
 
 @dataclass(frozen=True)
 class VerticalOutcome:
-    """How a federation ended.
+    """The figures of a federation's run.
 
-    final: on the test entities, with embeddings as they are. noisy: with the noise of [privacy], None without. absent: as final,
-    when the party of this name shows none of them. progressive: of the last prediction of each entity that came before it was
-    learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight. running_mean_loss: of what
-    the labels before each say alone, where progressive predictions have their loss. history: on the test entities, over virtual
-    time. parties: by name, its figures. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, if
-    they were asked for.
+    final: on the test entities, without noise on embeddings. noisy: the same with the noise of [privacy], None without [privacy].
+    absent: as final, by party, when that party sends none of the test entities. progressive: of each entity's last prediction
+    before it was learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight.
+    running_mean_loss: of predicting from the earlier labels alone, None in epochs. history: on the test entities, over virtual
+    time. parties: figures by party. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, empty
+    if not asked for.
     """
 
     settings: VaflSettings
@@ -70,7 +70,7 @@ class VerticalOutcome:
     trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
-        """Everything but arrays, ready for JSON. mu: of the party that tells most of an entity; mu_all_parties: together."""
+        """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties together."""
         totals = [one["mu"] for one in self.parties.values()] if self.mu is not None else []
         return {
             "entities": self.entities,
@@ -115,13 +115,14 @@ def run_vertical(
 ) -> VerticalOutcome:
     """Let the federation learn from the table's first entities.
 
-    epochs: so many passes, each in an order of its own that is the same for all parties, all labels there from the beginning. None:
-    one pass in the table's order, an entity's label coming once the party that is farthest has shown ``label_delay`` more.
-    In epochs a party without learning.in_flight shows learning.batch_size entities at a time; in one pass ``arrivals`` reach it
-    from one upload to the next, once it has taken the gradients to those before; left out: batch_size, with these gradients.
-    network_delay, coordinator_delay: as of a federation. watch: told the share that is done; if it says True the run ends with what
-    is there.
-    ConfigurationError if there are more passes than memory is for. DataError if the federation diverged.
+    epochs: number of passes, each in an order of its own that is the same for all parties, with all labels there from the start.
+    None: one pass in the table's order; an entity's label comes once the party that is farthest has sent ``label_delay`` more.
+    In epochs a party without learning.in_flight sends learning.batch_size entities at a time. In one pass ``arrivals`` entities
+    reach a party between two of its uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with
+    these gradients.
+    network_delay, coordinator_delay: see :class:`VerticalFederation`. watch: gets the share that is done; if it returns True the
+    run ends early.
+    Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
     if epochs is not None and epochs * count > MOST_SHOWN:
@@ -166,7 +167,7 @@ def run_vertical(
             if share * LOOKS >= len(history):
                 history.append(federation.evaluate(test_inputs, test_labels))
             interrupted = watch(share)
-            # The labels of the last entities follow none that are shown after them.
+            # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
             return interrupted or (known < count and max(shown) == orders.size)
 
         def go_on() -> bool:
@@ -175,7 +176,7 @@ def run_vertical(
 
         federation.replay([orders.ravel().tolist()] * len(federation.parties))
         federation.run(watch=look)
-        # The last labels come no faster than those before.
+        # The last labels come no faster than earlier ones.
         step = federation.arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
         while known < count and not interrupted:
@@ -222,7 +223,8 @@ def run_vertical(
 
 
 def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
-    """For epochs all entities are remembered throughout, and a party without learning.in_flight shows a mini-batch at a time."""
+    """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight sends one mini-batch at a
+    time."""
     learning, alignment = settings.learning, settings.alignment
     if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
         raise ConfigurationError(
@@ -260,7 +262,7 @@ def _measures(figures: VerticalFigures) -> dict[str, float | None]:
 
 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
-    """Of each entity's last prediction; entities that got none are left out."""
+    """Figures of each entity's last prediction; entities without one are left out."""
     decode = msgspec.json.Decoder(Prediction).decode
     topic = f"{federation.settings.federation.name}.predictions"
     last = {}
@@ -286,10 +288,10 @@ def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) ->
 def _trace(
     federation: VerticalFederation, table: VerticalTable, orders: NDArray[np.int64], initial: dict[str, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """All that was put in and all that was said.
+    """All inputs and all messages of a run, as arrays.
 
-    Uploads are in the order in which the coordinator took them; label_before: how many uploads it had taken when the label came.
-    Replies are in each party's order. initial/… and final/…: parameters by party, those of the head under the coordinator's kind.
+    Uploads are in the order in which the coordinator took them. label_before: uploads that it had taken when the label came.
+    Replies are in each party's order. initial/… and final/…: parameters by party, the head's under the coordinator's kind.
     """
     settings = federation.settings
     name, size = settings.federation.name, settings.federation.embedding_size
@@ -305,7 +307,7 @@ def _trace(
             asks = not answer.gradient
             gradient = np.zeros(size, dtype) if asks else decode_array(answer.gradient, dtype, (size,), "gradient")
             replies.append((record.timestamp, number, record.offset, int(answer.entity), answer.sequence, asks, gradient))
-    # Of one moment the coordinator hears parties in their order.
+    # At the same time the coordinator takes uploads in the parties' order.
     uploads.sort(key=lambda one: one[:3])
     begin = federation.begin
     columns: dict[str, NDArray[Any]] = {

@@ -28,10 +28,9 @@ from streamfl.vafl.party import VaflParty
 __all__ = ["CLOCK", "FOR_EVER", "LABELS", "ROUNDING", "VaflScenario", "decode_prediction", "scenario"]
 
 LABELS = "labels"
-# Longer than any run.
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
-# Sums of the same numbers in another order.
+# Sums of the same numbers in another order may differ by this.
 ROUNDING = 1e-8
 # A bus keeps times in milliseconds.
 CLOCK = 2e-3
@@ -39,10 +38,11 @@ CLOCK = 2e-3
 
 @dataclass(frozen=True)
 class VaflScenario:
-    """A vertical federation under faults.
+    """The data, settings and faults of a vertical federation.
 
-    synchronous: everybody sees everything, and each waits for all: then the model is that of a run without faults. seen: by entity,
-    who sees it. labels: by entity, its first label. permanent_fault: if any. absent: the party that may say no more.
+    synchronous: all parties see all entities and wait for each other; then faults do not change the model. seen: by entity, the
+    parties that see it. labels: by entity, its first label. permanent_fault: if any. absent: the party that may send no more
+    messages.
     """
 
     seed: int
@@ -93,7 +93,7 @@ class VaflScenario:
 
     @property
     def forgets(self) -> bool:
-        """Members forget entities within the run: then not everything is predicted and answered."""
+        """Whether members forget entities within the run: then not everything is predicted and answered."""
         return self.settings.alignment.expiry_seconds < FOR_EVER
 
     def of(self, member: str) -> VaflSettings:
@@ -123,7 +123,7 @@ class VaflScenario:
         return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
-        """Nothing."""
+        """No preparation is needed."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
@@ -137,7 +137,7 @@ class VaflScenario:
 
     def standing(self, bus: Bus, last: bool) -> str:
         if self.forgets:
-            # It is done when nobody has anything left to forget.
+            # The run is over when no member has an entity left to forget.
             return ""
         late = {reading.client for reading in self.last}
         before = {entity for entity in self._to_be_predicted() if last or entity not in late}
@@ -146,7 +146,7 @@ class VaflScenario:
         if missing:
             return f"not predicted: {sorted(missing)[:3]}"
         if not self.once and self.settings.learning.max_staleness is not None:
-            # A party that says less than it did before it was killed uses a number twice: that answer is taken for a repeated one.
+            # A party that sends less than before it was killed uses a number twice: its answer then counts as a duplicate.
             return ""
         parties, name = self.settings.federation.parties, self.settings.federation.name
         told = {party: sent(bus, f"{name}.{party}.gradients", REPLY.decode) for party in parties}
@@ -156,7 +156,7 @@ class VaflScenario:
 
     @property
     def predictable(self) -> set[str]:
-        """What may be predicted."""
+        """Entities that may be predicted."""
         return {entity for entity, parties in self.seen.items() if len(parties) >= self.settings.alignment.quorum}
 
     def _to_be_predicted(self) -> set[str]:
@@ -164,16 +164,17 @@ class VaflScenario:
 
     @property
     def _present(self) -> dict[str, frozenset[str]]:
-        """By entity, who sees it and says so for certain."""
+        """By entity, the parties that certainly send it."""
         return {entity: parties - {self.absent} for entity, parties in self.seen.items()}
 
     def let_go(self, replies: Sequence[Sent]) -> set[str]:
-        """Entities that a party was asked for once more than it shows them: it has forgotten them."""
+        """Entities that a party has forgotten: it was asked for them more often than it sends them again."""
         asked = Counter(reply.entity for _, _, reply in replies if not reply.gradient)
         return {entity for entity, count in asked.items() if count > self.settings.alignment.requests}
 
     def _to_be_answered(self, told: Mapping[str, Sequence[Sent]]) -> set[tuple[str, str]]:
-        """Party and entity: whoever comes while fewer than wait_for have shown it, and may do so yet, waits for ever."""
+        """Pairs of party and entity that must get a gradient. Without wait_for parties that can send the entity, a party waits for
+        ever."""
         let_go = {party: self.let_go(replies) for party, replies in told.items()}
         needed = self.settings.learning.wait_for
         if self.settings.alignment.reply_seconds >= FOR_EVER:
@@ -216,7 +217,7 @@ def scenario(seed: int) -> VaflScenario:
         "in_flight": batch if synchronous else None,
         "max_staleness": None if synchronous or chance(0.5) else between(0, 2),
         "quorum": None if synchronous or chance(0.3) else between(1, count),
-        # The same seed gives the same run, and the checks begin where the parties do.
+        # The same seed gives the same run, and the checks can compute the parties' first parameters.
         "seeded_start": True,
     }
     settings = VaflSettings(
@@ -241,7 +242,7 @@ def scenario(seed: int) -> VaflScenario:
             "revise": chance(0.5),
             "expiry_seconds": FOR_EVER,
             "reply_seconds": FOR_EVER,
-            # What was learnt from is remembered, so that a label that comes twice is known to.
+            # Entities that were learnt from are remembered, so that a second label is known as a duplicate.
             "keep": chance(0.5),
         },
         predictions={"headers": ["traceparent"]},  # type: ignore[arg-type]
@@ -254,7 +255,7 @@ def scenario(seed: int) -> VaflScenario:
     entities = between(6, 24)
     partitions = 1 if synchronous else between(1, 3)
     if synchronous:
-        # Every step is a whole batch: whoever has less waits for more.
+        # Every step is a whole batch: a party with fewer gradients waits for more.
         entities, rest = batch * max(1, entities // batch), batch * max(1, LAST_ENTITIES // batch)
     else:
         rest = LAST_ENTITIES
@@ -276,7 +277,7 @@ def scenario(seed: int) -> VaflScenario:
                 other = (label + 1) % outputs if loss == "softmax" else 1.0 - label
                 own.append(Reading(LABELS, entity, {"id": entity, "y": other}, later, True))
         (readings if number < entities else last).extend(own)
-    # Each topic has one producer, so that everybody shows entities in the same order where that matters.
+    # Each topic has one producer, so that all parties send entities in the same order where that matters.
     topics = [*(f"samples-{name}" for name in names), LABELS]
     producers = [tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics]
     if synchronous:
@@ -285,14 +286,14 @@ def scenario(seed: int) -> VaflScenario:
     rates = drawn_rates(draws, seed, exactly_once)
     if not synchronous:
         patience = {
-            # From what an answer takes at best to what a process takes to come back.
+            # From the shortest time for an answer to the time that a process takes to come back.
             "reply_seconds": float(10 ** draws.uniform(-2.0, 0.3)) if chance(0.6) else FOR_EVER,
             "expiry_seconds": float(draws.uniform(1.0, 25.0)) if chance(0.3) else FOR_EVER,
             "requests": between(0, 2) if chance(0.5) else 1000,
         }
         update: dict[str, Any] = {"alignment": settings.alignment.model_copy(update=patience)}
         if chance(0.7):
-            # Parties have taken many steps between some embeddings and their labels.
+            # So that parties take many steps between some embeddings and their labels.
             update["learning"] = settings.learning.model_copy(update={"batch_size": 1})
             waits = {entity: float(draws.exponential(8.0)) if chance(0.4) else 0.0 for entity in labels}
             late = (dataclasses.replace(one, at=one.at + waits[one.client]) for one in producers[-1])

@@ -1,4 +1,4 @@
-"""``streamfl simulate`` of one table whose columns are dealt to parties that learn from it together."""
+"""``streamfl simulate`` for one table: its columns are dealt to parties that learn together."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def simulate(
 
 
 def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print. summary: the outcome's figures."""
+    """Names and values of the measurements, ready to print. summary: the outcome's figures."""
     rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
     rows += measured_rows(
         (
@@ -130,7 +130,7 @@ def _by_reason(forgotten: Mapping[str, int]) -> str:
 
 
 def _keys_to_raise(outcome: VerticalOutcome) -> str:
-    """What lets entities be remembered until they are learnt from; nothing if all were."""
+    """The settings to raise so that entities are remembered until they are learnt from; empty if all were."""
     forgotten, alignment = outcome.forgotten, outcome.settings.alignment
     keys = []
     if any(forgotten[reason] for reason in ("no_label", "no_embedding", "no_quorum")):
@@ -142,15 +142,15 @@ def _keys_to_raise(outcome: VerticalOutcome) -> str:
 
 @dataclass(frozen=True)
 class _Scales:
-    """input_norms: by party, what its inputs were divided by. label_range: what became 0 and 1."""
+    """input_norms: each party's divisor of inputs. label_range: the labels that became 0 and 1."""
 
     input_norms: list[float]
     label_range: tuple[float, float]
 
 
 def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
-    """The settings of ``config``, whichever member's they are, checked as a coordinator's."""
-    # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
+    """The settings of ``config``, of any member, checked as a coordinator's."""
+    # A member's own sections come from the data here. Shared settings are checked as for ``run``.
     sections: dict[str, Any] = {
         "role": {"kind": COORDINATOR},
         "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
@@ -163,7 +163,7 @@ def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
 def _table(
     settings: VaflSettings, location: DataSource, label: str, split: str, fraction: float
 ) -> tuple[VerticalTable, _Scales, int]:
-    """The table as the parties have it; DataError if it cannot be learnt from."""
+    """The table with its columns dealt to the parties, its scales, and the number of dropped rows; DataError for wrong labels."""
     dealt = deal_table(location, label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
     table = dealt.table
     loss = output_loss(settings)
@@ -180,7 +180,7 @@ def _table(
 
 
 def _norm(inputs: NDArray[np.float64]) -> float:
-    """The root of the mean square, so that an input is about one."""
+    """Root mean square of the inputs: divided by it, an input is about one."""
     with np.errstate(over="ignore"):
         norm = float(np.sqrt(np.square(inputs).mean()))
     return norm if norm and math.isfinite(norm) else 1.0
