@@ -97,7 +97,8 @@ class LearningSection(Section):
     server_step: Literal["least-squares", "gradient", "adagrad"] = "least-squares"
     """With the preset `default`: the optimiser that the server applies to updates."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`."""
+    """eta, the step size. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`. `least-squares` has
+    none."""
     horizon: int = Field(default=1000, ge=1, le=10**15)
     """With `paper`: T, the expected number of samples of a client."""
     regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
@@ -113,7 +114,8 @@ class LearningSection(Section):
     """Seconds that a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one for
     those that took part in the round before. After a client missed a round, the server waits for it again once it takes part."""
     upload_interval_ms: int = Field(default=1000, ge=1, le=86_400_000)
-    """With `bounded` and `async`: milliseconds after which a client sends an open upload even without a new model."""
+    """With `paper` and `bounded` or `async`: milliseconds after which a client sends an open upload even without a new model. The
+    preset `default` sends each upload at once."""
 
     @property
     def rate(self) -> float:
