@@ -113,7 +113,7 @@ class Announced:
         return found
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key.startswith(NAME):
             name, known = check_name(key.removeprefix(NAME)), _decode(value)
             if isinstance(known, int):

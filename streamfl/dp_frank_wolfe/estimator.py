@@ -68,4 +68,4 @@ class Estimator(Protocol):
         """Nobody who is there owes anything: go on with what has come."""
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""

@@ -97,7 +97,7 @@ class PartyAnswers:
         self._window, self._centred, self._state, self._fit, self._sketch = 0, False, None, None, None
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key == WINDOW:
             self._window = msgspec.msgpack.decode(value, type=Count)
         elif key == CENTRED:

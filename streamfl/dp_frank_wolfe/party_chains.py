@@ -58,7 +58,7 @@ class PartyChains:
             self._parts.remember(KEY + party.encode(), self._heard[party])
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if not key.startswith(KEY):
             return False
         party = check_name(key.removeprefix(KEY))

@@ -127,7 +127,7 @@ class PartyLiveness:
             self._set_since(now)
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key == SINCE:
             self._since = msgspec.msgpack.decode(value, type=Time)
             return True

@@ -132,7 +132,7 @@ class Partials:
             self._parts.remember(_key(place), self._waiting[place])
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key.startswith(HEARD):
             party = check_name(key.removeprefix(HEARD))
             if party not in self._heard:

@@ -59,7 +59,7 @@ class ToldMeans:
         return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restores a piece. False if the key belongs to another owner."""
         return any(fragments.restore(key, value) for fragments in self._told.values())
 
     def _read(self, party: str, content: bytes) -> Integers:
