@@ -79,7 +79,7 @@ class Fit:
         self._shown: dict[tuple[str, int], dict[int, bytes]] = {}
         self._plans: dict[tuple[str, int], FitPlan] = {}
 
-    # ---- what it has come to
+    # ---- results so far
 
     @property
     def over(self) -> bool:

@@ -73,7 +73,7 @@ class PartyServing(Protocol):
 
 
 class NoServing:
-    """Nothing is predicted."""
+    """Predicts nothing."""
 
     wake_at: float | None = None
 

@@ -1,4 +1,4 @@
-"""The two roles of differentially private Frank-Wolfe, as ``[role] kind`` would name them."""
+"""The two roles of differentially private Frank-Wolfe, as ``[role] kind`` names them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _sender(message: Any) -> str:
 
 
 def _for_nobody(_message: Any) -> None:
-    """The server speaks for itself."""
+    """Always None: the server's messages speak for no party."""
 
 
 def _releases(settings: DPFrankWolfeSettings, party: str) -> str:

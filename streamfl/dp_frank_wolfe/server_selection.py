@@ -58,7 +58,7 @@ class Selection:
         self._products = {party: ValueFragments(parts, f"products/{party}", most) for party in public.parties}
         self._weights = ValueFragments(parts, "weights", 64 * settings.learning.columns + 65_536)
 
-    # ---- what it has come to
+    # ---- results so far
 
     @property
     def over(self) -> bool:

@@ -109,7 +109,7 @@ def of_window(messages: By, window: int) -> dict[str, list[Message]]:
 def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[str]]:
     """The names of each window. Checks: the same at all parties, as many as a window has, known to all, none in too many windows.
 
-    In the end fewer are left than a window has; nobody who came late is forgotten.
+    In the end fewer entities are left than a window has: no late entity is forgotten.
     """
     given: dict[int, list[list[str]]] = defaultdict(list)
     for party, own in asks.items():

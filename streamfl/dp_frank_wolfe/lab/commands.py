@@ -30,7 +30,7 @@ def simulate(
     draws: DrawsOption = None,
     network_delay: NetworkDelayOption = None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
     from streamfl.dp_frank_wolfe.lab.simulate import simulate as run
 
     return run(asked, split, windows, epsilon, draws, network_delay)

@@ -207,7 +207,7 @@ def _draw(
         "frank-wolfe": {"color": LOCAL, "linewidth": 2, "marker": "s"},
         "two-round": {"color": MEAN, "linewidth": 2, "marker": "^"},
     }
-    # Infinity stands at the right, beyond a gap.
+    # Infinity is drawn at the right, beyond a gap.
     at = [*EPSILONS[:-1], 50.0]
     for name, look in looks.items():
         learnt.plot(at[:-1], curves[name][:-1], label=NAMES[name].replace("`", ""), **look)

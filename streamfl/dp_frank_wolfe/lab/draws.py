@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 def fitted(
     public: Public, windows: Mapping[str, Window], number: int, places: Mapping[str, Place]
 ) -> tuple[dict[str, Floats], float]:
-    """Weights by party, and the intercept, of a fit in which nobody is away.
+    """Weights by party, and the intercept, of a fit in which no party is away.
 
     windows: as they were frozen, by party. number: of the window. places: by party, where its releases belong, with their secret.
     """

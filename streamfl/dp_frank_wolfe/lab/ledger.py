@@ -1,4 +1,4 @@
-"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is held to."""
+"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is checked against."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def simulate(
     draws: int | None,
     network_delay: float | None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
     settings = _read(asked, epsilon)
     names = settings.federation.parties
     split, _ = checked_options(names, split, None, False, None, None)
