@@ -66,7 +66,6 @@ class Public:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """The sampling of blocks."""
         learning = self.settings.learning
         count = learning.sampled_blocks if learning.sampling in ("nice", "distributed") else 1
         given = learning.probabilities if learning.sampling == "importance" else None
@@ -201,6 +200,5 @@ class Public:
 
     @property
     def _serving_variation(self) -> float:
-        """Total variation of an entity's predictions."""
         count = self.settings.serving.predictions
         return count * sum(partial_variation(self.prediction_cost(party)) for party in self.parties)

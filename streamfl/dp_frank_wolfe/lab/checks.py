@@ -102,7 +102,6 @@ def told(bus: FaultyBus, chosen: DPFrankWolfeScenario, kind: str) -> dict[str, l
 
 
 def of_window(messages: By, window: int) -> dict[str, list[Message]]:
-    """The messages of one window."""
     return {party: [one for one in own if one.window == window] for party, own in messages.items()}
 
 

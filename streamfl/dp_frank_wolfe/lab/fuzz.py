@@ -48,7 +48,6 @@ USERS = ("samples", "labels")
 
 @cache
 def settings(federation: str, name: str) -> DPFrankWolfeSettings:
-    """Settings of the member of this name."""
     content: dict[str, Any] = {
         "federation": {"name": "study", "seed": 3, "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, 3)},
         "role": {"kind": SERVER if name == HUB else PARTY},

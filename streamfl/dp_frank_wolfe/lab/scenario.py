@@ -87,11 +87,9 @@ class DPFrankWolfeScenario:
 
     @property
     def rows(self) -> int:
-        """Rows of a window."""
         return int(self.sections["window"]["rows"])
 
     def of(self, member: str) -> DPFrankWolfeSettings:
-        """The settings of a member."""
         content: dict[str, Any] = {**self.sections, "role": {"kind": SERVER if member == S else PARTY}}
         if member != S:
             content["party"] = {"name": member}
@@ -174,7 +172,6 @@ def samples_of(party: str) -> str:
 
 
 def scenario(seed: int) -> DPFrankWolfeScenario:
-    """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "DP Frank-Wolfe")
     # Drawn from a generator of their own, so that older seeds still give the same scenario.
     more = rng_for(seed, "simulation", "DP Frank-Wolfe, serving and dropouts")
