@@ -1,4 +1,4 @@
-"""Which entities each party has announced, so that windows can be made of those that all have."""
+"""Which entities each party has announced. Windows are made of entities that all parties have announced."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from streamfl.wire import Count
 __all__ = ["Announced"]
 
 NAME, HEARD = b"name/", b"announcements/"
-# Of what a party announces the last number is below this, so that it can be remembered.
+# Bound on the numbers that a party announces entities under, so that they can be remembered.
 MOST_NUMBERED = 2**53
 _decode = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]).decode
 
 
 class Announced:
-    """The owner of names that wait: under ``name/ENTITY``, by party in the public order, the number that it announced it under.
+    """The owner of names that wait. ``name/ENTITY`` holds the numbers that the parties announced it under, in the public order.
 
-    A number of None: it has not announced it; 0: without a number.
+    None: the party has not announced it. 0: the party announced it without a number.
 
-    What a party announces is of ids and times alone, whatever is in its records. A name leaves with the window that it comes into;
-    announced again after that, it is for another window.
+    Announcements depend on ids and times alone, never on values. A name is forgotten when a window takes it. If a party announces
+    it again after that, it is for another window.
 
-    parties: in the public order. limit: names of one party that wait, so together they are bounded. A party whose own limit is
-        larger may announce more: those are left out.
+    parties: in the public order. limit: most names of one party that wait, so all together are bounded. A party with a larger limit
+        of its own may announce more: those are left out.
     counts: of the member, for the operator.
     """
 
@@ -51,7 +51,7 @@ class Announced:
 
     @property
     def missing(self) -> dict[str, int]:
-        """By party, how many of the names that wait it has not announced."""
+        """How many of the waiting names each party has not announced."""
         return {party: len(self._names) - waiting for party, waiting in self._waiting.items()}
 
     @property
@@ -60,9 +60,9 @@ class Announced:
         return len(self._complete)
 
     def take(self, party: str, number: int, told: Entities) -> bool:
-        """A party announces names; False if it has said so before. PeerError for what no party says.
+        """Takes a party's announcement. False if it came before. Raises PeerError for an announcement that no party makes.
 
-        A party that lost its state announces anew, under other numbers: of what waits the latest one counts.
+        A party that lost its state announces anew, under other numbers. For names that wait, the latest number counts.
 
         number: counts the party's announcements from 1.
         """
@@ -80,7 +80,7 @@ class Announced:
         numbers = {name: told.first and told.first + later for later, name in enumerate(names)}
         again = [name for name, known in before.items() if known not in (None, numbers[name])]
         fresh = [name for name, known in before.items() if known is None and is_new]
-        # The announcement is heard all the same: refused, it would be missing before all later ones.
+        # The announcement counts even if names are left out: if it were refused, all later ones would be refused too.
         room = self._limit - self._waiting[party]
         self._counts["left_out_entities"] += max(0, len(fresh) - room)
         fresh = fresh[: max(0, room)]
@@ -99,7 +99,7 @@ class Announced:
         return is_new
 
     def draw(self, count: int) -> dict[str, dict[str, int]]:
-        """By party, the first so many names that all have announced, ascending, with their numbers there; they wait no longer."""
+        """Takes the first ``count`` names that all parties announced. Returns, by party, the names, ascending, with its numbers."""
         drawn = sorted(islice(self._complete, count))
         found: dict[str, dict[str, int]] = {party: {} for party in self._place}
         for name in drawn:
@@ -113,11 +113,11 @@ class Announced:
         return found
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key.startswith(NAME):
             name, known = check_name(key.removeprefix(NAME)), _decode(value)
             if isinstance(known, int):
-                # Until layout 2 a bit for each party, and no numbers.
+                # Until layout 2 state had a bit for each party, and no numbers.
                 known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
             if len(known) != len(self._place) or known.count(None) == len(known):
                 raise PeerError("malformed", f"{name[:60]!r} was announced by parties that there are not")

@@ -1,8 +1,7 @@
 """The constraint as a product of balls, which of them take part in a step, and the step's length.
 
 |x|_1 <= r is replaced by sum of r_b = r and |x_b|_1 <= r_b for each block b of columns. A party has one block or several. The
-theorem
-about arbitrary sampling needs this product: to sample columns within one ball is another algorithm.
+theorem about arbitrary sampling needs this product. Sampling columns within one ball is another algorithm.
 
 E h_(t+1) <= (1 - gamma p) h_t + gamma^2 C / 2 gives with gamma_t = 2 / (p t + 2)
 
@@ -30,7 +29,7 @@ SamplingName = Literal["full", "uniform", "nice", "distributed", "importance"]
 
 @dataclass(frozen=True)
 class Block:
-    """party: whose. columns: its numbers at the party. radius: of its ball, above 0."""
+    """party: its owner. columns: their numbers at the party. radius: of its ball, above 0."""
 
     party: str
     columns: tuple[int, ...]
@@ -45,12 +44,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which blocks take part in an iteration: a function of public numbers alone. ValueError for what cannot be.
+    """Which blocks take part in an iteration: a function of public numbers alone. Raises ValueError for counts and probabilities
+    that do not fit the blocks.
 
-    name: "full": all, p = 1. "uniform": one of B blocks, p = 1/B. "nice": ``count`` of B blocks, each set of them alike, p =
-    count/B.
-        "distributed": ``count`` of each party's blocks, p = count over the most blocks of a party. "importance": one block, by
-        public probabilities.
+    name: "full": all, p = 1. "uniform": one of B blocks, p = 1/B. "nice": ``count`` of B blocks, each set equally likely,
+        p = count/B. "distributed": ``count`` of each party's blocks, p = count over the most blocks of a party. "importance": one
+        block, by public probabilities.
     blocks: of all parties, in a public order.
     seed: public. No amplification by sampling is claimed: everybody knows who takes part.
     probabilities: of the blocks, for "importance".
@@ -96,7 +95,7 @@ class Sampling:
         return sorted(int(number) for number in random.choice(len(self.blocks), count, replace=False))
 
     def answers_of(self, party: str, window: int, iterations: int) -> int:
-        """How many choices a party makes in a fit, which the schedule fixes beforehand."""
+        """How many choices a party makes in a fit. The schedule fixes it beforehand."""
         schedule = (number for iteration in range(iterations) for number in self.blocks_of(window, iteration))
         return sum(self.blocks[number].party == party for number in schedule)
 

@@ -1,7 +1,7 @@
-"""From the epsilon of one entity to the noise of each release, and back to what is claimed.
+"""From the epsilon of one entity to the noise of each release, and back to the claimed epsilon.
 
 All parties hold parts of the same rows, and everybody sees every release. So epsilon is for an entity over all parties together:
-the costs of all releases add up, and the parties' shares are fixed beforehand. Nothing is handed on from a party that used less.
+the costs of all releases add up, and the parties' shares are fixed beforehand. A party that uses less hands nothing on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from streamfl.privacy.zcdp import cost_of_choice, delta_of_variation, epsilon_of
 
 __all__ = ["FitPlan", "budget", "choice_rate", "claim", "plan_fit"]
 
-# The share of delta that is kept for what integers cannot sample exactly.
+# The share of delta that covers the error of sampling with integers.
 SPARE = 2.0**-10
 
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What one party may release in a fit, and how. Everything here is public and of its own configuration.
+    """What one party may release in a fit, and how. Everything here is public and comes from the party's own configuration.
 
     choices: vertices that it may choose. columns: N_k, columns that it may show.
     prediction_bound: R as a whole number of ``RESIDUAL_ONE``.
@@ -39,19 +39,19 @@ class FitPlan:
 
     @property
     def largest_residual(self) -> int:
-        """Of a prediction less a label, whatever the row is: R + 1, as a whole number."""
+        """Bound on a prediction minus a label, whatever the row is: R + 1, as a whole number."""
         return self.prediction_bound + RESIDUAL_ONE
 
     @property
     def cost(self) -> float:
-        """Of all that it may release, infinite without noise."""
+        """Cost of all that the party may release. Infinite without noise."""
         if self.rate is None or self.noise is None:
             return math.inf
         each = cost_of_choice(2 * self.rate * score_sensitivity(self.prediction_bound))
         return self.choices * each + self.columns * self.noise.cost
 
     def variation(self, sketch: Sketch, candidates: int) -> float:
-        """Total variation of all that it may release. candidates: columns of its largest block."""
+        """Total variation of all that the party may release. candidates: columns of its largest block."""
         if self.noise is None:
             return 0.0
         return self.choices * 4 * candidates * 2.0**-DRAW_BITS + self.columns * sketch.numbers * self.noise.variation
@@ -69,8 +69,8 @@ def score_sensitivity(prediction_bound: int) -> int:
 def choice_rate(cost: float, prediction_bound: int) -> Fraction:
     """The rate of the exponential mechanism over signed scores at this cost: eps0 / (2 Delta), eps0 = sqrt(8 cost).
 
-    There are two candidates for a column, +score and -score, each with noise of its own. With one noise and the absolute value the
-    loss has no bound, for a score near 0 may change its sign.
+    There are two candidates for a column, +score and -score, each with noise of its own. With one noise on the absolute value the
+    loss would have no bound, because a score near 0 may change its sign.
     """
     return range_of(cost) / (2 * score_sensitivity(prediction_bound))
 
@@ -78,9 +78,9 @@ def choice_rate(cost: float, prediction_bound: int) -> Fraction:
 def plan_fit(
     cost: float, choices: int, columns: int, prediction_bound: float, sketch: Sketch, choice_share: float = 0.5
 ) -> FitPlan:
-    """A party's plan. ValueError for what cannot be.
+    """A party's plan. Raises ValueError for arguments that no plan fits.
 
-    cost: of this party, may be infinite. choices: that the schedule has of it. columns: N_k.
+    cost: of this party, may be infinite. choices: how many the schedule has of it. columns: N_k.
     prediction_bound: R, in units of the label's bound. choice_share: of cost, for the choices; the rest is for the sketches.
     """
     if choices < 1 or columns < 1 or not 0 < choice_share < 1 or not (math.isfinite(prediction_bound) and prediction_bound > 0):
@@ -98,14 +98,14 @@ def plan_fit(
 
 
 def budget(epsilon: float, delta: float, rows: int) -> float:
-    """Cost of all releases of an entity. ValueError where delta is not below 1 / rows: a whole row could be shown for less."""
+    """Cost of all releases of an entity. Raises ValueError unless delta < 1 / rows: a whole row could be shown for less."""
     if not (epsilon > 0 and 0 < delta < 1 / rows):
         raise ValueError(f"epsilon = {epsilon}, delta = {delta}: epsilon is above 0, and delta between 0 and 1 / {rows}")
     return largest_cost(epsilon, delta * (1 - SPARE))
 
 
 def claim(cost: float, variation: float, delta: float) -> float:
-    """The epsilon at ``delta`` of releases that cost this together. ValueError where they are not sampled well enough.
+    """The epsilon at ``delta`` of releases with this total cost. Raises ValueError if they are not sampled well enough.
 
     variation: total variation of all of them.
     """

@@ -19,7 +19,7 @@ PARTY, SERVER = "dp-frank-wolfe-party", "dp-frank-wolfe-server"
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 100_000
 MOST_NUMBERS = 2**28
-# With a weight: a model is published in one record a party. For two-round the server solves for so many at once.
+# MOST_WEIGHTS: a party's model is published in one record. MOST_SOLVED: columns that the server can solve for at once.
 MOST_WEIGHTS, MOST_SOLVED = 20_000, 4_096
 
 Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
@@ -39,61 +39,61 @@ class ColumnFederation(VerticalMembers):
 
 
 class RowWindowSection(Section):
-    """Which rows a fit is about. rows and fits are the same at every member."""
+    """Which rows a fit uses. rows and fits are the same at every member."""
 
     rows: int = Field(ge=2, le=MOST_ROWS)
-    """A fit begins when so many entities are known at every party. A row that is missing or cannot be read counts as zeros."""
+    """n: entities of a fit. A fit begins once every party knows them. A row that is missing or cannot be read counts as zeros."""
     fits: int = Field(default=1, ge=1, le=1_000_000)
-    """An entity may take part in so many fits in its life: the budget is divided by this. Of serving.share, what predictions do not
-    use may pay for more."""
+    """Number of fits that an entity may take part in over its life. The budget is divided by this. What predictions leave of
+    serving.share may pay for more."""
     limit: int = Field(default=1_000_000, ge=2, le=10_000_000)
-    """So many entities wait at most; beyond them, new ones are refused. The server's has to be as large as any party's: what they
-    announce beyond it comes into no window."""
+    """Most entities that wait for a fit. Beyond it, new ones are refused. The server's has to be as large as any party's:
+    entities that parties announce beyond it come into no window."""
     patience_seconds: float = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the server: it goes on without a party that has not answered for so long."""
+    """Seconds that the server waits for a party's answer before it goes on without that party."""
 
 
 class DataBoundsSection(Section):
-    """What values are scaled by, from public knowledge: nothing here may come from the data. Values beyond are moved there."""
+    """Bounds that scale values. They come from public knowledge, never from the data. Values beyond a bound are clipped to it."""
 
     centre: float | list[float] = 0.0
-    """Of this party's columns: what is subtracted, one number or one for each column."""
+    """Subtracted from this party's columns: one number, or one for each column."""
     bound: Amount | list[Amount] = 1.0
-    """Of this party's columns: (value - centre) / bound lies within -1 and 1."""
+    """Scale of this party's columns: (value - centre) / bound lies within -1 and 1."""
     label_centre: float = Field(default=0.0, ge=-1e12, le=1e12, allow_inf_nan=False)
-    """Of the label. The same at every member."""
+    """Subtracted from the label. The same at every member."""
     label_bound: Amount = 1.0
-    """Of the label. The same at every member."""
+    """Scale of the label. The same at every member."""
     prediction: float = Field(default=1.0, gt=0, le=500, allow_inf_nan=False)
-    """R: predictions within a fit are moved to within R label_bounds of label_centre. The same at every member."""
+    """R: within a fit, predictions are clipped to label_centre ± R label_bound. The same at every member."""
 
 
 class BudgetSection(Section):
-    """What may be learnt about one entity, by everybody who sees all messages, over all parties and its whole life.
+    """Limits what anybody who sees all messages may learn about one entity, over all parties and its whole life.
 
     epsilon, delta, shares and insecure_test_noise are the same at every member.
     """
 
     epsilon: float = Field(gt=0)
-    """Of one entity, whose row at all parties, with its label, may be any other. `inf`: no noise, and nothing is promised."""
+    """Privacy budget of one entity: its row at all parties, with its label, may be any other. `inf`: no noise, no promise."""
     delta: float = Field(gt=0, lt=1)
-    """The promise may fail with this probability. Below 1 / window.rows."""
+    """Probability that the promise fails. Below 1 / window.rows."""
     shares: dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
-    """Of the budget, by party, of sum 1 at most. Left out: all have the same."""
+    """Each party's share of the budget, by name. The sum is at most 1. Left out: equal shares."""
     insecure_test_noise: bool = False
-    """`true`: noise comes from federation.seed, which others know, so that a run can be computed again. Nothing is promised."""
+    """For tests. `true`: noise comes from federation.seed, which others know, so that a run can be repeated. No promise holds."""
     secret_file: str | None = None
-    """Of a party: a file with at least 32 bytes that nobody else knows, which noise is drawn from."""
+    """Party only: a file with at least 32 bytes that nobody else knows. Noise is drawn from them."""
     ledger: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
-    """Of a party: the name of the ledger of these source data, the same for every federation that learns from them."""
+    """Party only: the name of the ledger of its source data. Use the same name in every federation that learns from them."""
     ledger_file: str | None = None
-    """Of a party: the file that `streamfl ledger init` makes. Each release is noted there before it is sent."""
+    """Party only: the file that `streamfl ledger init` makes. The party notes each release there before it sends it."""
     ledger_limit: int = Field(default=1_000_000, ge=1, le=100_000_000)
-    """Of a party: so many entities the ledger has room for. Nothing is released of others."""
+    """Party only: most entities that the ledger has room for. The party releases nothing about further entities."""
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised."""
+        """Whether a privacy promise holds."""
         return math.isfinite(self.epsilon) and not self.insecure_test_noise
 
 
@@ -101,50 +101,50 @@ class SparseLearningSection(Section):
     """What is learnt and how. Every member has to be given the same values."""
 
     estimator: Literal["frank-wolfe", "marginal", "two-round"] = "marginal"
-    """`marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen once, and a second round for
-    what they have in common. `frank-wolfe`: the paper's."""
+    """The algorithm. `marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen once, and a
+    second round measures their correlations. `frank-wolfe`: the paper's."""
     radius: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    """The sum of the weights' absolute values is at most this, with features and labels scaled by their bounds."""
+    """Bound on the sum of the weights' absolute values, with features and labels scaled by their bounds."""
     radii: dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]] | None = None
-    """Of each party, by name, of sum radius. Left out: all have the same."""
+    """Radius of each party, by name. The sum is radius. Left out: equal radii."""
     columns: int = Field(default=10, ge=1, le=MOST_WEIGHTS)
-    """N: so many columns have a weight at most, over all parties; each party has an equal part, rounded down, and one at least."""
+    """N: most columns with a weight, over all parties. Each party has an equal part, rounded down, and at least one."""
     iterations: int = Field(default=20, ge=1, le=100_000)
-    """T of a fit by `frank-wolfe`."""
+    """T: iterations of a fit by `frank-wolfe`."""
     intercept: bool = True
-    """Columns and label are centred by means that are released with noise, for a twentieth of a fit's budget, and the model has an
-    intercept. `false`: the paper's model, which has none. It is for columns whose centre is their mean by public knowledge."""
+    """Whether the model has an intercept. `true`: columns and label are centred by means that are released with noise, for a
+    twentieth of a fit's budget. `false`: the paper's model, for columns whose centre is their mean by public knowledge."""
     sampling: SamplingName = "full"
     """Which blocks take part in an iteration: `full`, `uniform` (one), `nice` (sampled_blocks of all), `distributed`
     (sampled_blocks of each party) or `importance` (one, by probabilities)."""
     blocks: int = Field(default=1, ge=1, le=1000)
-    """Each party's columns are divided into so many blocks, each with a ball of its own."""
+    """Number of blocks that each party's columns are divided into. Each block has a ball of its own."""
     sampled_blocks: int = Field(default=1, ge=1, le=64_000)
-    """For `nice` and `distributed`."""
+    """Blocks drawn in an iteration, for `nice` and `distributed`."""
     probabilities: list[Annotated[float, Field(gt=0, le=1)]] | None = None
-    """For `importance`: of each block, in the order of parties, from public knowledge."""
+    """For `importance`: the probability of each block, in the order of parties, from public knowledge."""
     candidates: int | None = Field(default=None, ge=1, le=MOST_COLUMNS)
-    """So many columns of a block are tried in an iteration; left out: all."""
+    """Number of columns of a block that are tried in an iteration. Left out: all."""
     sketch: Literal["signs", "identity"] = "signs"
-    """What of a column is shown: `signs`: sketch_rows sums with random signs. `identity`: every row."""
+    """What a party shows of a column. `signs`: sketch_rows sums with random signs. `identity`: every row."""
     sketch_rows: int = Field(default=256, ge=1, le=MOST_ROWS)
-    """m, for `signs`."""
+    """m: numbers of a column's sketch, for `signs`."""
     choice_share: float = Field(default=0.5, gt=0, lt=1)
-    """Of a fit's budget, for choices; the rest is for what is shown of columns."""
+    """Share of a fit's budget for choices. The rest is for what parties show of columns."""
     tolerance: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
-    """With `epsilon = inf`: a fit ends when the duality gap is not above this."""
+    """With `epsilon = inf`: a fit ends once the duality gap is at most this."""
 
 
 class ServingSection(Section):
     """Whether entities are predicted between fits. Every member has to be given the same values."""
 
     mode: Literal["off", "exact", "private"] = "off"
-    """`exact`: each party tells its part of each prediction as it is, which is not covered by epsilon: a few of them show its
-    columns. No federation that keeps to noise can use its ledger afterwards. `private`: with noise, out of the entity's budget."""
+    """How parties send their parts of predictions. `exact`: without noise, which epsilon does not cover: a few of them show the
+    columns. No federation that keeps to noise can use the ledger afterwards. `private`: with noise, from the entity's budget."""
     share: float = Field(default=0.2, gt=0, lt=1)
-    """Of the budget, for `private`."""
+    """Share of the budget for predictions, with `private`."""
     predictions: int = Field(default=1, ge=1, le=1_000_000)
-    """An entity is predicted so often in its life, for `private`: its share is divided by this."""
+    """Predictions that an entity may get in its life, with `private`. Its share of the budget is divided by this."""
 
 
 class DPFrankWolfeSettings(VerticalSettings):
@@ -160,7 +160,7 @@ class DPFrankWolfeSettings(VerticalSettings):
 
     @property
     def sketch_numbers(self) -> int:
-        """How many numbers are shown of a column."""
+        """Numbers of a column's sketch."""
         return self.window.rows if self.learning.sketch == "identity" else self.learning.sketch_rows
 
     @property
@@ -170,7 +170,7 @@ class DPFrankWolfeSettings(VerticalSettings):
 
     @property
     def message_bytes(self) -> int:
-        """The longest content that any message has."""
+        """Bytes of the longest content of any message."""
         names = 300 * self.window.rows
         rows = 8 * self.window.rows * max(self.learning.columns, len(self.federation.parties))
         shown = 8 * self.sketch_numbers * (self.learning.blocks + 1) + 16 * max(self.federation.columns.values())

@@ -1,4 +1,4 @@
-"""What the server asks of parties in a window, and what it makes of their answers, whatever is estimated."""
+"""What the server asks of parties in a window, and what it makes of their answers, for any estimator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Calculation", "Estimator", "Question"]
 
 @dataclass(frozen=True)
 class Question:
-    """kind: of the message to a party. answer: kind of the message that it owes for it. iteration, content: of the message."""
+    """kind: of the message to a party. answer: kind of the party's answer. iteration, content: of the message."""
 
     kind: str
     answer: str
@@ -24,7 +24,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Calculation:
-    """Work to be done, and what is done with its result."""
+    """Work to be done. then: called with its result."""
 
     function: Callable[[bytes], bytes]
     content: bytes
@@ -32,7 +32,7 @@ class Calculation:
 
 
 class Estimator(Protocol):
-    """The owner of what a window's estimate is made of."""
+    """Owns what a window's estimate is computed from."""
 
     @property
     def over(self) -> bool:
@@ -56,16 +56,16 @@ class Estimator(Protocol):
         """Signed indices and numbers that were released in the window, as the server has counted them."""
 
     def begin(self, window: int) -> None:
-        """Of a window, instead of what was."""
+        """Begins a window and forgets the one before."""
 
     def questions(self, party: str) -> Iterator[Question]:
-        """One, or none if nothing is due of a party at present."""
+        """One question, or none if nothing is due from the party at present."""
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """An answer that was owed, perhaps after the server has gone on. PeerError, before anything changes, if it is wrong."""
+        """Takes an answer that was owed, perhaps late. Raises PeerError, before anything changes, if it is wrong."""
 
     def settle(self) -> Calculation | None:
-        """Nobody who is there owes anything: go on with what has come."""
+        """Goes on with the answers so far, once no present party owes anything."""
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""

@@ -1,4 +1,4 @@
-"""What members count, and how a metric says it. Every figure follows from names, times and releases, and from no row's values."""
+"""What members count, and the metrics' help. Every figure follows from names, times and releases, never from a row's values."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "party": ("waits for a window", "in a fit"),
     "server": ("waits for entities", "waits for parties to freeze the window", "in a fit"),
 }
-"""By member, what the numbers of its phases mean."""
+"""The meaning of each phase number, by member."""
 
 
 def measured_place(member: str, window: int, phase: int, iteration: int) -> Iterator[Measurement]:
-    """Where a member is. member: of :data:`PHASES`. iteration: how many are behind it."""
+    """Gauges of a member's window, phase and iteration. member: a key of :data:`PHASES`. iteration: how many are done."""
     yield Measurement("window", "gauge", "Number of the latest window", window, (), True)
     meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
     yield Measurement("phase", "gauge", f"Where the member is: {meanings}", phase, (), True)

@@ -1,4 +1,4 @@
-"""A fit under way at the server: iterations, vertices that came, and sketches of the columns that were shown."""
+"""A fit under way at the server: its iterations, the vertices received, and the sketches of shown columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIT, VERTICES, SHOWN = b"fit", b"vertices/", b"shown/"
 
 
 class _Progress(msgspec.Struct, array_like=True):
-    """Of the window's fit; remembered as ``fit``.
+    """Progress of the window's fit; remembered as ``fit``.
 
     window: 0 before the first. over: it has ended. vertices, columns: how many were released.
     """
@@ -45,7 +45,7 @@ class _Progress(msgspec.Struct, array_like=True):
 
 
 class _Vertices(msgspec.Struct, array_like=True):
-    """Of a party in the present iteration; remembered as ``vertices/PARTY``. chosen: number of the block, column, sign > 0."""
+    """A party's vertices in the present iteration; remembered as ``vertices/PARTY``. chosen: block's number, column, sign > 0."""
 
     chosen: list[tuple[Count, Count, bool]]
     gap: float | None
@@ -62,7 +62,7 @@ class _Shown:
 class Fit:
     """The owner of the present fit, under ``fit``, ``vertices/PARTY``, ``weights/NUMBER`` and ``shown/PARTY/COLUMN/NUMBER``.
 
-    counts: of the member. All that is counted follows from releases. centred: whether a party has told its means.
+    counts: of the member. All that is counted follows from releases. centred: whether a party has released its means.
     """
 
     def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
@@ -75,11 +75,11 @@ class Fit:
         self._vertices: dict[str, _Vertices] = {}
         self._weights = ValueFragments(parts, "weights", 64 * public.settings.learning.columns + 65_536)
         self._made: Iterate | None = None
-        # By party and column; what was restored of its sums, by number of the piece, until the iterate is made.
+        # By party and column: restored pieces of its sums, by number of the piece, until the iterate is made.
         self._shown: dict[tuple[str, int], dict[int, bytes]] = {}
         self._plans: dict[tuple[str, int], FitPlan] = {}
 
-    # ---- what it has come to
+    # ---- results so far
 
     @property
     def over(self) -> bool:
@@ -103,7 +103,7 @@ class Fit:
 
     @property
     def uplink_numbers(self) -> int:
-        """One for each signed index, and the numbers of each column that was shown: what came too late was released as well."""
+        """One for each signed index, and the numbers of each shown column. Late answers count: they were released as well."""
         return self._progress.vertices + self._progress.columns * self._numbers
 
     # ---- iterations
@@ -127,7 +127,7 @@ class Fit:
             yield Question("ask", "answers", self.iteration, content_of(Ask(columns, weights, others)))
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """A late answer's vertices are of no use any more, but the party will not show these columns again."""
+        """Takes an answer. A late one's vertices are of no use, but its columns are kept: the party will not show them again."""
         answers: Answers = read_content(content, Answers)
         shown = self._check(party, iteration, answers)
         for one in shown:
@@ -151,7 +151,7 @@ class Fit:
         self._parts.remember(VERTICES + party.encode(), self._vertices[party])
 
     def settle(self) -> Calculation | None:
-        """One step of the blocks that answered."""
+        """Takes one step with the blocks that answered."""
         progress, learning = self._progress, self._public.settings.learning
         if self._is_close_enough():
             progress.over = True
@@ -182,7 +182,7 @@ class Fit:
     # ---- answers
 
     def _check(self, party: str, iteration: int, answers: Answers) -> list[_Shown]:
-        """The columns that are shown for the first time. PeerError for what no party can have come to."""
+        """The columns that are shown for the first time. Raises PeerError for answers that no party can have computed."""
         settings = self._public.settings
         private = math.isfinite(settings.privacy.epsilon)
         if (answers.gap is None) != private or not math.isfinite(answers.gap or 0.0):
@@ -198,7 +198,7 @@ class Fit:
         return shown
 
     def _is_new(self, party: str, answer: VertexAnswer) -> bool:
-        """Whether the column is shown with this. A column is shown when it is chosen first, and never again."""
+        """Whether this answer shows its column. A column is shown when it is first chosen, and never again."""
         if answer.column not in self._public.blocks[answer.block].columns:
             raise PeerError("implausible", f"column {answer.column} is not of block {answer.block}")
         known = (party, answer.column) in self._shown
@@ -217,12 +217,12 @@ class Fit:
         return sums
 
     def _largest(self, party: str) -> int:
-        """Of a released sum, in the noise's units."""
+        """Largest size of a released sum, in the noise's units."""
         noise, most = self._plan(party).noise, self._public.settings.window.rows * FEATURE_ONE
         return most if noise is None else most // noise.unit + 1 + noise.largest
 
     def _value(self, party: str, sums: NDArray[np.int64]) -> Floats:
-        """What released sums stand for, in features of ``FEATURE_ONE``: as :meth:`PartyFit.value` has it."""
+        """Released sums in features of ``FEATURE_ONE``, as :meth:`PartyFit.value` computes them."""
         noise = self._plan(party).noise
         return sums.astype(np.float64) * (noise.unit if noise else 1)
 
@@ -237,7 +237,7 @@ class Fit:
         return [one for one in self._public.sampling.blocks_of(self._progress.window, iteration) if blocks[one].party == party]
 
     def _is_close_enough(self) -> bool:
-        """Whether the duality gap is known, for all parties have told their parts of it, and not above the tolerance."""
+        """Whether all parties have sent their parts of the duality gap, and it is at most the tolerance."""
         parts = [self._vertices[party].gap for party in self._public.parties if party in self._vertices]
         told = [gap for gap in parts if gap is not None]
         return len(told) == len(self._public.parties) and sum(told) <= self._public.settings.learning.tolerance
@@ -246,7 +246,7 @@ class Fit:
 
     @property
     def _iterate(self) -> Iterate:
-        """Made of what was restored, when it is needed first."""
+        """Made of the restored state when it is first needed."""
         if self._made is None:
             columns = self._public.settings.federation.columns
             made = Iterate(self._public.blocks, columns)

@@ -1,4 +1,4 @@
-"""The window that a fit is about: frozen once, and from then on the only content of which anything is released."""
+"""The window of a fit. It is frozen once. From then on, everything that is released is computed from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABEL_BYTES = 8
 class FrozenWindow:
     """Remembered as ``window/NUMBER``: columns as 16-bit numbers row by row, then labels as 64-bit numbers.
 
-    rows, columns: of it.
+    rows, columns: how many it has.
     """
 
     def __init__(self, parts: ChangedParts, rows: int, columns: int) -> None:
@@ -31,24 +31,24 @@ class FrozenWindow:
         return self._rows * (2 * self._columns + LABEL_BYTES)
 
     def freeze(self, window: Window) -> None:
-        """This one instead of what was."""
+        """Replaces the stored window."""
         self._window = window
         self._fragments.write(window.columns.astype("<i2").tobytes() + window.labels.astype("<i8").tobytes())
 
     def clear(self) -> None:
-        """The fit has ended."""
+        """Forgets the window once the fit has ended."""
         self._window = None
         self._fragments.clear()
 
     @property
     def window(self) -> Window:
-        """ValueError where there is none."""
+        """The frozen window. Raises PeerError if there is none."""
         if self._window is None:
             self._window = self._read()
         return self._window
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restores a piece. False if the key belongs to another owner."""
         self._window = None
         return self._fragments.restore(key, value)
 

@@ -1,4 +1,4 @@
-"""What the server of the estimators that choose once puts together: a Gram matrix, and how much of it is noise."""
+"""The server's Gram matrix for the estimators that choose once, and how much of it is noise."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from streamfl.dp_frank_wolfe.window import FEATURE_ONE
 __all__ = ["LEAST_EIGENVALUE", "doubt", "gram_of"]
 
 Floats = NDArray[np.float64]
-# Of a Gram matrix whose columns lie within 1.
+# For a Gram matrix whose columns lie within 1.
 LEAST_EIGENVALUE = 0.01
 
 
 def gram_of(own: Mapping[str, Floats], products: Mapping[str, Floats]) -> Floats:
     """A'A / n of the chosen columns of all parties, in their order.
 
-    Two parties' products are there of each pair of columns, of which the mean counts.
+    For a pair of columns of two parties, both parties have released a product. The mean counts.
 
-    own: of each party's columns among themselves, (N_k, N_k). products: with all others' columns, (N_k, others).
+    own: products of each party's columns among themselves, (N_k, N_k). products: with all others' columns, (N_k, others).
     """
     counts = [len(one) for one in own.values()]
     starts = np.cumsum([0, *counts])
@@ -40,7 +40,7 @@ def gram_of(own: Mapping[str, Floats], products: Mapping[str, Floats]) -> Floats
 def doubt(plans: Mapping[str, SelectionPlan], rows: int) -> float:
     """How large eigenvalues of the Gram matrix are that noise alone makes: half of what a symmetric matrix of such noise has.
 
-    It follows from public plans. Two noisy products of a pair are averaged; the other party's rows carry noise as well.
+    It follows from public plans. The two noisy products of a pair are averaged. The other party's rows carry noise as well.
     """
     noises = [plan.noises for plan in plans.values() if plan.rate is not None]
     if not noises:

@@ -1,4 +1,4 @@
-"""The server's part: the iterate within its balls, and predictions in the space of sketches. It sees released numbers alone."""
+"""The server's part of a fit: the iterate in its balls, and predictions in the space of sketches. It uses only releases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Quantised:
 
 
 def quantise(values: Floats, sum_bits: int = SUM_BITS) -> Quantised:
-    """As whole numbers, as fine as exact sums allow. What is computed from them is the same on every machine.
+    """Values as whole numbers, as fine as exact sums allow. Results from them are the same on every machine.
 
     values: public, finite. sum_bits: the absolute values sum to less than 2^sum_bits.
     """
@@ -50,7 +50,7 @@ def quantise(values: Floats, sum_bits: int = SUM_BITS) -> Quantised:
 class Iterate:
     """x, block by block, and the sketches of its columns.
 
-    blocks: of all parties, in the public order. columns: of each party, how many.
+    blocks: of all parties, in the public order. columns: how many each party has.
     """
 
     def __init__(self, blocks: Sequence[Block], columns: Mapping[str, int]) -> None:
@@ -68,14 +68,14 @@ class Iterate:
         return math.fsum(abs(weight) for own in self.x.values() for weight in own.tolist())
 
     def show(self, party: str, column: int, sums: Floats) -> None:
-        """A column's released sums, (numbers,)."""
+        """Takes a column's released sums, (numbers,)."""
         self._sums[party, column] = sums
 
     def step(self, answers: Mapping[int, Vertex], gamma: float) -> None:
         """x_b <- (1 - gamma) x_b + gamma r_b s_b for the blocks that answered; the others stay as they are.
 
         answers: by number of the block. gamma: between 0 and 1.
-        Raises ValueError for what is no vertex of its block, before anything has changed; AssertionError where x has left its ball.
+        Raises ValueError, before anything changes, if a vertex is not of its block; AssertionError if x has left its ball.
         """
         for number, vertex in answers.items():
             if vertex.column not in self._blocks[number].columns or vertex.sign not in (1, -1):
@@ -92,7 +92,7 @@ class Iterate:
     def others(self, party: str, numbers: int) -> Floats:
         """The sum of x_j times the sums of column j over the columns of all other parties: (numbers,).
 
-        It is made of x anew each time, so that no rounding is carried from step to step. numbers: of a sketch.
+        It is computed from x anew each time, so that no rounding is carried from step to step. numbers: of a sketch.
         """
         total = np.zeros(numbers)
         for (owner, column), sums in sorted(self._sums.items()):

@@ -1,7 +1,7 @@
-"""Which rows a window has, as server and party say it: by the numbers under which the party announced them.
+"""Manifests: the rows of a window, by the numbers under which the party announced them.
 
-A party's entities get the numbers 1, 2, 3 and so on as it announces them, so their names are said once. A window is mostly of
-entities that were announced one after another: a few numbers say it, and a digest of the names shows that both mean the same ones.
+A party numbers its entities 1, 2, 3 and so on as it announces them, so it sends each name once. A window is mostly of entities
+that were announced one after another, so a few numbers describe it. A digest shows that server and party mean the same names.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["digest_of_rows", "manifest_content", "numbered", "rows_of"]
 
 
 def digest_of_rows(names: Sequence[str]) -> bytes:
-    """SHA-256 of the names of a window, ascending: of the manifest that says all of them by name."""
+    """SHA-256 of the manifest that lists all names of a window, ascending."""
     return hashlib.sha256(content_of([names])).digest()
 
 
 def manifest_content(numbers: Mapping[str, int], digest: bytes) -> bytes:
-    """What a party is told of a window. numbers: by name, ascending; 0 of an entity that was announced without one.
+    """Encodes a window's manifest for one party. numbers: by name, ascending; 0 for an entity that was announced without one.
 
-    digest: of all names. A party of 0.1 announces without numbers, and reads names alone.
+    digest: of all names. A party of release 0.1 announces without numbers, and reads names alone.
     """
     names = [name for name, number in numbers.items() if not number]
     runs = _runs({number for number in numbers.values() if number})
@@ -32,7 +32,7 @@ def manifest_content(numbers: Mapping[str, int], digest: bytes) -> bytes:
 
 
 def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list[str]:
-    """The names of a window, ascending; PeerError for what is no manifest of so many of these.
+    """The names of a window, ascending. Raises PeerError unless the manifest names ``rows`` of the announced entities, each once.
 
     announced: names that wait, by number.
     """
@@ -54,12 +54,12 @@ def rows_of(manifest: Manifest, rows: int, announced: Mapping[int, str]) -> list
 
 
 def numbered(announcements: Iterable[tuple[int, Sequence[str]]]) -> dict[int, str]:
-    """Names by number. announcements: the number of the first name, 0 for none, and the names."""
+    """Names by number. announcements: pairs of the first name's number, 0 for none, and the names."""
     return {first + place: name for first, names in announcements if first for place, name in enumerate(names)}
 
 
 def _runs(numbers: Iterable[int]) -> list[int]:
-    """Of each run of consecutive numbers: how many are passed over before it, and how many it has."""
+    """For each run of consecutive numbers: how many are skipped before it, and its length."""
     found: list[int] = []
     latest = 0
     for number in sorted(numbers):
@@ -72,9 +72,9 @@ def _runs(numbers: Iterable[int]) -> list[int]:
 
 
 def _numbers(runs: Sequence[int], most: int) -> list[int]:
-    """What :func:`_runs` was told, ascending; PeerError if it was nothing, or more than ``most``."""
+    """The numbers that :func:`_runs` encoded, ascending. Raises PeerError for malformed runs or more than ``most`` numbers."""
     gaps, lengths = runs[::2], runs[1::2]
-    # Before anything is made of them: a run may claim to have any number.
+    # Checked before the list is built: a run may claim any length.
     if len(gaps) != len(lengths) or 0 in lengths or 0 in gaps[1:] or sum(lengths) > most:
         raise PeerError("malformed", f"{len(runs)} numbers that are no runs of {most} at most")
     found: list[int] = []

@@ -1,14 +1,14 @@
-"""Means of a party's columns and of the label, with noise, that its window is centred by: what is fitted then has an intercept.
+"""Means of a party's columns and of the label, with noise. Its window is centred by them, so the model has an intercept.
 
-A mean is a sum over n, which is public. Each of the sums, of d columns and of the label, is of values within -1 and 1 by their
-public bounds, and the label's is told w times, w = floor(sqrt(d)). So one replaced row moves a column's by 2 at most, the label's
-by 2 w, and all of them together by 2 sqrt(d + w^2) in Euclidean length, which is reached. The noise is of that:
-sigma^2 = 4 (d + w^2) / (2 cost), on each number. Of the label's sum that leaves sigma / w, which does not grow with d: told once,
-the label's mean would have the noise of d columns, and every prediction has that mean in it.
+A mean is a sum divided by n, which is public. The sums of d columns and of the label are of values within -1 and 1, their public
+bounds. The label's sum is multiplied by w = floor(sqrt(d)). So one replaced row moves a column's sum by 2 at most, the label's by
+2 w, and all of them together by 2 sqrt(d + w^2) in Euclidean length, which is reached. Each number has noise for that:
+sigma^2 = 4 (d + w^2) / (2 cost). The label's own sum then has noise sigma / w, which does not grow with d. Without w the label's
+mean, which is in every prediction, would have the noise of d columns.
 
-A value that was within 1 lies within 1 + |mean| once it is centred. It is moved to within 1 again, so that every sensitivity
-which rests on the bounds stays as it was: the row of a centred window follows from that row and from what was released. With wider
-bounds noise would be up to twice as strong for all rows, for the sake of those that are further than a bound from the mean.
+A value within 1 lies within 1 + |mean| once it is centred. It is clipped to 1 again, so that every sensitivity that rests on the
+bounds stays as it was: a row of the centred window follows from that row and from what was released. Wider bounds would make noise
+up to twice as strong for all rows, for the sake of rows that are further than a bound from the mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Means:
-    """As a window has them: columns, (columns,), of ``FEATURE_ONE``; label of ``RESIDUAL_ONE``."""
+    """Means in a window's units: columns, (columns,), of ``FEATURE_ONE``; label of ``RESIDUAL_ONE``."""
 
     columns: Integers
     label: int
@@ -57,29 +57,29 @@ class MeansPlan:
 
     @property
     def weight(self) -> int:
-        """w: how many times the label's sum is told."""
+        """w, which the label's sum is multiplied by."""
         return math.isqrt(self.columns)
 
     @property
     def times(self) -> Integers:
-        """How many times each sum is told: (d + 1,)."""
+        """What each sum is multiplied by: (d + 1,)."""
         return np.append(np.ones(self.columns, dtype=np.int64), self.weight)
 
     @property
     def label_precision(self) -> float:
-        """1 / variance of the label's mean, up to what all parties have in common."""
+        """1 / variance of the label's mean, up to a factor that all parties share."""
         return 1.0 if self.noise is None else (self.weight / self.noise.deviation) ** 2
 
     def largest(self, rows: int) -> Integers:
-        """Of each released number, whatever the rows are: (d + 1,). rows: n."""
+        """Largest size of each released number, whatever the rows are: (d + 1,). rows: n."""
         most = rows * RESIDUAL_ONE * self.times
         return most if self.noise is None else most // self.noise.unit + 1 + self.noise.largest
 
     def means(self, told: Integers, rows: int) -> Means:
-        """What was released, as means. told: (d + 1,). rows: n.
+        """Means from the released numbers. told: (d + 1,). rows: n.
 
-        A column's number that is within the noise of d zeros is taken as 0, so that a wide table whose columns have no mean does
-        not get one of noise (Donoho and Johnstone 1994; log2 d, rounded up, in place of 2 ln d, is the same on every machine).
+        A column's number within the noise of d zeros is taken as 0. Otherwise a wide table whose columns have no mean would get
+        means of noise (Donoho and Johnstone 1994; the bits of d, in place of 2 ln d, are the same on every machine).
         """
         sums = told * (1 if self.noise is None else self.noise.unit)
         values = np.clip(sums / (rows * RESIDUAL_ONE * self.times), -1.0, 1.0)
@@ -90,23 +90,23 @@ class MeansPlan:
 
 
 def plan_means(cost: float, columns: int) -> MeansPlan:
-    """A party's plan. cost: of the release, may be infinite. columns: d. ValueError for what cannot be."""
+    """A party's plan. cost: of the release, may be infinite. columns: d. Raises ValueError for less than one column or no cost."""
     if not cost > 0 or columns < 1:
         raise ValueError(f"cost = {cost}, {columns} columns: no means can be released for it")
-    # What moves by w times as much counts as w^2 numbers.
+    # A sum that moves by w times as much counts as w^2 numbers.
     plan = MeansPlan(columns, None)
     return plan if math.isinf(cost) else MeansPlan(columns, IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + plan.weight**2, cost))
 
 
 def released_means(window: Window, plan: MeansPlan, place: Place) -> Integers:
-    """Sums of the columns and w times of the label, with noise, in its units: (d + 1,). window: as it was frozen."""
+    """Sums of the columns and w times that of the label, with noise, in the noise's units: (d + 1,). window: as it was frozen."""
     sums = np.append(window.columns.sum(axis=0, dtype=np.int64) << (RESIDUAL_BITS - FEATURE_BITS), window.labels.sum())
     sums *= plan.times
     return sums if plan.noise is None else plan.noise.add(sums, means_bits(window, plan, place))
 
 
 def means_bits(window: Window, plan: MeansPlan, place: Place) -> bytes:
-    """What the noise is drawn from."""
+    """The bytes that the noise is drawn from."""
     assert plan.noise is not None
     given = (FEATURE_BITS, RESIDUAL_BITS, plan.columns, plan.weight, plan.noise.variance, plan.noise.unit)
     release = Release(place.ledger, place.federation, place.party, place.window, 0, "means", given, window.digest)
@@ -114,7 +114,7 @@ def means_bits(window: Window, plan: MeansPlan, place: Place) -> bytes:
 
 
 def centred(window: Window, means: Means) -> Window:
-    """The window less its means, moved to within the bounds again."""
+    """The window minus its means, clipped to the bounds again."""
     columns = np.empty_like(window.columns)
     for start in range(0, len(columns), CHUNK):
         part = window.columns[start : start + CHUNK].astype(np.int64) - means.columns
@@ -126,7 +126,7 @@ def centred(window: Window, means: Means) -> Window:
 def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapping[str, Floats]) -> float:
     """b, in label bounds: a prediction is b + sum of x_i a_i over the columns a_i as they come, within their own bounds.
 
-    Of the label each party has told a mean, which count by how little noise they have. A party that told none has centred nothing.
+    The parties' means of the label are averaged, weighted by their precision. A party that released none has centred nothing.
 
     told, plans: by party. x: weights by party, (columns,).
     """

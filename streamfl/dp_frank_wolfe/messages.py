@@ -1,4 +1,4 @@
-"""What parties and server say to one another: one header for all, and a content that belongs to its kind."""
+"""Messages between parties and server: one header for all, and a content for each kind."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = [
     "records_of",
 ]
 
-# Why a message is refused that another member wrote.
+# Why a message of a member with other settings is refused.
 ANOTHER = "another federation name, seed, list of parties, number of columns, window, budget, learning or serving was used"
 SERVER_NAME: Final = "(server)"
 """No party can have it: parties' names have no brackets."""
 LONGEST_ENTITY = 256
 """Bytes of an entity's name: a manifest has room for as many of these as a window has rows."""
 HEADER_BYTES = 4_096
-"""More than everything but the content of a message takes."""
+"""More bytes than a message takes without its content."""
 
 KINDS: Mapping[str, int] = {
     kind: number
@@ -53,17 +53,17 @@ KINDS: Mapping[str, int] = {
         ("entities", "manifest", "frozen", "ask", "answers", "choose", "chosen", "rows", "products", "model", "partial")
     )
 }
-"""A message's number within its window and iteration: no member sends two of one kind there to the same member."""
+"""A message's number within its window and iteration. No member sends the same member two of one kind there."""
 
 Digest = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
-    """window: counts fits from 1. Of "entities" and "partial": 0.
+    """window: counts fits from 1. For "entities" and "partial": 0.
 
-    iteration: of the fit, from 0. Of "entities" and "partial": their running number from the same party.
-    link, head: of a party, how many releases its ledger's chain has with this one, and the chain's hash; 0 and empty for what is
-    none.
+    iteration: of the fit, from 0. For "entities" and "partial": their running number from the same party.
+    link, head: for a party's release, how many releases its ledger's chain has with this one, and the chain's hash. Otherwise 0
+    and empty.
     """
 
     version: Version
@@ -78,9 +78,9 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 
 
 class Entities(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has a record of columns and one of the label of these, and budget for them. What is in the records plays no part.
+    """Entities that a party has a record of columns, one of the label, and budget for. What is in the records plays no part.
 
-    first: number of the first name, the others follow: a manifest says them by their numbers. 0 of a party of 0.1, which has none.
+    first: number of the first name; the others follow. A manifest refers to names by number. 0: a party of 0.1, without numbers.
     """
 
     names: list[Name]
@@ -90,9 +90,9 @@ class Entities(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """The rows of a window, as many as ``window.rows``, none twice.
 
-    names: ascending, of those that were announced without a number.
-    runs: of the others: how many numbers are passed over before a run of consecutive ones, and how many it has, in turn.
-    digest: SHA-256 of the content that says all of them by name; a manifest without numbers has neither runs nor digest.
+    names: entities that were announced without a number, ascending.
+    runs: for the others, in turn: how many numbers are skipped before a run of consecutive ones, and the run's length.
+    digest: SHA-256 of the content that lists all of them by name. A manifest without numbers has neither runs nor digest.
     """
 
     names: list[Name]
@@ -103,9 +103,9 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A party has frozen the window, and charged every entity in it.
 
-    manifest: SHA-256 of the content of a manifest that says all by name.
+    manifest: SHA-256 of the content of a manifest that lists all by name.
     means: sums of the party's columns and of the label, 64-bit whole numbers in units of the noise; empty where nothing is centred.
-    weight: how many times the label's sum is told.
+    weight: w, which the label's sum is multiplied by.
     """
 
     manifest: Digest
@@ -125,7 +125,7 @@ class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=Tr
 
 
 class VertexAnswer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The vertex of a block. sums: of its column, 64-bit whole numbers in units of the noise; empty if they were shown before."""
+    """A block's vertex. sums: of its column, 64-bit whole numbers in units of the noise; empty if they were shown before."""
 
     block: Count
     column: Count
@@ -134,14 +134,14 @@ class VertexAnswer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_
 
 
 class Answers(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Of the party's blocks that took part. gap: the party's part of the duality gap; only where nothing is private."""
+    """Answers of the party's blocks that took part. gap: the party's part of the duality gap, only where nothing is private."""
 
     answers: list[VertexAnswer]
     gap: float | None
 
 
 class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a party chose at once. columns: 32-bit numbers. values, norms, rows: 64-bit floats, empty where not asked for."""
+    """Columns that a party chose at once: 32-bit numbers. values, norms, rows: 64-bit floats, empty where not asked for."""
 
     columns: bytes
     values: bytes
@@ -150,20 +150,20 @@ class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class OtherRows(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The other parties' rows as they were told: 64-bit floats, (rows, columns)."""
+    """The other parties' rows as they were released: 64-bit floats, (rows, columns)."""
 
     rows: bytes
 
 
 class Products(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Of a party's chosen columns with the others' rows, and among themselves: 64-bit floats."""
+    """Products of a party's chosen columns with the others' rows, and among themselves: 64-bit floats."""
 
     products: bytes
     gram: bytes
 
 
 class Model(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A fit has ended. columns, weights: as of :class:`Ask`, of the receiver's columns."""
+    """A fit has ended. columns, weights: as in :class:`Ask`, of the receiver's columns."""
 
     columns: bytes
     weights: bytes
@@ -173,7 +173,7 @@ class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     """A party's part of a prediction. model: its version, the window it was fitted on. value: in label bounds.
 
     before: the same with the version before, where parts have no noise and the party had that version. Parties change to another
-    model at different moments, and a prediction is of one.
+    model at different moments, and a prediction needs one model.
     """
 
     entity: Name
@@ -183,7 +183,7 @@ class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What users read, under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
+    """A prediction for users, under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
 
     entity: str
     prediction: float
@@ -192,7 +192,7 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 def codec(content_bytes: int) -> Codec[Message]:
-    """Of messages whose content has at most so many bytes; longer ones than a record travel in parts."""
+    """Codec of messages with a content of at most ``content_bytes``. Messages longer than a record travel in parts."""
     return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
 
 
@@ -206,7 +206,7 @@ def content_of(content: msgspec.Struct | Sequence[Any]) -> bytes:
 
 
 def read_content(content: bytes, of: type[Any]) -> Any:
-    """The content that :func:`content_of` wrote; PeerError with reason malformed."""
+    """The content that :func:`content_of` wrote. Raises PeerError with reason malformed."""
     if of not in _decoders:
         _decoders[of] = msgspec.msgpack.Decoder(of)
     try:

@@ -1,4 +1,4 @@
-"""A party: it freezes windows of its rows, charges them, and answers what the server asks of them."""
+"""A party: it freezes windows of its rows, charges their entities, and answers what the server asks."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ ANNOUNCED_BYTES = 60_000
 class PartyServing(Protocol):
     """A party's part of predictions between fits.
 
-    It has keys of its own among the partition's parts. What it releases with noise goes through the ledger's chain of predictions,
-    at a tick, and only for rows of which it was told by ``remembered`` that they are remembered: only these come again in the same
-    order when the work is done again, for a sample and the server's model come from two topics.
+    It has keys of its own among the partition's parts. Releases with noise go through the ledger's chain of predictions, at a tick,
+    and only for rows that ``remembered`` has reported as remembered. Samples and the server's model come from two topics, so only
+    remembered rows come again in the same order when the work is done again.
     """
 
     @property
     def wake_at(self) -> float | None: ...
 
     def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
-        """A record of an entity came, as whole numbers; zeros where it cannot be read."""
+        """Takes an entity's record as whole numbers, (columns,). Zeros where it cannot be read."""
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        """The party's own weights, (columns,), of the window ``version``. The party has still those of the version before."""
+        """Takes the party's own weights, (columns,), of the window ``version``. The party still has those of the version before."""
 
     def pass_time(self, now: float) -> None: ...
 
     def remembered(self) -> None:
-        """All that was to be remembered until now is written with this step."""
+        """Reports that everything to be remembered until now is written with this step."""
 
     def restore(self, key: bytes, value: bytes) -> bool: ...
 
@@ -73,7 +73,7 @@ class PartyServing(Protocol):
 
 
 class NoServing:
-    """Nothing is predicted."""
+    """Predicts nothing."""
 
     wake_at: float | None = None
 
@@ -131,7 +131,7 @@ class PartyTask:
 
     @property
     def awaited(self) -> str | None:
-        """The server knows how many entities every party has."""
+        """None: only the server knows how many entities every party has."""
         return None
 
     def set_back(self, now: float) -> None:
@@ -140,7 +140,7 @@ class PartyTask:
     def pass_time(self, now: float) -> None:
         self._now = now
         self._look()
-        # A window with a party that can release nothing would be lost to everybody.
+        # A party in trouble can release nothing. A window with its entities would be lost to all parties.
         if self.trouble is None:
             self._announce()
         self.serving.pass_time(now)
@@ -173,12 +173,12 @@ class PartyTask:
             self._take_message(message)
 
     def changed_ledger(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """What the ledger's own changelog has to remember since the last call."""
+        """Changes for the ledger's own changelog since the last call."""
         yield from self.ledger.changed_state()
         self.serving.remembered()
 
     def _look(self) -> None:
-        """At the ledger, once all is taken back."""
+        """Checks the ledger once, after all state is restored."""
         if not self._looked:
             self._looked = True
             self.ledger.look(self.progress.link)
@@ -201,7 +201,7 @@ class PartyTask:
 
     def _has_budget(self, entity: str) -> bool:
         waiting = len(self.table)
-        # It may be one of them, which matters where there is hardly any room left.
+        # The entity may be one of those that wait, which matters where the ledger is nearly full.
         if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
             return True
         self.outbox.counts["spent_entities"] += 1
@@ -253,7 +253,7 @@ class PartyTask:
         last = max(progress.window, self.ledger.window)
         if window <= last:
             if window > progress.window:
-                # The ledger knows of it, and the state does not.
+                # The ledger has this window, and the state does not.
                 self.ledger.check_follows(progress.link)
             self._repeated(window == progress.window and heard != progress.manifest, "manifest")
             return
@@ -328,7 +328,7 @@ class PartyTask:
         self.outbox.counts["models"] += 1
 
     def _repeated(self, differs: bool, kind: str) -> None:
-        """A message came again, or too late."""
+        """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
         if differs:
             raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
         self.outbox.counts["repeated_messages"] += 1
@@ -344,9 +344,9 @@ class PartyTask:
 
 
 class PartyModel:
-    """The party's own weights of a fit; remembered as ``NAME/NUMBER``, as its version and 64-bit floats.
+    """The party's own weights of a fit. Stored under ``NAME/NUMBER``: the version, then 64-bit floats.
 
-    name: of the latest fit, ``model``.
+    name: ``model`` for the latest fit.
     """
 
     def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
@@ -355,12 +355,12 @@ class PartyModel:
 
     @property
     def version(self) -> int:
-        """The window that it was fitted on; 0: there is none."""
+        """The window that the model was fitted on. 0: there is no model."""
         return int.from_bytes(self._fragments.content[:8], "little")
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """(columns,), zeros where there is none."""
+        """(columns,). Zeros where there is no model."""
         content = self._fragments.content[8:]
         if not content:
             return np.zeros(self._columns)
@@ -369,11 +369,11 @@ class PartyModel:
         return np.frombuffer(content, "<f8").astype(np.float64)
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
-        """This one from now on."""
+        """Replaces the stored model."""
         self._fragments.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restores a piece. False if the key belongs to another owner."""
         return self._fragments.restore(key, value)
 
 

@@ -1,4 +1,4 @@
-"""What a party computes of its frozen window when the server asks: on a copy, so that nothing changes before it is noted."""
+"""Computes a party's answers from its frozen window. Works on a copy: state changes only once the release is in the ledger."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = ["PartyAnswers", "PreparedAnswer"]
 
 Floats = NDArray[np.float64]
 FIT, SELECTION, WINDOW, CENTRED = b"fit", b"selection", b"fit-window", b"fit-centred"
-# Of other parties' rows: squares of these can be added up.
+# Largest number in other parties' rows: sums of its square do not overflow.
 LARGEST_ROW = 1e100
 
 
 @dataclass(frozen=True)
 class PreparedAnswer:
-    """kind, content: of the message. keep: to be called once it may leave. shown, numbers: for the operator's counts."""
+    """kind, content: of the message. keep: call it once the message may be sent. shown, numbers: for the operator's counts."""
 
     kind: str
     content: bytes
@@ -52,8 +52,10 @@ class PreparedAnswer:
 
 
 class PartyAnswers:
-    """Remembered as ``fit`` or ``selection``: what the releases of the window have come to; as ``fit-window`` its number, and as
-    ``fit-centred`` whether its means were released, which a part of the budget was for.
+    """Answers what the server asks about the frozen window.
+
+    State: ``fit`` or ``selection`` holds the progress of the window's releases, ``fit-window`` the window's number, and
+    ``fit-centred`` whether its means were released, which cost a part of the budget.
     """
 
     def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
@@ -68,12 +70,12 @@ class PartyAnswers:
 
     @cached_property
     def kinds(self) -> Collection[str]:
-        """What the server may ask, in this order."""
+        """Kinds of asks that the server may send, in their order."""
         estimator = self._settings.public.settings.learning.estimator
         return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
 
     def place(self, message: Message) -> int:
-        """Which ask of the window it is, counted from 0. PeerError for one that is none."""
+        """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such iteration."""
         if message.kind != "ask":
             return list(self.kinds).index(message.kind)
         learning = self._settings.public.settings.learning
@@ -82,20 +84,20 @@ class PartyAnswers:
         return message.iteration
 
     def begin(self, window: int, centred: bool) -> None:
-        """The window was frozen. centred: by means that were released."""
+        """Begins with a frozen window. centred: whether it was centred by means that were released."""
         self.end()
         self._window, self._centred = window, centred
         self._parts.remember(WINDOW, window)
         self._parts.remember(CENTRED, centred)
 
     def end(self) -> None:
-        """The fit is over."""
+        """Forgets the fit."""
         for key in (FIT, SELECTION, WINDOW, CENTRED):
             self._parts.forget(key)
         self._window, self._centred, self._state, self._fit, self._sketch = 0, False, None, None, None
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key == WINDOW:
             self._window = msgspec.msgpack.decode(value, type=Count)
         elif key == CENTRED:
@@ -112,7 +114,7 @@ class PartyAnswers:
         return True
 
     def answer(self, message: Message) -> PreparedAnswer:
-        """The answer to an ask of the window, which has its place behind all that was asked before. PeerError for what is none."""
+        """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is implausible."""
         try:
             if message.kind == "ask":
                 return self._answer_ask(message)
@@ -121,7 +123,7 @@ class PartyAnswers:
             raise PeerError("implausible", f"{message.kind} of window {message.window}: {error}") from None
 
     def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
-        """The own columns' weights that a message tells, (columns,), within the radius. PeerError for what cannot be."""
+        """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond the radius."""
         with np.errstate(over="ignore"):
             return read_weights(columns, weights, self._settings.columns, radius)
 
@@ -206,7 +208,7 @@ class PartyAnswers:
         return PreparedAnswer("products", content, self._keeping(selection), 0, released)
 
     def _selection(self) -> PartySelection:
-        """A new object each time: only what was noted is kept of it."""
+        """A new object on each call: its state is kept only once the release is in the ledger."""
         settings = self._settings
         plan = settings.public.selection_plan(settings.own, self._centred)
         selection = PartySelection(self._frozen.window, plan, settings.place(self._window))

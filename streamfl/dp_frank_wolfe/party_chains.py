@@ -1,8 +1,8 @@
-"""How far the parties' chains of releases have come, as their messages say.
+"""How far the parties' chains of releases have come, according to their messages.
 
-A party sees that its state was rolled back by the file beside it. If an old copy of both was put back at once, it cannot see that,
-and neither would a new release look wrong. But its earlier releases were read: its chain would be behind what the server has heard.
-Such a release is refused: what was sent cannot be taken back, but the party is asked for no more, and the fit goes on without it.
+The file beside a party's state shows it that the state was rolled back. If an old copy of both was put back at once, the party
+cannot see that, and a new release does not look wrong. But the server has read its later releases, and the chain is behind them.
+The server refuses such a release. It cannot be unsent, but the server asks the party for no more, and the fit goes on without it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KEY = b"chain/"
 
 
 class _Heard(msgspec.Struct, array_like=True, frozen=True):
-    """link, head: of the message that was furthest."""
+    """link, head: of the message with the largest link."""
 
     link: Count
     head: Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class PartyChains:
-    """Remembered as ``chain/PARTY``."""
+    """The furthest release of each party; remembered as ``chain/PARTY``."""
 
     def __init__(self, parts: ChangedParts, parties: Sequence[str], notices: Notices) -> None:
         self._parts = parts
@@ -40,7 +40,7 @@ class PartyChains:
         self._notices = notices
 
     def check(self, party: str, message: Message) -> None:
-        """PeerError, and a notice for whoever runs the server, if a new release for a fit does not follow what was heard."""
+        """Raises PeerError, and logs a notice, if a new release for a fit does not come after the party's earlier ones."""
         known = self._heard[party]
         if 0 < message.link <= known.link:
             text = (
@@ -52,13 +52,13 @@ class PartyChains:
             raise PeerError("ledger_went_back", text)
 
     def hear(self, party: str, message: Message) -> None:
-        """A release that was checked is taken."""
+        """Records a release that was checked."""
         if message.link > self._heard[party].link:
             self._heard[party] = _Heard(message.link, message.head)
             self._parts.remember(KEY + party.encode(), self._heard[party])
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if not key.startswith(KEY):
             return False
         party = check_name(key.removeprefix(KEY))

@@ -25,7 +25,7 @@ __all__ = ["Answer", "FitState", "PartyFit", "Place", "column_scores", "predicti
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# What a server may send: sums of fewer than 2^64 of these do not overflow.
+# Largest number that a server may send: sums of fewer than 2^64 of these do not overflow.
 LARGEST = 1e250
 
 
@@ -41,7 +41,7 @@ class Place:
 
 
 class FitState(msgspec.Struct, array_like=True, frozen=True):
-    """What a fit has come to at a party. transcript: digest of all that was read and released. chosen: how many choices were made.
+    """A party's progress in a fit. transcript: digest of all that was read and released. chosen: how many choices were made.
 
     shown: columns whose sketches were released, in that order.
     """
@@ -53,7 +53,7 @@ class FitState(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class Answer:
-    """vertex: of the block. sums: of its column, in the noise's units, if it was not shown before."""
+    """vertex: of the block. sums: of its column, in the noise's units; None if the column was shown before."""
 
     vertex: Vertex
     sums: Integers | None
@@ -62,23 +62,23 @@ class Answer:
 def predictions(window: Window, own: Floats, others: Quantised, sketch: Sketch, bound: int) -> Integers:
     """A x of each row, clipped to +-bound, in whole numbers of ``RESIDUAL_ONE``: (rows,).
 
-    The own columns' part is exact, the others' comes back from their sketches. A row's prediction follows from its own features and
-    from what was released. The bound is enforced: sketches predict several times more than the true model ever does, and without a
-    bound one row could move a score by any amount.
+    The own columns' part is exact. The others' part is estimated from their sketches. A row's prediction follows from its own
+    features and from what was released. The bound is enforced: sketches predict several times more than the true model ever does,
+    and without a bound one row could move a score by any amount.
 
     own: x of the party's columns. others: sum of x_j times sums of column j over the others' columns.
     """
     weights = quantise(own, SUM_BITS - FEATURE_BITS)
     exact = outputs(window.columns, weights.numbers.astype(np.int64)).astype(np.float64)
     told = sketch.scale * sketch.back(others.numbers)
-    # Features are whole numbers of FEATURE_ONE, and so are what sketches give back.
+    # Features are whole numbers of FEATURE_ONE. So is what sketches give back.
     shift = RESIDUAL_BITS - FEATURE_BITS
     total = np.ldexp(exact, shift - weights.bits) + np.ldexp(told, shift - others.bits)
     return np.asarray(np.clip(np.rint(total), -bound, bound), dtype=np.int64)
 
 
 def column_scores(gradient: Integers) -> Integers:
-    """Scores of the vertices +e_i, then of -e_i: (2 columns,). A vertex is the better the more it goes against the gradient."""
+    """Scores of the vertices +e_i, then of -e_i: (2 columns,). A vertex scores higher the more it points against the gradient."""
     return np.concatenate([-gradient, gradient])
 
 
@@ -86,8 +86,8 @@ class PartyFit:
     """One fit on one window.
 
     window: the frozen one. blocks: the party's, by their public numbers. plan: what it may release.
-    place: where that belongs. candidates: columns of a block that are tried in an iteration, None for all; drawn by the public
-        ``seed``. Fewer of them are cheaper, and the theorem does not cover that.
+    place: where its releases belong. candidates: columns of a block that are tried in an iteration, None for all; drawn by the
+        public ``seed``. Fewer of them are cheaper, but the theorem does not cover that.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PartyFit:
 
     @property
     def state(self) -> FitState:
-        """To be remembered. Setting it lets the fit go on from there."""
+        """The state to remember. Setting it continues the fit from there."""
         return FitState(self._transcript, self._chosen, tuple(self.shown))
 
     @state.setter
@@ -122,10 +122,10 @@ class PartyFit:
         self._transcript, self._chosen, self.shown = state.transcript, state.chosen, list(state.shown)
 
     def answer(self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats) -> dict[int, Answer]:
-        """The answers of the party's blocks of these numbers. One that may show no new column and has none shown does not answer.
+        """Answers of the blocks with these numbers. A block that may show no new column and has none shown does not answer.
 
         own: x of the party's columns. others: from :meth:`Iterate.others`.
-        Raises ValueError for what no server could have come to, and for more choices than the plan has.
+        Raises ValueError for an iterate that no server could have reached, and for more choices than the plan has.
         """
         radius = sum(block.radius for block in self._blocks.values())
         if not (float(np.sum(np.abs(own))) <= radius * (1 + SLACK) and float(np.max(np.abs(others), initial=0.0)) <= LARGEST):
@@ -167,11 +167,11 @@ class PartyFit:
         return total
 
     def value(self, sums: Integers) -> Floats:
-        """What released sums stand for, in features of ``FEATURE_ONE``: the server computes the same from the public plan."""
+        """Released sums in features of ``FEATURE_ONE``. The server computes the same from the public plan."""
         return sums.astype(np.float64) * (self._plan.noise.unit if self._plan.noise else 1)
 
     def _open_columns(self, iteration: int, number: int) -> NDArray[np.int64]:
-        """Columns of the block that may be chosen: at the cap those that are shown, else all or the candidates drawn."""
+        """Columns of the block that may be chosen: at the cap the shown ones, else all, or the drawn candidates."""
         own = np.sort(np.array(self._blocks[number].columns, dtype=np.int64))
         if len(self.shown) >= self._plan.columns:
             return own[np.isin(own, self.shown)]
@@ -187,7 +187,7 @@ class PartyFit:
         return int(choice(scores, self._plan.rate).draw(bits)[0])
 
     def _show(self, column: int) -> Integers:
-        """The column's sums with noise. They follow from the window alone, so the same window shows the same, in any iteration."""
+        """The column's sums with noise. They follow from the window alone, so they are the same in any iteration."""
         self.shown.append(column)
         sums = self._sketch.apply(self._window.columns[:, column])
         noise = self._plan.noise

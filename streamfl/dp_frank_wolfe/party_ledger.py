@@ -1,13 +1,13 @@
-"""What a party has released of its data, and what it may still: spend by entity, the chain of releases, and the anchor beside it.
+"""A party's ledger: what each entity has spent, the chains of releases, and the anchor's file beside them.
 
 The ledger belongs to the data, whichever federation learns from them. Each release is a link of a chain, one chain for fits and one
 for predictions:
 
     head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest of what is released)
 
-A head is made of what others may see, and of nothing else of the data: messages have it. What is noted in the anchor before the
-release leaves, the link, is a hash of the head and of the rows beneath, which nobody else sees. Whoever took the state back to an
-earlier time would release other content in the place of a link, or the same by chance of other rows, and the anchor refuses that.
+A head is made only of what others may see, so messages carry it. The link is a hash of the head and of the rows beneath, which
+nobody else sees. It is noted in the anchor before the release leaves. A state that was rolled back would release other content in
+the place of a link, or by chance the same content of other rows. The anchor refuses both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Then = Callable[[int, bytes], None]
 
 
 class _Chain(msgspec.Struct, array_like=True, frozen=True):
-    """identity: of the anchor that the ledger was begun with. number: of releases. head, link: the last, empty before the first."""
+    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the first."""
 
     identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
     number: Count = 0
@@ -52,17 +52,17 @@ class _Chain(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Latest(msgspec.Struct, array_like=True, frozen=True):
-    """Of a federation. window: that was frozen last. link: of the chain of fits, its last."""
+    """A federation's latest release for a fit. window: the latest that was frozen. link: its number in the chain of fits."""
 
     window: Count = 0
     link: Count = 0
 
 
 class _Terms(msgspec.Struct, array_like=True, frozen=True):
-    """What is promised of an entity over all parties. shares: by party.
+    """The promise for an entity over all parties. shares: by party.
 
-    A party knows its own spend alone. Under other shares, or with other parties, all of them together could spend more than one
-    budget, and none of them would see it.
+    A party knows only its own spend. Under other shares, or with other parties, all parties together could spend more than one
+    budget, and no party would see it.
     """
 
     epsilon: float
@@ -71,16 +71,18 @@ class _Terms(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Whole(msgspec.Struct, array_like=True, frozen=True):
-    """entities: of which something was released. content: a digest of all that is remembered, empty of nothing."""
+    """entities: how many something was released of. content: digest of all that is remembered, empty if nothing is."""
 
     entities: Count = 0
     content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""
 
 
 class PartyLedger:
-    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, ``latest/FEDERATION``, how far that has come,
-    ``terms`` of all that was promised, ``exact``, the federation that told parts of predictions as they are, if any did, and
-    ``whole``, a digest of all of these, with their number of entities.
+    """What a party's entities have spent, and the chains of its releases. Remembered in a changelog of its own.
+
+    ``spent/ENTITY``: an entity's spend. ``chain/LANE``: a chain's last release. ``latest/FEDERATION``: how far a federation has
+    come. ``terms``: what was promised. ``exact``: the federation that sent parts of predictions without noise, if any did.
+    ``whole``: a digest of all of these, with their number of entities.
     """
 
     def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
@@ -90,7 +92,7 @@ class PartyLedger:
         public = settings.public
         private = public.settings.privacy.is_private
         self.fit_cost = public.fit_cost(settings.own) if private else math.inf
-        """Cost that each entity of a window is charged when it is frozen."""
+        """Cost that each entity of a window is charged when the window is frozen."""
         budget = public.party_cost(settings.own) if private else None
         self.spend = SummedLedger(settings.ledger_limit, budget)
         self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
@@ -110,12 +112,12 @@ class PartyLedger:
         self._has_gap = False
         self._epsilon = (0.0, 0.0)
         self.waiting_predictions: Callable[[], int] = int
-        """How many parts of predictions are remembered and will be told, perhaps for the second time."""
-        # Releases for fits that the file had when it was looked at; None: it was not.
+        """How many remembered parts of predictions will be sent, perhaps for the second time."""
+        # Number of releases for fits that the file had when it was examined. None: it was not examined.
         self._noted_fits: int | None = None
 
     def number(self, lane: int = FITS) -> int:
-        """Of releases so far."""
+        """Number of releases so far."""
         return self._chains[lane].number
 
     def head(self, lane: int = FITS) -> bytes:
@@ -124,17 +126,17 @@ class PartyLedger:
 
     @property
     def may_predict(self) -> bool:
-        """Whether all fits that the file knows of are charged here: what was noted before a crash is done again first."""
+        """Whether all releases for fits in the file are charged here. What was noted before a crash is done again first."""
         return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
     def fits_ahead(self) -> int:
-        """How many releases for fits the file has behind those that are charged here."""
+        """Number of releases for fits in the file that are not yet charged here."""
         return max(0, (self._noted_fits or 0) - self.number())
 
     @property
     def window(self) -> int:
-        """The latest that was frozen for this federation."""
+        """The latest window that was frozen for this federation."""
         return self._own.window
 
     @property
@@ -144,7 +146,7 @@ class PartyLedger:
     def allows(self, entity: str, waiting: int = 0) -> bool:
         """Whether an entity may take part in another fit.
 
-        waiting: entities that may be charged before it, and for which there has to be room.
+        waiting: number of entities that may be charged before it. The ledger needs room for them too.
         """
         if self.spend.refusal(entity, self.fit_cost) is not None:
             return False
@@ -155,7 +157,7 @@ class PartyLedger:
         return self.spend.refusal_of_all(entities, self.fit_cost)
 
     def charge_fit(self, entities: Sequence[str]) -> None:
-        """These take part in a fit. To be called with the window's link, before anything of it is released."""
+        """Charges the entities of a fit. Call it with the window's link, before anything of the window is released."""
         if self._terms is None and self._own_terms is not None:
             self._terms = self._own_terms
             self._parts.remember(TERMS, self._terms)
@@ -165,25 +167,25 @@ class PartyLedger:
 
     @property
     def largest(self) -> float:
-        """Cost of the entity of which most was released, infinite where anything was without noise."""
+        """Largest cost of any entity. Infinite if anything was released without noise."""
         return math.inf if self._exact else self.spend.largest
 
     def tell_exactly(self) -> None:
-        """Parts of predictions are told as they are from now on: the ledger is for no promise afterwards.
+        """Records that parts of predictions are sent without noise from now on. The ledger backs no promise afterwards.
 
-        Of whom is not remembered. So no fit of this federation ends by it, and there is no bound on whom it predicts.
+        It does not remember of which entities. So this ends no fit of this federation, and does not limit whom it predicts.
         """
         if not self._exact:
             self._exact = self._settings.federation
             self._parts.remember(EXACT, self._exact)
 
     def check_follows(self, link: int) -> None:
-        """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
+        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was rolled back."""
         if not self.follows(link):
             raise self._held_back()
 
     def follows(self, link: int) -> bool:
-        """Whether this federation's latest link of fits is ``link``; if not, it is in trouble."""
+        """Whether this federation's latest link of fits is ``link``. If not, the ledger is in trouble."""
         if self._own.link == link:
             return True
         self._refused(
@@ -195,13 +197,13 @@ class PartyLedger:
     def release(
         self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS
     ) -> None:
-        """Add a link and go on with ``then``, which gets the link's number and the chain's head; or do nothing, and be in trouble.
+        """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the ledger is in trouble.
 
-        In the chain of fits the message that led to the release is refused then, with PeerError: it is kept among the dead letters,
-        so that it can be heard again once topic and file agree.
+        In the chain of fits it then raises PeerError for the message that led to the release. The dead letters keep that message,
+        so that it can be replayed once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
-        content: what is released, as others will see it. rows: digest of what it is released of, which nobody else sees.
+        content: what is released, as others will see it. rows: digest of the rows that it is computed from, which nobody else sees.
         lane: the chain that the release belongs to.
         """
         if self._noting:
@@ -239,12 +241,12 @@ class PartyLedger:
             noted(b"")
         else:
             self._noting = True
-            # Parts that were noted before a crash are told again, before or after this. Of fits nothing is ahead: see may_predict.
+            # Parts that were noted before a crash are sent again, before or after this. No fit is ahead then: see may_predict.
             most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
             self._outbox.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
 
     def look(self, link: int) -> None:
-        """The state was taken back: see whether it is whole, and whether the anchor's file has come as far.
+        """Checks a restored ledger: whether it is whole, and whether the anchor's file has come as far.
 
         link: of this federation's latest release for a fit, as the state beside the ledger has it.
         """
@@ -261,7 +263,7 @@ class PartyLedger:
                 self._outbox.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
 
     def check_whole(self) -> None:
-        """Be in trouble unless all was taken back that belongs together."""
+        """Puts the ledger in trouble if parts of it were not restored."""
         if self._whole != (found := self._all_of_it()):
             self._has_gap = True
             self._complain(
@@ -271,14 +273,14 @@ class PartyLedger:
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call."""
-        # What has a gap is never said to be whole, whatever is charged meanwhile.
+        # A ledger with a gap is never recorded as whole, whatever is charged meanwhile.
         if (self._parts or self.spend.has_changed) and not self._has_gap:
             self._whole = self._all_of_it()
             self._parts.remember(WHOLE, self._whole)
         return chain(self._parts.changed_state(), self.spend.changed_state())
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key.startswith(SPENT + b"/"):
             self.spend.restore(key.removeprefix(SPENT + b"/"), value)
         elif key.startswith(LATEST):
@@ -310,7 +312,7 @@ class PartyLedger:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        """What the entity has come to of which most was released, and how long the chain is."""
+        """Gauges of the entity of which most was released, and of the chains' length."""
         public, own, largest = self._settings.public, self._settings.own, self.largest
         if self._epsilon[0] != largest:
             delta = public.settings.privacy.delta

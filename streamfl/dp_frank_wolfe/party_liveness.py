@@ -1,4 +1,4 @@
-"""Who owes the server an answer, who is away, and what was heard of whom last."""
+"""Tracks which parties still have to answer, which are absent, and each party's last answer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PARTY, SINCE = b"presence/", b"since"
 
 
 class _Presence(msgspec.Struct, array_like=True):
-    """Of a party; remembered as ``presence/PARTY``.
+    """A party's state; remembered as ``presence/PARTY``.
 
-    owes: the kind of message that is expected of it, empty for none. iteration: of that.
-    away: it let the patience pass, and is asked for nothing more until it has given what it owes.
+    owes: the kind of message that the server expects, empty for none. iteration: of that message.
+    away: the party did not answer in time. The server asks it for nothing more until it has sent what it owes.
     heard: place of its latest answer in the window. digest: of that answer.
     """
 
@@ -35,10 +35,10 @@ class _Presence(msgspec.Struct, array_like=True):
 
 
 class PartyLiveness:
-    """The owner of who owes what.
+    """Owns which party owes what.
 
-    Whoever lets the patience pass is away. But nobody is left behind if there is nobody to go on with: those are asked again, for
-    what was asked may have met a party that could not release anything then.
+    A party that does not answer in time is away. If no party answers, none is left behind: all are asked again, because they may
+    not have been able to release anything when they were asked.
 
     parties: in the public order. patience: seconds.
     """
@@ -51,12 +51,12 @@ class PartyLiveness:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody who is there owes an answer."""
+        """Whether a present party owes an answer."""
         return any(one.owes and not one.away for one in self._presences.values())
 
     @property
     def wake_at(self) -> float | None:
-        """When patience is over with those that owe."""
+        """When the patience with the parties that owe is over."""
         return self._since + self._patience if self.awaited else None
 
     @property
@@ -65,27 +65,27 @@ class PartyLiveness:
         return [party for party, one in self._presences.items() if not one.away]
 
     def begin(self, kind: str, now: float) -> None:
-        """A window begins, and every party owes this, those that are away too."""
+        """Begins a window: every party owes this kind of message, absent parties too."""
         for party, one in self._presences.items():
             self._presences[party] = _Presence(kind, 0, one.away)
             self._remember(party)
         self._set_since(now)
 
     def ask(self, party: str, kind: str, iteration: int, now: float) -> None:
-        """A party owes this."""
+        """Records that a party owes this message."""
         one = self._presences[party]
         one.owes, one.iteration = kind, iteration
         self._remember(party)
         self._set_since(now)
 
     def end(self) -> None:
-        """The window is over: nobody owes anything."""
+        """Ends the window: no party owes anything."""
         for party, one in self._presences.items():
             self._presences[party] = _Presence(away=one.away)
             self._remember(party)
 
     def judge(self, party: str, kind: str, iteration: int, content: bytes) -> Literal["owed", "repeated"]:
-        """What an answer of the present window is; PeerError for one that nothing led to, or another one in the same place."""
+        """Whether an answer of the present window is owed or repeated. Raises PeerError if it was not asked for, or differs."""
         one = self._presences[party]
         if (kind, iteration) == (one.owes, one.iteration):
             return "owed"
@@ -97,19 +97,19 @@ class PartyLiveness:
         return "repeated"
 
     def answered(self, party: str, kind: str, iteration: int, content: bytes) -> None:
-        """A party has given what it owed, and is there."""
+        """Records that a party has sent what it owed. It is present."""
         self._presences[party] = _Presence(heard=_place(kind, iteration), digest=_digest(content))
         self._remember(party)
 
     def spoke(self, party: str) -> None:
-        """A party announced names. Who owes nothing and speaks is there; who owes an answer may have said this before it left."""
+        """A party announced names. It is present if it owes nothing. If it owes an answer, the names may be from before it left."""
         one = self._presences[party]
         if one.away and not one.owes:
             one.away = False
             self._remember(party)
 
     def pass_time(self, now: float) -> tuple[list[str], list[str]]:
-        """The parties that have become away by now, and those that are to be asked again."""
+        """The parties that became absent by now, and the parties to ask again."""
         overdue = self._overdue
         if self.wake_at is None or now < self.wake_at:
             return [], []
@@ -122,12 +122,12 @@ class PartyLiveness:
         return overdue, []
 
     def set_back(self, now: float) -> None:
-        """What was asked after ``now`` was asked now: the clock was ahead."""
+        """Moves a time of asking after ``now`` back to now: the clock was ahead."""
         if self._since > now:
             self._set_since(now)
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key == SINCE:
             self._since = msgspec.msgpack.decode(value, type=Time)
             return True
@@ -156,7 +156,7 @@ class PartyLiveness:
 
 
 def _place(kind: str, iteration: int) -> int:
-    """Above 0."""
+    """Place of an answer in its window, above 0."""
     return iteration * len(KINDS) + KINDS[kind]
 
 

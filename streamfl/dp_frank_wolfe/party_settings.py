@@ -1,4 +1,4 @@
-"""What a party was told, and where it is."""
+"""A party's settings, and its progress."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WAITING, FITTING = range(2)
 
 @dataclass(frozen=True)
 class PartySettings:
-    """own: the party's name. public: of all that every member has to have alike.
+    """own: the party's name. public: what every member has to have alike.
 
-    bounds, label_bounds: of the columns, and of the label. ledger: its name. limit: entities that wait at most.
+    bounds, label_bounds: of the columns, and of the label. ledger: its name. limit: most entities that wait.
     ledger_limit: entities that the ledger has room for. anchor: None where nothing outlasts the process.
-    secret: what noise is drawn from.
+    secret: noise is drawn from it.
     """
 
     own: str
@@ -42,12 +42,12 @@ class PartySettings:
 
     @property
     def columns(self) -> int:
-        """How many the party has."""
+        """Number of the party's columns."""
         return len(self.bounds.bound)
 
     @property
     def rows(self) -> int:
-        """Of a window."""
+        """Rows of a window."""
         return self.public.settings.window.rows
 
     @property
@@ -56,7 +56,7 @@ class PartySettings:
 
     @property
     def identity(self) -> bytes:
-        """Of the anchor; zeros where there is none."""
+        """The anchor's identity. Zeros if there is no anchor."""
         return bytes(16) if self.anchor is None else self.anchor.identity
 
     def place(self, window: int) -> Place:
@@ -65,11 +65,11 @@ class PartySettings:
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """Where a party is; remembered as ``progress``.
+    """A party's progress; remembered as ``progress``.
 
     window: the latest that was frozen. iteration: the next that may be asked. announced: messages with names so far.
-    link: of the ledger's chain, this federation's last.
-    manifest, heard: digests of the window's manifest, and of the server's latest message about it: what comes again is known.
+    link: this federation's last link in the ledger's chain of fits.
+    manifest, heard: digests of the window's manifest, and of the server's latest message about it. They show what comes again.
     """
 
     window: Count = 0

@@ -1,4 +1,4 @@
-"""A party's rows as they come: own columns and a label, whole numbers within their bounds already.
+"""A party's rows as they come: own columns and a label, already whole numbers within their bounds.
 
 Nothing here depends on values. A row that cannot be read is zeros from the beginning, and takes as many bytes as any other.
 """
@@ -25,9 +25,9 @@ LABEL_BYTES = 8
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    """columns: int16, empty: they have not come. label: int64, likewise. announced: the server was told of it.
+    """columns: int16, empty until they come. label: int64, likewise. announced: to the server.
 
-    number: under which it was; 0 of one that a release before layout 3 announced.
+    number: the one it was announced under; 0 if a release before layout 3 announced it.
     """
 
     columns: bytes = b""
@@ -41,11 +41,12 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class PartyTable:
-    """Of each entity the first record of columns and the first of the label count; remembered as ``entity/NAME``, and as
-    ``numbered`` how many have got a number.
+    """Entities that wait for a window. An entity's first record of columns and its first label count.
+
+    State: ``entity/NAME`` holds an entity's row, ``numbered`` how many entities have got a number.
 
     columns: of an entity.
-    limit: so many entities at most. One that lacks something gives way, the oldest first; others wait for a window.
+    limit: most entities. When it is reached, the oldest incomplete one is forgotten. Complete ones wait for a window.
     counts: of the member, for the operator.
     """
 
@@ -60,8 +61,8 @@ class PartyTable:
         self._announced: dict[str, _Row] = {}
         self._latest = 0
         self.numbered: dict[int, str] = {}
-        """Names of those that were announced, by number."""
-        # Of those that lack something, how many have columns: the others have a label.
+        """Names of announced entities, by number."""
+        # How many incomplete entities have columns. The others have a label.
         self._with_columns = 0
 
     def __len__(self) -> int:
@@ -72,7 +73,7 @@ class PartyTable:
 
     @property
     def new(self) -> Sequence[str]:
-        """Names of entities that are complete and were not announced, oldest first."""
+        """Names of complete entities that were not announced, oldest first."""
         return list(self._complete)
 
     @property
@@ -80,15 +81,15 @@ class PartyTable:
         return bool(self._complete)
 
     def put_columns(self, entity: str, columns: NDArray[np.int16]) -> None:
-        """The columns of an entity came, (columns,)."""
+        """Takes an entity's columns, (columns,)."""
         self._put(entity, "columns", columns.astype("<i2").tobytes())
 
     def put_label(self, entity: str, label: int) -> None:
-        """The label of an entity came."""
+        """Takes an entity's label."""
         self._put(entity, "label", label.to_bytes(LABEL_BYTES, "little", signed=True))
 
     def announce(self, names: Sequence[str]) -> int:
-        """The server is told of these, which are new. Returns the first one's number; the others' follow."""
+        """Numbers new names that the party announces. Returns the first one's number; the others' follow."""
         first = self._latest + 1
         for number, name in enumerate(names, first):
             row = self._complete.pop(name)
@@ -104,14 +105,14 @@ class PartyTable:
         return name in self._announced
 
     def window(self, names: Sequence[str]) -> Window:
-        """The rows of these, which were announced, in this order."""
+        """The rows of announced entities, in the order of ``names``."""
         rows = [self._announced[name] for name in names]
         columns = np.frombuffer(b"".join([row.columns for row in rows]), "<i2").reshape(len(rows), self._columns)
         labels = np.frombuffer(b"".join([row.label for row in rows]), "<i8")
         return assemble(columns.astype(np.int16), labels.astype(np.int64))
 
     def forget(self, names: Sequence[str]) -> None:
-        """A window has these, or they have no budget any more."""
+        """Forgets entities that a window has, that have no budget left, or that make room."""
         for name in names:
             if (row := self._lacking.pop(name, None)) is not None and row.columns:
                 self._with_columns -= 1
@@ -121,7 +122,7 @@ class PartyTable:
             self._parts.forget(KEY + name.encode())
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take an entity back; False if the key is another's."""
+        """Restores an entity. False if the key belongs to another owner."""
         if key == NUMBERED:
             self._latest = max(self._latest, msgspec.msgpack.decode(value, type=Count))
             return True

@@ -1,4 +1,4 @@
-"""Whether what waits without a time limit gets on, by the role's own clock."""
+"""Whether things that wait without a time limit make progress, by the role's own clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["ProgressTimer"]
 
 
 class ProgressTimer:
-    """Tells once when things have waited for ``patience`` seconds and have not got on; again after they did.
+    """Reports once that things have waited for ``patience`` seconds without progress. Reports again after progress.
 
-    Nothing of it is remembered: after a restart the waiting begins anew.
+    It has no remembered state: after a restart the waiting begins anew.
 
     >>> timer = ProgressTimer(patience=10.0)
     >>> timer.see(True, 0, now=100.0)
@@ -27,11 +27,11 @@ class ProgressTimer:
 
     @property
     def wake_at(self) -> float | None:
-        """When it is worth looking: None where nothing waits, or it was told already."""
+        """When to look again. None if nothing waits, or if it was reported already."""
         return None if self._since is None or self._is_told else self._since + self._patience
 
     def see(self, waits: bool, progress: int, now: float) -> None:
-        """waits: whether anything does. progress: a number that changes whenever things get on."""
+        """waits: whether anything waits. progress: a number that changes with all progress."""
         if not waits:
             self._since = None
         elif self._since is None or progress != self._progress:
@@ -39,13 +39,13 @@ class ProgressTimer:
         self._progress = progress
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be told now."""
+        """Whether to report now. Answers True once."""
         if self.wake_at is None or now < self.wake_at:
             return False
         self._is_told = True
         return True
 
     def set_back(self, now: float) -> None:
-        """What was seen after ``now`` was seen now: the clock was ahead."""
+        """Moves a start of waiting after ``now`` back to now: the clock was ahead."""
         if self._since is not None:
             self._since = min(self._since, now)

@@ -1,7 +1,7 @@
-"""Records of which the entity can be read and the values cannot: they count as rows of zeros.
+"""Records with a readable entity and unreadable values: they count as rows of zeros.
 
-Whether a row's values can be read is the row's own matter. A record that went to the dead letters, or that made a window wait for
-another, would tell of it. Where the name itself cannot be read nobody knows whose record it was, and it is refused.
+Whether a row's values can be read is private. If such a record went to the dead letters, or made a window wait for another, that
+would reveal it. If the name itself cannot be read, nobody knows whose record it was, and it is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def readable_sample(reader: SampleReader) -> Callable[[Record], Sample]:
 
 
 def readable_label(reader: LabelReader) -> Callable[[Record], Label]:
-    """A label that is NaN where ``reader`` refuses it, likewise."""
+    """A label that is NaN where ``reader`` refuses it."""
 
     def decode_one(record: Record) -> Label:
         try:
@@ -43,7 +43,7 @@ def readable_label(reader: LabelReader) -> Callable[[Record], Label]:
 
 
 def _name(reader: SampleReader | LabelReader, record: Record, error: PeerError) -> str:
-    """The entity's name; the error that was found before where there is none."""
+    """The entity's name. Raises ``error`` if the record has none."""
     try:
         return reader.name(record)
     except PeerError:

@@ -1,4 +1,4 @@
-"""The server's least squares within the l1 ball, from released products. It sees no row, so it costs nothing more."""
+"""The server's least squares within the l1 ball, from released products. It uses no row, so it costs no budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def project(values: Floats, radius: float) -> Floats:
         return values.copy()
     falling = np.sort(absolute)[::-1]
     excess = (np.cumsum(falling) - radius) / np.arange(1, len(values) + 1)
-    # A radius far below the values' rounding leaves none above: then the largest alone counts.
+    # With a radius far below the values' rounding no value is above. Then only the largest counts.
     above = np.flatnonzero(falling > excess)
     threshold = excess[above[-1] if len(above) else 0]
     return np.asarray(np.sign(values) * np.maximum(absolute - threshold, 0.0), dtype=np.float64)
@@ -30,7 +30,7 @@ def project(values: Floats, radius: float) -> Floats:
 def refit(gram: Floats, correlations: Floats, radius: float, least: float) -> Floats:
     """argmin x'Gx / 2 - b'x within |x|_1 <= radius, by accelerated projected gradients (Beck and Teboulle 2009).
 
-    gram: (columns, columns), symmetric, noisy: its eigenvalues are lifted to ``least``, as noise may have made them negative.
+    gram: (columns, columns), symmetric, noisy. Its eigenvalues are lifted to ``least``, because noise may have made them negative.
     correlations: b, (columns,).
     """
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)

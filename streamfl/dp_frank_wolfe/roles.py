@@ -1,4 +1,4 @@
-"""The two roles of differentially private Frank-Wolfe, as ``[role] kind`` would name them."""
+"""The two roles of differentially private Frank-Wolfe, as ``[role] kind`` names them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from streamfl.state_settings import StateSettings, by_key
 __all__ = ["ROLES"]
 
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-# Messages in parts that wait in a partition: of each sender two at most are under way.
+# Most messages in parts that wait in a partition. Each sender has at most two under way.
 UNDER_WAY = 256
 PART_SECONDS = 86_400.0
 
@@ -41,7 +41,7 @@ PART_SECONDS = 86_400.0
 def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> PartitionedRole[Any]:
     decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
-    # The whole of a message is decoded as a single record is.
+    # A message put together from parts is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
     return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
 
@@ -51,7 +51,7 @@ def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **option
 
 def _build_party(settings: DPFrankWolfeSettings) -> PartitionedRole[PartyTask]:
     party = _party_settings(settings)
-    # While others are away the server waits for each of them, and the party hears nothing.
+    # While the server waits for each of the other parties, this party receives nothing.
     patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
     ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
 
@@ -87,7 +87,7 @@ def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
 
 
 def _public(settings: DPFrankWolfeSettings) -> Public:
-    """ConfigurationError where the settings promise what cannot be kept."""
+    """Raises ConfigurationError where the settings promise what cannot be kept."""
     public = Public(settings)
     public.check()
     return public
@@ -98,7 +98,7 @@ def _bounds(centre: float | list[float], bound: float | list[float], columns: in
 
 
 def _secret(settings: DPFrankWolfeSettings) -> bytes:
-    """What noise is drawn from; without a promise something that everybody could compute."""
+    """The secret that noise is drawn from. Without a privacy promise it is one that anybody could compute."""
     privacy, own = settings.privacy, settings.required_party()
     if privacy.is_private and privacy.secret_file is None:
         raise ConfigurationError("privacy.secret_file is missing: noise that others could compute hides nothing")
@@ -117,7 +117,7 @@ def _ledger_name(settings: DPFrankWolfeSettings) -> str:
 
 def _build_server(settings: DPFrankWolfeSettings) -> PartitionedRole[ServerTask]:
     server = ServerSettings(_public(settings), codec(settings.message_bytes))
-    # Whoever lets the patience pass is left behind. If all do, the server is in trouble.
+    # The server goes on without a party that does not answer in time. If no party does, the server is in trouble.
     return _member(settings, lambda outbox: ServerTask(server, outbox), 2 * settings.window.patience_seconds)
 
 
@@ -135,7 +135,7 @@ def _sender(message: Any) -> str:
 
 
 def _for_nobody(_message: Any) -> None:
-    """The server speaks for itself."""
+    """Always None: the server's messages speak for no party."""
 
 
 def _releases(settings: DPFrankWolfeSettings, party: str) -> str:
@@ -198,7 +198,7 @@ def _ledger_topic(settings: DPFrankWolfeSettings) -> str:
 
 
 def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
-    """One partition each: a window is one."""
+    """What users write, what members send one another and changelogs have one partition: all entities are rows of one table."""
     channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
     between = [one.topic for one in channels.inputs.values() if one.topic not in users]
     between += [topic for name, topic in channels.outputs.items() if name not in _FOR_USERS]
@@ -244,7 +244,7 @@ _MAY_CHANGE = {
     "window.patience_seconds",
     "window.limit",
     "privacy.ledger_limit",
-    # They may be moved to another place; what is in them is compared.
+    # These files may be moved to another place. Their content is compared.
     "privacy.secret_file",
     "privacy.ledger_file",
     "samples.format",
@@ -257,9 +257,8 @@ def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
     return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
 
 
-# A release that knows layout 1 would go on with a centred window by another plan, and knows nothing of means and intercepts. One
-# that knows layout 2 would take the label's sum, which is told several times, for one that is told once, and has no numbers for
-# entities that were announced.
+# A release that knows layout 1 would go on with a centred window under another plan, and has no means or intercepts. One that knows
+# layout 2 would take the label's sum, which counts several times, for one that counts once, and does not number announced entities.
 _LAYOUT = 3
 
 

@@ -1,12 +1,12 @@
 """Estimators that choose columns once and then ask for numbers of them: far fewer releases than a fit has iterations.
 
-marginal: each party chooses N_k columns by |a_i'y|, one after the other, and releases a_i'y and |a_i|^2 of them with fresh noise.
+marginal: each party chooses N_k columns by |a_i'y|, one after the other, and releases their a_i'y and |a_i|^2 with fresh noise.
 The server fits as if columns were independent.
 
-two-round: each party releases its chosen columns' rows with noise, once. Then each releases the products of its own chosen columns
-with the others' noisy rows, and among themselves, so that the server has a Gram matrix for its fit.
+two-round: each party releases its chosen columns' rows with noise, once. Then each party releases the products of its own chosen
+columns with the others' noisy rows, and among themselves. They give the server a Gram matrix for its fit.
 
-All values are of whole numbers, rows bounded by 1 in each feature and label. Sensitivities, for one replaced row:
+All values are computed from whole numbers. Each feature and label is bounded by 1. Sensitivities, for one replaced row:
 
     a_i'y of N_k columns      each product moves by 2 at most                             2 sqrt(N_k)
     |a_i|^2 of N_k columns    each square is in 0 .. 1                                    sqrt(N_k)
@@ -14,8 +14,8 @@ All values are of whole numbers, rows bounded by 1 in each feature and label. Se
     A_k'Z, |z| <= B           |(a - a') z'| <= |a - a'| |z|; Z was released, and stays    2 sqrt(N_k) B
     A_k'A_k, upper triangle   below                                                       sqrt(N_k^2 + N_k / 2)
 
-The squares of aa' - bb' sum to |a|^4 + |b|^4 - 2 (a'b)^2 <= 2 N_k^2, those of its diagonal to N_k at most. The upper triangle
-with the diagonal has half of both sums.
+The squares of aa' - bb' sum to |a|^4 + |b|^4 - 2 (a'b)^2 <= 2 N_k^2. The squares of its diagonal sum to at most N_k. The upper
+triangle with the diagonal has half of both sums.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Integers = NDArray[np.int64]
 MARGINAL = {"choices": 0.4, "values": 0.4, "norms": 0.2}
 TWO_ROUND = {"choices": 0.25, "values": 0.2, "rows": 0.25, "products": 0.2, "gram": 0.1}
 EXACT_BITS = 52
-# Of a mean of products within 1.
+# Rounding of a mean of products within 1.
 ROUNDING = 1e-9
 
 
@@ -84,7 +84,7 @@ class SelectionPlan:
         return self.columns * each + sum(noise.cost for noise in self.noises.values())
 
     def range_of(self, kind: str, rows: int) -> tuple[float, float]:
-        """Between what a released number of this kind lies, whatever the rows are and however the noise falls. rows: n."""
+        """Least and largest released number of this kind, whatever the rows are and however the noise falls. rows: n."""
         one = {
             "values": FEATURE_ONE * RESIDUAL_ONE * rows,
             "norms": FEATURE_ONE**2 * rows,
@@ -100,11 +100,11 @@ class SelectionPlan:
         return lowest - added - ROUNDING, exact + added + ROUNDING
 
     def product_deviation(self, rows: int) -> float:
-        """Of the noise on one number of A_k'Z / n. rows: n."""
+        """Deviation of the noise on one number of A_k'Z / n. rows: n."""
         return math.ldexp(self.noises["products"].deviation, -row_bits(self.row_bound)) / (FEATURE_ONE * rows)
 
     def variation(self, rows: int, candidates: int) -> float:
-        """Total variation of all that it may release. candidates: columns of the party."""
+        """Total variation of all that the party may release. candidates: columns of the party."""
         count = self.columns
         numbers = {"rows": rows * count, "products": count * self.others, "gram": count * (count + 1) // 2}
         noisy = sum(numbers.get(kind, count) * noise.variation for kind, noise in self.noises.items())
@@ -141,13 +141,13 @@ def plan_selection(cost: float, columns: int, others: int, shares: Mapping[str, 
 
 
 def row_bound(noise: IntegerNoise | None, others: int) -> int:
-    """B: hardly a row of ``others`` noisy features of 1 is longer. Public, and a bound whatever the rows are."""
+    """B: hardly any row of ``others`` noisy features of 1 is longer. Public, and a bound whatever the rows are."""
     deviation = 0.0 if noise is None else noise.deviation / FEATURE_ONE
     return math.ceil(math.hypot(1.0, deviation) * (math.sqrt(max(1, others)) + 2.5))
 
 
 def clip_rows(rows: Floats, bound: int) -> Integers:
-    """Released rows, none longer than the bound, as whole numbers of 2^-bits as fine as exact sums allow: (rows, columns).
+    """Released rows, cut to the bound's length, as whole numbers of 2^-bits, as fine as exact sums allow: (rows, columns).
 
     rows: in features of 1.
     """
@@ -158,19 +158,19 @@ def clip_rows(rows: Floats, bound: int) -> Integers:
 
 
 def row_bits(bound: int) -> int:
-    """Bits after the point of clipped rows: sums of their products over a chunk are exact."""
+    """Bits after the point of clipped rows. With these, sums of their products over a chunk are exact."""
     return EXACT_BITS - FEATURE_ONE.bit_length() - CHUNK.bit_length() - bound.bit_length()
 
 
 class SelectionState(msgspec.Struct, array_like=True, frozen=True):
-    """What a party's releases have come to. transcript: digest of all that was read and released. chosen: its columns."""
+    """A party's progress. transcript: digest of all that was read and released. chosen: its columns."""
 
     transcript: bytes
     chosen: tuple[Count, ...]
 
 
 class PartySelection:
-    """One party's releases. The methods are called in the order in which they stand here, each once."""
+    """One party's releases. Call the methods in the order in which they are defined, each once."""
 
     def __init__(self, window: Window, plan: SelectionPlan, place: Place) -> None:
         self._window = window
@@ -181,7 +181,7 @@ class PartySelection:
 
     @property
     def state(self) -> SelectionState:
-        """To be remembered. Setting it lets the releases go on from there."""
+        """The state to remember. Setting it continues the releases from there."""
         return SelectionState(self._transcript, tuple(self.chosen))
 
     @state.setter
@@ -189,7 +189,7 @@ class PartySelection:
         self._transcript, self.chosen = state.transcript, list(state.chosen)
 
     def choose(self) -> list[int]:
-        """N_k columns, best first: the exponential mechanism over +-a_i'y of what is left, again and again."""
+        """N_k columns, best first: the exponential mechanism over +-a_i'y of the columns that are left, N_k times."""
         scores = correlations(self._window.columns, self._window.labels, RESIDUAL_ONE)
         left = np.arange(len(scores))
         for number in range(min(self._plan.columns, len(scores))):
@@ -219,7 +219,7 @@ class PartySelection:
         return self._told("rows", self._own.astype(np.int64).ravel()).reshape(self._own.shape) / FEATURE_ONE
 
     def gram(self) -> Floats:
-        """A_k'A_k / n, the upper triangle released, and made symmetric."""
+        """A_k'A_k / n. The upper triangle is released, then mirrored."""
         own = self._own.astype(np.float64)
         above = np.triu_indices(own.shape[1])
         found = np.zeros((own.shape[1], own.shape[1]))

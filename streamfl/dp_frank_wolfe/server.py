@@ -1,6 +1,6 @@
-"""The server: it has no data. It makes windows of announced names, asks parties for releases, and puts a model together of them.
+"""The server: it has no data. It makes windows of announced names, asks parties for releases, and computes a model from them.
 
-It sees released numbers alone, and parties do not rely on it: what they may release they know from their own settings.
+It sees released numbers alone. Parties do not rely on it: they know from their own settings what they may release.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from streamfl.wire import VERSION, Codec, Count, Name
 
 __all__ = ["ServerSettings", "ServerTask"]
 
-# Phases: waiting for names; for parties that freeze the window; for what they release.
+# Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
 RUN = b"run"
 
@@ -58,7 +58,7 @@ class ServerSettings:
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """Where it is; remembered as ``run``. window: the latest. manifest: digest of its rows, as parties say that they froze them."""
+    """The server's progress; remembered as ``run``. window: the latest. manifest: digest of its rows, which parties confirm."""
 
     window: Count = 0
     phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
@@ -66,10 +66,10 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class PublishedModel(msgspec.Struct, frozen=True):
-    """What users read of each party's columns, as JSON under the party's name.
+    """The model of one party's columns for users, as JSON under the party's name.
 
-    version: the window that it was fitted on. columns: numbers of those with a weight. weights: of columns and labels that are
-    scaled by their bounds. label_centre, label_bound: of the labels' scale. intercept: of the whole model, in label bounds.
+    version: the window that it was fitted on. columns: numbers of those with a weight. weights: for columns and labels that are
+    scaled by their bounds. label_centre, label_bound: the labels' scale. intercept: of the whole model, in label bounds.
     """
 
     party: str
@@ -101,7 +101,7 @@ class ServerTask:
         self.estimator: Estimator = make(public, self.parts, outbox.counts, self.means.has)
         self.partials = Partials(public, self.parts, outbox)
         self._chains = PartyChains(self.parts, public.parties, outbox.notices)
-        # Of a window that parties are to freeze: by party what it is told. Until layout 2 it was the same for all.
+        # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
         self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
             text = 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover'
@@ -109,7 +109,7 @@ class ServerTask:
 
     @property
     def window(self) -> int:
-        """Number of the latest."""
+        """Number of the latest window."""
         return self._run.window
 
     @property
@@ -128,7 +128,7 @@ class ServerTask:
 
     @property
     def trouble(self) -> str | None:
-        """Whoever does not answer is told of by the silence that follows."""
+        """Always None: parties that do not answer are noticed because the server gets no further."""
         return None
 
     @property
@@ -146,7 +146,7 @@ class ServerTask:
     def pass_time(self, now: float) -> None:
         self._now = now
         if not self._looked:
-            # A damaged state is refused before figures tell of it.
+            # A damaged state is refused before metrics show it.
             self._looked = self.estimator.support >= 0
         away, again = self.liveness.pass_time(now)
         self.outbox.counts["timed_out_rounds"] += bool(away)
@@ -175,7 +175,7 @@ class ServerTask:
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
     def measure(self) -> Iterator[Measurement]:
-        """Where it is and what it has come to: of names, of times and of what was released."""
+        """The server's progress and results. All follow from names, times and releases."""
         yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
         yield Measurement("support", "gauge", "Columns that have a weight in the latest fit", self.estimator.support, (), True)
         yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
@@ -212,7 +212,7 @@ class ServerTask:
     # ---- a window
 
     def _look_at_names(self) -> None:
-        """Tell whoever runs the server if names wait for a party, for such a window waits for ever."""
+        """Logs a notice if names wait for a party: such a window waits for ever."""
         missing = {party: count for party, count in self.announced.missing.items() if count}
         self._progress_timer.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
         if self._progress_timer.is_due(self._now):
@@ -279,7 +279,7 @@ class ServerTask:
         self._go_on()
 
     def _go_on(self) -> None:
-        """As far as it goes without another answer."""
+        """Goes on as far as possible without another answer."""
         if self._run.phase == GATHERING or self.liveness.awaited:
             return
         if self._run.phase == FREEZING:
@@ -306,7 +306,7 @@ class ServerTask:
         self._end_window()
 
     def _ask_all(self) -> None:
-        """Those that are there. Who is away would spend its budget on an answer that comes too late."""
+        """Asks the parties that are present. An absent one would spend its budget on an answer that comes too late."""
         for party in self.liveness.present:
             self._ask(party)
 
@@ -333,7 +333,7 @@ class ServerTask:
         self._begin_window_if_full()
         self._look_at_names()
 
-    # ---- what is said
+    # ---- sending
 
     def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)

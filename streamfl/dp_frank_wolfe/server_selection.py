@@ -1,4 +1,4 @@
-"""The server's part of the estimators that choose columns once: what parties told of them, and a least squares of that."""
+"""The server's part of the estimators that choose columns once: the parties' releases, and least squares from them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["Selection"]
 
 Floats = NDArray[np.float64]
 KEY = b"selection"
-# Asked for choices; asked for products; there are weights.
+# Steps: choices are asked for; products are asked for; there are weights.
 CHOOSING, MULTIPLYING, OVER = range(3)
 
 
 class _Progress(msgspec.Struct, array_like=True):
-    """Of the window's selection; remembered as ``selection``. numbers: that were released, signed indices among them."""
+    """Progress of the window's selection; remembered as ``selection``. numbers: how many were released, with signed indices."""
 
     window: Count = 0
     step: int = CHOOSING
@@ -41,7 +41,7 @@ class _Progress(msgspec.Struct, array_like=True):
 class Selection:
     """The owner of the present selection, under ``selection``, ``chosen/PARTY/NUMBER``, ``products/PARTY/NUMBER`` and ``weights/``.
 
-    counts: of the member. centred: whether a party has told its means.
+    counts: of the member. centred: whether a party has released its means.
     """
 
     def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str], centred: Callable[[str], bool]) -> None:
@@ -58,7 +58,7 @@ class Selection:
         self._products = {party: ValueFragments(parts, f"products/{party}", most) for party in public.parties}
         self._weights = ValueFragments(parts, "weights", 64 * settings.learning.columns + 65_536)
 
-    # ---- what it has come to
+    # ---- results so far
 
     @property
     def over(self) -> bool:
@@ -85,7 +85,7 @@ class Selection:
 
     @property
     def uplink_numbers(self) -> int:
-        """Signed indices and numbers of them."""
+        """Signed indices and numbers that were released."""
         return self._progress.numbers
 
     # ---- two rounds at most
@@ -120,7 +120,7 @@ class Selection:
         self._parts.remember(KEY, self._progress)
 
     def settle(self) -> Calculation | None:
-        """Choices first, then products where they are asked for, then the least squares of those that took part to the end."""
+        """Choices first, then products for `two-round`, then least squares over the parties that took part to the end."""
         choosers = self._choosers
         if not choosers:
             return None
@@ -150,9 +150,9 @@ class Selection:
         return any(one.restore(key, value) for one in (*self._chosen.values(), *self._products.values(), self._weights))
 
     def _end(self, takers: list[str], found: Floats) -> None:
-        """Weights of the chosen columns of these parties, one party's behind another's."""
+        """Stores the weights. found: of the chosen columns of ``takers``, one party's after another's."""
         weights, at = {}, 0
-        # What a least squares comes to depends on what parties told, and what is beyond the ball could not be taken back.
+        # The solution depends on what parties released. State with weights beyond the ball could not be restored.
         radius = self._public.settings.learning.radius
         if (total := float(np.sum(np.abs(found)))) > radius * (1 + SLACK):
             found = found * (radius / total)
@@ -170,7 +170,7 @@ class Selection:
     # ---- answers
 
     def _check_chosen(self, party: str, chosen: Chosen) -> int:
-        """How many numbers were released. PeerError for what no party can have come to."""
+        """How many numbers were released. Raises PeerError for a choice that no party can have made."""
         count = self._public.quota(party)
         columns = read_columns(chosen.columns, self._public.settings.federation.columns[party])
         if len(columns) != count:
@@ -190,7 +190,7 @@ class Selection:
         return own * others + own * (own + 1) // 2
 
     def _check_numbers(self, party: str, content: bytes, count: int, kind: str) -> Floats:
-        """(count,). PeerError for what the public plan does not allow the party to release."""
+        """The numbers, (count,). Raises PeerError for numbers that the public plan does not allow the party to release."""
         numbers = decode_array(content, np.float64, (count,), kind)
         if not count:
             return numbers
@@ -216,7 +216,7 @@ class Selection:
         return _matrix(self._chosen_of(party).rows, self._rows, len(self._columns(party)))
 
     def _gram(self, takers: list[str]) -> Floats:
-        """Of those that told their products; a column of another has no place in it."""
+        """Gram matrix of the parties that released their products. Columns of other parties are left out."""
         own, products = {}, {}
         for party in takers:
             given: Products = read_content(self._products[party].content, Products)
@@ -230,14 +230,14 @@ class Selection:
 
 
 def _floats(content: bytes) -> Floats:
-    """Of what was checked when it came: PeerError where state is damaged."""
+    """Decodes numbers that were checked when they came. Raises PeerError where state is damaged."""
     if len(content) % 8:
         raise PeerError("malformed", f"state: {len(content)} bytes are no numbers")
     return np.frombuffer(content, "<f8").astype(np.float64)
 
 
 def _matrix(content: bytes, rows: int, columns: int) -> Floats:
-    """The same as (rows, columns)."""
+    """As :func:`_floats`, in the shape (rows, columns)."""
     numbers = _floats(content)
     if len(numbers) != rows * columns:
         raise PeerError("malformed", f"state: {len(numbers)} numbers, and {rows} x {columns} are a matrix")

@@ -1,4 +1,4 @@
-"""A party's side of serving: it tells its part of a prediction of every entity whose record comes while there is a model."""
+"""A party's side of serving: it sends its part of a prediction for every entity whose record comes while there is a model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from streamfl.wire import VERSION, Count, Name
 
 __all__ = ["Serving"]
 
-# The others wait for the next tick, so that no step is too large to be committed.
+# Most parts sent in a tick. The others wait for the next one, so that no step is too large to be committed.
 TOLD_AT_ONCE = 1_000
 LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
 
 
 class _Due(msgspec.Struct, array_like=True, frozen=True):
-    """A part that is to be told; remembered as ``prediction/NUMBER``.
+    """A part to be sent; remembered as ``prediction/NUMBER``.
 
-    model: its version. value: with its noise. rows: digest of what it is of, which the ledger's link binds.
-    before: the part with the version before, where it is told.
+    model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's link binds.
+    before: the part with the version before, where it is sent.
     """
 
     entity: Name
@@ -45,14 +45,14 @@ class _Due(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Serving:
-    """The owner of parts that are to be told, and of how often each entity was predicted.
+    """The owner of parts to be sent, and of how often each entity was predicted.
 
-    A part is made, and charged, when the record comes, and told at the first tick after that is remembered. So the parts come in
-    the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
+    A part is computed and charged when the record comes. It is sent at the first tick after that is remembered. So the parts come
+    in the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
 
-    Parties change to another model at different moments of their own records. Without noise each part is told with the version
-    before as well, so that parties which are a version apart have one in common. With noise that would be a second release, and
-    the entity would pay for it with another of its predictions.
+    Parties change to another model at different moments of their own records. Without noise each part is sent with the version
+    before as well, so that parties that are a version apart have one in common. With noise that would be a second release, which
+    the entity would pay for with another of its predictions.
 
     task: of the party.
     """
@@ -64,16 +64,16 @@ class Serving:
         self._most = settings.serving.predictions if self._private else math.inf
         self._noise_cost = task.settings.public.prediction_cost(task.settings.own)
         self._cost = self._noise_cost if settings.privacy.is_private else math.inf
-        # In the order of their numbers, which is the order of their writing.
+        # In the order of their numbers, which is the order in which they were written.
         self._due: dict[int, _Due] = {}
         self._latest = 0
         # Parts with a number up to this are remembered.
         self._safe = 0
-        # Of what is to be told, by its number.
+        # Headers of the parts to be sent, by their number.
         self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
-        # Remembered as ``before/NUMBER``; nothing with noise.
+        # Remembered as ``before/NUMBER``. Not used with noise.
         self._before = PartyModel(task.parts, task.settings.columns, "before")
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
@@ -83,11 +83,11 @@ class Serving:
 
     @property
     def wake_at(self) -> float | None:
-        """At once, where something is to be told."""
+        """At once, where something is to be sent."""
         return 0.0 if self._tellable(1) else None
 
     def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
-        """Whatever is in the record: whether a part is told follows from names, times and releases."""
+        """Takes a record. Whether a part is sent follows from names, times and releases, never from the values."""
         version, counts = self._task.model.version, self._task.outbox.counts
         if not version:
             counts["early_records"] += 1
@@ -103,7 +103,7 @@ class Serving:
             self._pending_headers.came(str(self._latest), record)
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        """Records that come from now on are predicted with it."""
+        """Predicts records that come from now on with this model."""
         known = self._task.model
         if known.version and not self._private:
             self._before.keep(known.version, known.weights)
@@ -118,7 +118,7 @@ class Serving:
                 "the ledger's topic and of this member"
             )
             self._task.outbox.notices.say("fits_ahead", text)
-        # The server has heard these numbers already from a state that was rolled back.
+        # If the state was rolled back, the server has received these numbers already.
         if not self._tellable(1) or not self._task.ledger.follows(self._task.progress.link):
             return
         for number in self._tellable(TOLD_AT_ONCE):
@@ -158,17 +158,17 @@ class Serving:
         yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be told", len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
-        """The first so many that may be told."""
+        """The first ``most`` parts that may be sent."""
         if self._task.trouble is not None or (self._private and not self._task.ledger.may_predict):
             return []
         return self._waiting(most)
 
     def _waiting(self, most: int | None = None) -> list[int]:
-        """The first so many that are remembered."""
+        """The first ``most`` parts that are remembered. None: all."""
         return list(islice((number for number in self._due if number <= self._safe), most))
 
     def _charge(self, entity: str) -> bool:
-        """Whether the entity may be predicted; then it has been charged."""
+        """Charges the entity for a prediction. False if it may not be predicted."""
         if not self._private:
             self._task.ledger.tell_exactly()
             return True
@@ -181,15 +181,15 @@ class Serving:
         return True
 
     def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes, float | None]:
-        """The part of a prediction, a digest of all that it is of, and the part with the version before where it is told."""
+        """The part, a digest of what it is computed from, and the part with the version before where it is sent."""
         if self._plan is None or self._plan[0] != version:
-            # A party that was away for a whole window has a version before that is no other party's.
+            # After a party was away for a whole window, no other party has its version before.
             follows = self._before.version == version - 1 > 0
             before = PartialPlan.of(self._before.weights, self._noise_cost) if follows else None
             self._plan = version, PartialPlan.of(self._task.model.weights, self._noise_cost), before
         (_, plan, before), settings = self._plan, self._task.settings
         exact = plan.exact(columns)
-        # The same row under the same model has the same noise, so that nothing is gained by showing it again.
+        # The same row under the same model has the same noise, so sending it again reveals nothing more.
         content = columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
         rows = hashlib.sha256(b"streamfl partial/1" + content).digest()
         if plan.noise is None:

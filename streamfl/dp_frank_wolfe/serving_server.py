@@ -1,4 +1,4 @@
-"""The server's side of serving: it adds the parties' parts of a prediction, and publishes the sum."""
+"""The server's side of serving: it adds up the parties' parts of a prediction, and publishes the sum."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from streamfl.wire import Count, Name
 __all__ = ["Partials"]
 
 HEARD, PART, INTERCEPT = b"partials/", b"partial/", b"intercept/"
-# So long a part waits for the others': the parties' records of an entity may come hours apart.
+# Seconds that a part waits for the others': the parties' records of an entity may come hours apart.
 PART_SECONDS = 86_400.0
-# A party that is a model behind the server may tell a part with the model before its own.
+# A party that is a model behind the server may send a part with the model before its own.
 MODELS_KEPT = 3
 
 
 class _Part(msgspec.Struct, array_like=True, frozen=True):
-    """model: version. value: with it. before: with the version before, None where it was not told."""
+    """model: version. value: with it. before: with the version before, None where it was not sent."""
 
     model: Count
     value: float
@@ -42,16 +42,16 @@ class _Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Waiting(msgspec.Struct, array_like=True):
-    """Remembered as ``partial/MODEL/ENTITY``, of the first part. since: when the latest part came. parts: by party."""
+    """Remembered as ``partial/MODEL/ENTITY``, with the first part's model. since: when the latest part came. parts: by party."""
 
     since: Time
     parts: dict[Name, _Part]
 
 
 class Partials:
-    """The owner of parts that wait for others'. A part of one party alone is published to nobody, nor a sum over two models.
+    """The owner of parts that wait for others'. The server publishes neither one party's part alone, nor a sum over two models.
 
-    A prediction is of the newest model that all of its parts were told with.
+    A prediction uses the newest model that all of its parts were sent with.
     """
 
     def __init__(self, public: Public, parts: ChangedParts, outbox: Outbox) -> None:
@@ -62,10 +62,10 @@ class Partials:
         settings = public.settings
         self._encode = prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction)
         self._carry = settings.predictions.carried(by_party=False)
-        # By model of the first part and entity, the one whose latest part came first is the first.
+        # By model of the first part and entity, in the order in which their latest parts came.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         self._heard = dict.fromkeys(public.parties, 0)
-        # By version, of the models that parts may still be of; remembered as ``intercept/VERSION``.
+        # Intercepts by version, of the models that parts may still use; remembered as ``intercept/VERSION``.
         self._intercepts: dict[int, float] = {}
 
     @property
@@ -73,9 +73,9 @@ class Partials:
         return next(iter(self._waiting.values())).since + PART_SECONDS if self._waiting else None
 
     def take(self, party: str, message: Message, model: int, now: float) -> bool:
-        """A party's part; False if it has come before. PeerError, before anything changes, if it is wrong.
+        """Takes a party's part. False if it came before. Raises PeerError, before anything changes, if it is wrong.
 
-        model: version of the latest.
+        model: version of the latest model.
         """
         if self._public.settings.serving.mode == "off":
             raise PeerError("configuration", 'a part of a prediction, and serving.mode = "off"')
@@ -98,7 +98,7 @@ class Partials:
             return True
         known = self._waiting.pop(place, None)
         parts = {} if known is None else known.parts
-        # An entity whose record came twice at a party: the first counts.
+        # If an entity's record came twice at a party, the first part counts.
         waiting = _Waiting(now, {party: part, **parts})
         if len(waiting.parts) == len(self._public.parties):
             self._publish(partial.entity, waiting.parts)
@@ -112,11 +112,11 @@ class Partials:
         return True
 
     def model_is(self, version: int, intercept: float) -> None:
-        """There is a model of this version. Of those before, parts may be on their way. intercept: of it, in label bounds."""
+        """Takes a new model. Parts with older ones may be on their way. version, intercept: the model's, in label bounds."""
         if self._public.settings.serving.mode != "off":
             self._intercepts[version] = intercept
             self._parts.remember(INTERCEPT + b"%d" % version, intercept)
-        # Of a part with a model that is just kept, the prediction may be of the version before.
+        # A part with the oldest model that is kept may lead to a prediction with the version before.
         for old in [old for old in self._intercepts if old < version - MODELS_KEPT]:
             del self._intercepts[old]
             self._parts.forget(INTERCEPT + b"%d" % old)
@@ -132,7 +132,7 @@ class Partials:
             self._parts.remember(_key(place), self._waiting[place])
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a part back; False if the key is another's."""
+        """Restores a part. False if the key belongs to another owner."""
         if key.startswith(HEARD):
             party = check_name(key.removeprefix(HEARD))
             if party not in self._heard:
@@ -167,7 +167,7 @@ class Partials:
             yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
-        """Where a part belongs: to what waits for it, the older first, or to itself; None where neither is possible."""
+        """Where a part belongs: to parts that wait for it, the older first, or to a new place. None if neither is possible."""
         for model in (part.model - 1, part.model, part.model + 1):
             known = self._waiting.get((model, entity))
             if known is not None and party not in known.parts and _common([*known.parts.values(), part]) is not None:
@@ -178,14 +178,14 @@ class Partials:
     def _publish(self, entity: str, parts: Mapping[str, _Part]) -> None:
         settings, model = self._public.settings, _common(parts.values())
         assert model is not None
-        # In the order of parties, whoever came first: a sum of floats depends on it.
+        # In the order of parties, not of arrival: a sum of floats depends on the order.
         own = (parts[party].of(model) for party in self._public.parties)
-        # A model of the release before has none.
+        # A model of the release before has no intercept.
         total = math.fsum([self._intercepts.get(model, 0.0), *own])
         prediction = settings.bounds.label_centre + settings.bounds.label_bound * total
         covered = settings.serving.mode == "private" and settings.privacy.is_private
         content = self._encode(Prediction(entity, prediction, model, covered))
-        # Of the part that completes it: the parties' records of an entity may come hours apart.
+        # Headers of the part that completes it: the parties' records of an entity may come hours apart.
         headers = () if self._outbox.record is None else self._carry(self._outbox.record)
         self._outbox.publish("predictions", entity, content, headers)
         self._outbox.counts["predictions"] += 1
@@ -197,7 +197,7 @@ class Partials:
 
 
 def _common(parts: Collection[_Part]) -> int | None:
-    """The newest model that all were told with."""
+    """The newest model that all parts were sent with. None if there is none."""
     oldest, newest = min(part.model for part in parts), max(part.model for part in parts)
     behind = all(part.model == oldest or part.before is not None for part in parts)
     return oldest if newest == oldest or (newest == oldest + 1 and behind) else None

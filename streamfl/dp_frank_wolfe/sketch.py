@@ -1,10 +1,10 @@
-"""What of a column is released: m sums of its rows with random signs, from a public seed.
+"""Sketches of columns, which parties release: m sums of a column's rows with random signs, from a public seed.
 
 J = H / sqrt(m) with H of +1 and -1 (Achlioptas 2003). The paper's J is Gaussian: the norms of its columns differ, and the largest
-decides the noise. Here each is 1 exactly, whatever the seed is. So nobody can choose a seed that weakens the claim.
+decides the noise. Here each norm is exactly 1, whatever the seed is. So nobody can choose a seed that weakens the claim.
 
-Replacing a row moves its feature by 2 at most, hence each of the m sums H a by 2, and J a by 2 in Euclidean norm. A party releases
-H a in whole numbers with discrete noise; J' J a = H' (H a) / m.
+Replacing a row moves its feature by 2 at most. So each of the m sums H a moves by 2, and J a by 2 in Euclidean norm. A party
+releases H a in whole numbers with discrete noise. J' J a = H' (H a) / m.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["IdentitySketch", "SignSketch", "Sketch"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-# Signs that are kept in memory, a byte each; more are drawn anew each time.
+# Most signs that are kept in memory, a byte each. More are drawn anew each time.
 MOST_KEPT = 2**27
 
 
 class Sketch(Protocol):
-    """numbers: of a released column. moved: how many of them one row moves. scale: J'J a = scale * back(apply(a))."""
+    """numbers: how many a column's sketch has. moved: how many of them one row moves. scale: J'J a = scale * back(apply(a))."""
 
     @property
     def numbers(self) -> int: ...
@@ -39,11 +39,11 @@ class Sketch(Protocol):
     def name(self) -> str: ...
 
     def apply(self, column: NDArray[np.int16]) -> Integers:
-        """(rows,) of a column to (numbers,), exact."""
+        """A column's rows, (rows,), to its sums, (numbers,), exact."""
         ...
 
     def back(self, sums: Floats) -> Floats:
-        """(numbers,) to (rows,), H' sums. Whole numbers whose absolute sum is below 2^53 give exact whole numbers."""
+        """Sums, (numbers,), to H' sums, (rows,). Whole numbers whose absolute sum is below 2^53 give exact whole numbers."""
         ...
 
 

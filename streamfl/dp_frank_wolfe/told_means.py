@@ -1,4 +1,4 @@
-"""The server's side of means: what the parties told as they froze a window, and what the model's intercept is by that."""
+"""The server's side of means: what parties released when they froze a window, and the model's intercept from that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 
 
 class ToldMeans:
-    """The owner of the present window's means, under ``means/PARTY/NUMBER``, as they came."""
+    """Owns the present window's means. ``means/PARTY/NUMBER`` holds them as they came."""
 
     def __init__(self, public: Public, parts: ChangedParts) -> None:
         self._public = public
@@ -29,22 +29,22 @@ class ToldMeans:
 
     @property
     def numbers(self) -> int:
-        """How many were released."""
+        """How many numbers were released."""
         return sum(len(fragments.content) // 8 for fragments in self._told.values())
 
     def begin(self) -> None:
-        """A window, instead of what was."""
+        """Begins a window: forgets the last one's means."""
         for fragments in self._told.values():
             fragments.clear()
 
     def has(self, party: str) -> bool:
-        """Whether the party has centred its window: one of the release before does not, and tells none."""
+        """Whether the party has centred its window. A party of the release before does not, and sends no means."""
         return bool(self._told[party])
 
     def take(self, party: str, content: bytes, weight: int) -> None:
-        """A party's means, 64-bit whole numbers in the noise's units, or nothing. PeerError for what no rows can have led to.
+        """Takes a party's means: 64-bit whole numbers in the noise's units, or nothing. Raises PeerError for impossible means.
 
-        weight: how many times the label's sum is told.
+        weight: w, which the label's sum is multiplied by.
         """
         if content:
             if weight != (wanted := self._plans[party].weight):
@@ -53,13 +53,13 @@ class ToldMeans:
             self._told[party].write(content)
 
     def intercept(self, x: Mapping[str, Floats]) -> float:
-        """b of the model with these weights, by party."""
+        """b, the intercept of the model with these weights. x: by party."""
         rows = self._public.settings.window.rows
         read = {party: self._read(party, fragments.content) for party, fragments in self._told.items() if fragments}
         return intercept({party: self._plans[party].means(told, rows) for party, told in read.items()}, self._plans, x)
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restores a piece. False if the key belongs to another owner."""
         return any(fragments.restore(key, value) for fragments in self._told.values())
 
     def _read(self, party: str, content: bytes) -> Integers:

@@ -1,4 +1,4 @@
-"""Weights of one party's columns, as messages and state have them: those that are not 0."""
+"""Weights of one party's columns in messages and state: only those that are not 0."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def weights_of(own: Floats) -> tuple[bytes, bytes]:
 
 
 def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> Floats:
-    """(count,) from what :func:`weights_of` gave. PeerError for columns that there are not, and weights that no ball has.
+    """Weights, (count,), from what :func:`weights_of` gave. Raises PeerError for unknown columns and weights beyond the radius.
 
-    radius: of the party, which the sum of the absolute weights does not exceed.
+    radius: bound on the sum of the party's absolute weights.
     """
     numbers = read_columns(columns, count)
     found = decode_array(weights, np.float64, (len(numbers),), "weights")
@@ -41,7 +41,7 @@ def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> F
 
 
 def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
-    """By party, what :func:`weights_of` gave, as state holds it; PeerError for what is none."""
+    """By party, what :func:`weights_of` gave, from state. Raises PeerError for anything else."""
     if not content:
         return {}
     try:
@@ -51,7 +51,7 @@ def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
 
 
 def read_columns(content: bytes, count: int) -> NDArray[np.int64]:
-    """Numbers of columns, each once, in the order in which they came. PeerError for those that there are not."""
+    """Numbers of columns, each once, in the order in which they came. Raises PeerError for unknown or repeated columns."""
     if len(content) % 4:
         raise PeerError("shape", f"{len(content)} bytes are no columns' numbers")
     numbers = np.frombuffer(content, "<u4").astype(np.int64)

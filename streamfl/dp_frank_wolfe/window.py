@@ -1,10 +1,9 @@
-"""The rows that a fit is about, frozen: whole numbers within public bounds, and as many of them whatever the data are.
+"""The frozen rows of a fit: whole numbers within public bounds. Their number does not depend on the data.
 
 The neighbouring relation of every claim: one entity's whole row, its features at all parties and its label, is replaced by any
-other row, or by nothing. Ids, times and the number of rows are public. So a row that is missing or cannot be read does not make
-the window
-shorter, which would tell of it and move every mean: it is a row of zeros. Bounds and centres are configuration. What lies beyond a
-bound is moved to it, and counted, for the party's own eyes.
+other row, or by nothing. Ids, times and the number of rows are public. So a row that is missing or cannot be read becomes a row of
+zeros: a shorter window would reveal it and move every mean. Bounds and centres are configuration. Values beyond a bound are clipped
+to it, and counted for the party alone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Bounds:
-    """What values are scaled by, public: (value - centre) / bound lies between -1 and 1, or is moved there.
+    """Public bounds that scale values: (value - centre) / bound is clipped to -1 and 1.
 
     centre, bound: (columns,), bounds above 0.
     """
@@ -68,8 +67,8 @@ class Window:
     """columns: (rows, columns) int16, a feature of 1 is ``FEATURE_ONE``. labels: (rows,) int64, a label of 1 is ``RESIDUAL_ONE``.
 
     missing: rows that are zeros because they were not there or not readable. clipped: numbers that were beyond their bounds.
-    Both are of the data: nobody but the party may see them.
-    digest: of all that the window consists of.
+    Both depend on the data: only the party may see them.
+    digest: SHA-256 of the shape, the columns and the labels.
     """
 
     columns: NDArray[np.int16]
@@ -80,7 +79,7 @@ class Window:
 
 
 def freeze(features: NDArray[Any], labels: NDArray[Any], feature_bounds: Bounds, label_bounds: Bounds, rows: int) -> Window:
-    """The window of ``rows`` rows; ValueError for more.
+    """The window of ``rows`` rows. Raises ValueError for more.
 
     features: (up to rows, columns) float, NaN where there is none. A row with a number that is not finite becomes zeros.
     labels: (up to rows,), likewise. A row without a label has a label of 0, the centre.
@@ -93,7 +92,7 @@ def freeze(features: NDArray[Any], labels: NDArray[Any], feature_bounds: Bounds,
 
 
 def assemble(columns: NDArray[np.int16], labels: Integers, missing: int = 0, clipped: int = 0) -> Window:
-    """The window of rows that are whole numbers within their bounds already, as ``freeze`` and ``whole_row`` make them."""
+    """The window of rows that are already whole numbers within their bounds, as ``freeze`` and ``whole_row`` make them."""
     digest = hashlib.sha256(b"streamfl window/1 %d %d;" % columns.shape)
     digest.update(columns.astype("<i2", copy=False).data)
     digest.update(labels.astype("<i8", copy=False).data)
@@ -101,7 +100,7 @@ def assemble(columns: NDArray[np.int16], labels: Integers, missing: int = 0, cli
 
 
 def whole_row(values: Sequence[float] | NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
-    """One row's features as ``freeze`` would have them, (columns,): zeros where a number is not finite. Called for each record."""
+    """One row's features as ``freeze`` makes them, (columns,): all zeros if a number is not finite. Called for each record."""
     with np.errstate(over="ignore", invalid="ignore"):
         row = (np.asarray(values, dtype=np.float64) - bounds.centre) / bounds.bound
     if not np.isfinite(row).all():
@@ -118,11 +117,11 @@ def whole_label(value: float, bounds: Bounds) -> int:
 def correlations(columns: NDArray[np.int16], residuals: Integers, most: int) -> Integers:
     """Sums of feature times residual, exact: (columns,) int64.
 
-    If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, for that row's product lies between plus and
-    minus half of that before and after.
+    If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, because that row's product lies between plus and
+    minus half of that, before and after.
 
-    residuals: (rows,). most: the public bound of each, whatever the rows are; ValueError where a sum over a chunk could be beyond
-    2^53 with it. The residuals themselves are not looked at: whether something is refused must not tell of rows.
+    residuals: (rows,). most: the public bound of each, whatever the rows are. Raises ValueError if a sum over a chunk could exceed
+    2^53 with it. The residuals themselves are not checked: a refusal must not depend on rows.
     """
     if CHUNK * FEATURE_ONE * most >= EXACT:
         raise ValueError(f"residuals may be up to {most / RESIDUAL_ONE:g}, which is too large for exact sums")
@@ -136,7 +135,7 @@ def correlations(columns: NDArray[np.int16], residuals: Integers, most: int) -> 
 def outputs(columns: NDArray[np.int16], weights: Integers) -> Integers:
     """Sums over the columns of feature times weight, exact: (rows,) int64. Each row's depends on that row alone.
 
-    weights: (columns,). ValueError where a sum could be beyond 2^53.
+    weights: (columns,). Raises ValueError if a sum could exceed 2^53.
     """
     if FEATURE_ONE * int(np.sum(np.abs(weights))) >= EXACT:
         raise ValueError("the weights are too large for exact sums")
@@ -145,10 +144,10 @@ def outputs(columns: NDArray[np.int16], weights: Integers) -> Integers:
 
 
 def _scaled(values: NDArray[Any], bounds: Bounds, one: int, into: NDArray[Whole]) -> tuple[NDArray[Whole], int, int]:
-    """Whole numbers of ``one``, how many rows there were none for, and how many numbers were beyond."""
+    """Whole numbers of ``one``, the number of missing rows, and how many numbers were beyond their bounds."""
     missing, clipped = len(into) - len(values), 0
     for start in range(0, len(values), CHUNK):
-        # What is too large, or no number, is found out below.
+        # Numbers that are too large, or NaN, are handled below.
         with np.errstate(over="ignore", invalid="ignore"):
             part = (np.asarray(values[start : start + CHUNK], dtype=np.float64) - bounds.centre) / bounds.bound
         whole = np.isfinite(part).all(axis=1)

@@ -1,4 +1,4 @@
-"""What somebody has to look after in federations of DP Frank-Wolfe."""
+"""Alerts for federations of DP Frank-Wolfe."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased, stopped
 

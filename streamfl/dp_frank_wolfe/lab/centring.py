@@ -1,4 +1,4 @@
-"""Windows that are centred in one process, as the parties do it when they freeze them."""
+"""Centres windows in one process, as the parties do when they freeze them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Centred", "centre", "centre_by", "centre_for"]
 
 @dataclass(frozen=True)
 class Centred:
-    """windows, means, plans: by party. cost: that is left for the fit, over all parties."""
+    """windows, means, plans: by party. cost: what is left for the fit, over all parties."""
 
     windows: dict[str, Window]
     means: dict[str, Means]
@@ -27,17 +27,17 @@ class Centred:
     cost: float
 
     def intercept(self, x: Mapping[str, NDArray[np.float64]]) -> float:
-        """Of a model of these windows, by party."""
+        """The intercept of a model of these windows. x: by party."""
         return intercept(self.means, self.plans, x)
 
     @property
     def uplink_numbers(self) -> int:
-        """That were released of means."""
+        """Numbers that were released for means."""
         return sum(plan.columns + 1 for plan in self.plans.values())
 
 
 def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], Place]) -> Centred:
-    """By these plans. places: of a party, where its releases belong."""
+    """Centres the windows by these plans. places: of a party, where its releases belong."""
     means = {}
     for party, window in windows.items():
         told = released_means(window, plans[party], places(party))
@@ -48,13 +48,13 @@ def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places
 
 
 def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Centred:
-    """As the parties of these settings do; where they do not centre, the windows as they are."""
+    """Centres the windows as the parties of these settings do. Leaves them as they are if the parties do not centre."""
     if public.settings.learning.intercept:
         return centre(windows, {party: public.means_plan(party) for party in windows}, places)
     return Centred(dict(windows), {}, {}, sum(map(public.fit_cost, windows)))
 
 
 def centre_by(windows: Mapping[str, Window], cost: float, secret: bytes, window: int = 0) -> Centred:
-    """With equal shares. cost: of an entity, over all parties. window: its number."""
+    """Centres the windows with equal shares. cost: of an entity, over all parties. window: its number."""
     plans = {party: plan_means(cost / len(windows) * MEANS_SHARE, own.columns.shape[1]) for party, own in windows.items()}
     return centre(windows, plans, lambda party: place(party, window, secret))

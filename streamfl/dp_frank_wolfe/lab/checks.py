@@ -34,19 +34,19 @@ from streamfl.simulation.faults.observed_messages import require
 
 __all__ = ["check_budget", "check_outcome", "check_said"]
 
-# What a party tells of its rows: work that is done again says the same.
+# Messages with releases of a party's rows. Work that is done again sends the same.
 RELEASES = ("frozen", "answers", "chosen", "products")
 # Sums of the same costs in another order.
 ROUNDING = 1e-9
-# What an entity is charged where nothing is promised.
+# What an entity is charged where no promise holds.
 WITHOUT_NOISE = 1e300
 By = Mapping[str, Sequence[Message]]
-# Of the patience: a message is written some time after its sender began to wait for an answer.
+# Share of the patience: a message is written some time after its sender began to wait for an answer.
 LEAST_PATIENCE = 0.5
 
 
 def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Nobody was refused but strangers, what was told is paid for, and models are those of a fit in which nothing happens."""
+    """Only strangers' records were refused, all releases are paid for, and models are those of a fit without faults."""
     check_budget(chosen)
     check_refused(bus, chosen)
     asks, releases = told(bus, chosen, "asks"), told(bus, chosen, "releases")
@@ -60,7 +60,7 @@ def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 
 
 def check_said(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Work that was done again said the same, no noise lies over two contents, and of no entity more is known than it has."""
+    """Work that was done again sent the same, no noise covers two contents, and no entity is known beyond its budget."""
     check_parts_of_entities(bus, chosen)
     chosen.observed.check_drawn()
     for (sender, channel, window, iteration, kind), contents in chosen.observed.sent.items():
@@ -69,13 +69,13 @@ def check_said(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 
 
 def check_parts_said(chosen: DPFrankWolfeScenario) -> None:
-    """Each number of a party's parts of predictions is of one part, told again or not."""
+    """Each number of a party's parts of predictions belongs to one part, sent once or again."""
     for (sender, _, _, number, kind), contents in chosen.observed.sent.items():
         require(kind != "partial" or len(contents) == 1, f"{sender} said {len(contents)} things as part {number} of a prediction")
 
 
 def check_budget(chosen: DPFrankWolfeScenario) -> None:
-    """The parties' parts of the budget are no more than the budget, and all noise of a window is within what it is charged."""
+    """The parties' shares do not exceed the budget, and all noise of a window costs no more than the window is charged."""
     public = Public(chosen.of(chosen.parties[0]))
     require(not public.cost * (1 + ROUNDING) < sum(map(public.party_cost, chosen.parties)), "parties' shares are above the budget")
     for (party, window), spent in chosen.observed.spent().items():
@@ -84,7 +84,7 @@ def check_budget(chosen: DPFrankWolfeScenario) -> None:
 
 
 def check_refused(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """What strangers wrote, each record once, and nothing else."""
+    """The dead letters are the strangers' records, each once, and nothing else."""
     for member in chosen.workers:
         settings = chosen.of(member)
         inputs = {one.topic for one in find_kind(settings.role.kind).channels(settings).inputs.values()}
@@ -97,19 +97,18 @@ def check_refused(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 
 
 def told(bus: FaultyBus, chosen: DPFrankWolfeScenario, kind: str) -> dict[str, list[Message]]:
-    """By party, all messages of its topic of this kind. Whoever is waited for is asked the same again, which counts once."""
+    """By party, all messages of its topic of this kind. The server asks a late party the same again; that counts once."""
     return {party: list(dict.fromkeys(messages_of(bus, f"{NAME}.{party}.{kind}"))) for party in chosen.parties}
 
 
 def of_window(messages: By, window: int) -> dict[str, list[Message]]:
-    """Those of one window."""
     return {party: [one for one in own if one.window == window] for party, own in messages.items()}
 
 
 def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[str]]:
-    """By window, its names: the same at all parties, as many as a window has, known to all, and none in too many windows.
+    """The names of each window. Checks: the same at all parties, as many as a window has, known to all, none in too many windows.
 
-    In the end fewer are left than a window has; nobody who came late is forgotten.
+    In the end fewer entities are left than a window has: no late entity is forgotten.
     """
     given: dict[int, list[list[str]]] = defaultdict(list)
     for party, own in asks.items():
@@ -145,7 +144,7 @@ def _announced(messages: Sequence[Message]) -> Counter[str]:
 
 
 def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[int, Sequence[str]]) -> None:
-    """Each party has charged every entity for each window that it froze, in full, not after it said so, and nobody else."""
+    """Each party charged every entity for each window it froze, in full, no later than it released, and no other entity."""
     for party in chosen.parties:
         settings = chosen.of(party)
         public = Public(settings)
@@ -178,7 +177,7 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
         for name in sorted(names_by_window.keys() | parts.keys()):
             history, windows = charged.get(name, []), names_by_window.get(name, [])
             released = [(first_told[window], cost, False) for window in windows]
-            # A part is told once it is remembered, so it was charged in a commit before.
+            # A part is sent once it is remembered, so it was charged in a commit before.
             released += [(at, each, True) for at in parts.get(name, [])]
             due = 0.0
             for when, price, before in sorted(released):
@@ -195,7 +194,7 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
 
 
 def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]:
-    """By entity, when it was charged how much in all."""
+    """By entity, times and what it was charged in all by then."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in bus.read(topic):
         key = record.key or b""
@@ -206,9 +205,9 @@ def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]
 
 
 def check_left_out(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
-    """Nobody is left out while it may still answer: a window in which anybody is has taken long, or one before it.
+    """No party is left out while it may still answer: a window without some party, or one before it, has taken long.
 
-    Whoever was away is back after the final restart, for it has announced new names.
+    A party that was away is back after the final restart, because it has announced new names.
     """
     party, began = chosen.parties[0], math.inf
     restarted = max(record.timestamp for record in bus.read(samples_of(party)))
@@ -220,7 +219,7 @@ def check_left_out(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, relea
 
 
 def _left_out(chosen: DPFrankWolfeScenario, window: int, asks: By, releases: By) -> list[str]:
-    """In words, who was not asked, or not heard."""
+    """Parties that were not asked, or whose answers were not used, in words."""
     public = Public(chosen.of(S))
     if public.settings.learning.estimator != "frank-wolfe":
         kinds = ("chosen",) if public.settings.learning.estimator == "marginal" else ("chosen", "products")
@@ -234,7 +233,7 @@ def _left_out(chosen: DPFrankWolfeScenario, window: int, asks: By, releases: By)
 
 
 def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str], asks: By, releases: By) -> None:
-    """The model is that of the arithmetic alone, to the last bit, for one of the windows that could be frozen of these names."""
+    """The model equals the arithmetic alone, to the last bit, for one of the windows that could be frozen of these names."""
     models = {party: [one for one in own if one.kind == "model"] for party, own in asks.items()}
     require(len({len(own) for own in models.values()}) == 1, f"window {window}: not all parties have a model")
     if not all(models.values()):
@@ -253,7 +252,7 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
     possible: dict[str, list[Window]] = {}
     for party in chosen.parties:
         own = possible_windows(chosen, party, names)
-        # Of a party that never froze it none counts.
+        # If a party never froze the window, any will do.
         possible[party] = [one for one in own if one.digest in chosen.observed.frozen] or own[:1]
         was_frozen = any(one.kind == "frozen" for one in releases[party])
         wrong = was_frozen and possible[party][0].digest not in chosen.observed.frozen
@@ -264,7 +263,7 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
         places = {party: place_of(chosen, party, window) for party in windows}
         windows = centre_for(public, windows, places.__getitem__).windows
         if there is not None:
-            # Who was late in the last step of all looks like a fit that ended before it.
+            # A fit whose parties were all late in the last step looks like a fit that ended before it.
             ways = (there, presence(chosen, asks, releases, stops=False))[: 1 if chosen.patient or not there.stopped else 2]
             candidates = (expected(chosen, windows, window, way, places).x for way in ways)
         else:

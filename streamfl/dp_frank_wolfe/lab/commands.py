@@ -1,4 +1,4 @@
-"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+"""Commands of this system, and their options. The laboratory takes long to load, so a command loads it when it runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def simulate(
     draws: DrawsOption = None,
     network_delay: NetworkDelayOption = None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
     from streamfl.dp_frank_wolfe.lab.simulate import simulate as run
 
     return run(asked, split, windows, epsilon, draws, network_delay)

@@ -1,4 +1,4 @@
-"""What to watch of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
+"""Dashboard of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
 
 from streamfl.dp_frank_wolfe.lab.privacy_dashboard import BUDGET_USED, PRIVACY
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
@@ -11,7 +11,7 @@ PARTY = "dp-frank-wolfe-party"
 
 
 def within_the_hour(counter: str) -> str:
-    """How much a counter grew within the last hour: of what is rare, a rate a second says little."""
+    """How much a counter grew within the last hour. For rare events, a rate per second says little."""
     return f"increase({series(counter)}[1h])"
 
 

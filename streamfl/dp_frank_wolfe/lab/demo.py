@@ -44,7 +44,7 @@ ROWS, TEST = 10_000, 5_000
 EPSILON, DELTA, RADIUS = 1.0, 1e-6, 2.2
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 SECRETS = 5
-# Six columns delay recovery or hasten it, in days a deviation; the others have nothing to do with it.
+# Six columns delay or hasten recovery, in days per deviation. The others have no effect.
 DAYS = {3: 0.9, 8: -0.66, 14: 0.48, 25: 0.75, 33: -0.54, 52: 0.6}
 MEAN_DAYS, OTHER_DAYS = 10.0, 0.45
 NAMES = {
@@ -63,7 +63,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class _Found:
-    """r2: of other patients, by draw of noise. right, wrong: columns with a weight that matter, and that do not, of the first draw.
+    """r2: of other patients, by draw of noise. right, wrong: in the first draw, columns with a weight that matter, and that do not.
     numbers: sent up.
     """
 
@@ -74,8 +74,8 @@ class _Found:
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Let the three learn with each estimator at epsilon 1, and the same for other epsilons and without privacy; draw what is
-    learnt, what is found, and what of the budget is spent.
+    """Lets the three learn with each estimator at epsilon 1, at other epsilons, and without privacy. Draws what is learnt, which
+    columns are found, and how the budget is spent.
     """
     table = _table(seed)
     runs = {name: _run(name, table, seed) for name in NAMES}
@@ -87,7 +87,7 @@ def demo(out: Path, seed: int) -> Report:
     found["alone"] = alone[best]
     curves = {name: [_mean_r2(name, windows, epsilon, table, seed) for epsilon in EPSILONS if epsilon != EPSILON] for name in NAMES}
     for name, run in runs.items():
-        # One draw of noise says little of the paper's algorithm.
+        # One draw of noise says little about the paper's algorithm.
         found[name].r2[:] = run.r2_draws
         curves[name].insert(EPSILONS.index(EPSILON), float(np.mean(run.r2_draws)))
     spent = {name: _spent(_settings(seed, name)) for name in ("marginal", "frank-wolfe")}
@@ -120,9 +120,9 @@ def _settings(seed: int, estimator: Any) -> DPFrankWolfeSettings:
         federation=ColumnFederation(name="demo", seed=seed, parties=list(COLUMNS), columns=COLUMNS),
         role=RoleSection(kind=SERVER),
         window=RowWindowSection(rows=ROWS),
-        # Measurements are in deviations; most lie within two. Days are within 3.6 of ten, or moved there.
+        # Measurements are in deviations; most lie within two. Days are clipped to within 3.6 of ten.
         bounds=DataBoundsSection(bound=2.0, label_centre=MEAN_DAYS, label_bound=3.6, prediction=3.0),
-        # A demo that shows other numbers each time cannot be described: its data are made up, and its noise follows from the seed.
+        # A demo with other numbers each time could not be described. Its data are made up, and its noise follows from the seed.
         privacy=BudgetSection(epsilon=EPSILON, delta=DELTA, insecure_test_noise=True),
         learning=SparseLearningSection(
             estimator=estimator, radius=RADIUS, columns=9, iterations=12, sketch="signs", sketch_rows=200
@@ -140,7 +140,7 @@ def _table(seed: int) -> VerticalTable:
 
 
 def _measured(weights: Mapping[str, Floats], intercept: float, table: VerticalTable, numbers: int) -> _Found:
-    """Of the patients that nobody learnt from."""
+    """Measures a model on patients that nobody learnt from."""
     whole = {party: weights.get(party, np.zeros(count)) for party, count in COLUMNS.items()}
     active = set(np.flatnonzero(np.concatenate(list(whole.values()))).tolist())
     return _Found([_r2(whole, intercept, table)], len(active & set(DAYS)), len(active - set(DAYS)), numbers)
@@ -163,7 +163,7 @@ def _lasso(windows: Mapping[str, Window]) -> dict[str, Floats]:
 
 
 def _mean_r2(name: str, windows: Mapping[str, Window], epsilon: float, table: VerticalTable, seed: int) -> float:
-    """Over several secrets, which noise is drawn from; without noise they are all the same."""
+    """Mean R^2 over several secrets that noise is drawn from; over one without noise."""
     settings = _settings(seed, name)
     public = Public(settings.model_copy(update={"privacy": settings.privacy.model_copy(update={"epsilon": epsilon})}))
     found = []
@@ -175,7 +175,7 @@ def _mean_r2(name: str, windows: Mapping[str, Window], epsilon: float, table: Ve
 
 
 def _spent(settings: DPFrankWolfeSettings) -> list[float]:
-    """epsilon of a patient after each release that the parties' plans allow, in an order in which they may come."""
+    """epsilon of a patient after each release that the parties' plans allow, in one possible order."""
     public = Public(settings)
     costs: list[float] = []
     for party in public.parties:
@@ -199,7 +199,7 @@ def _draw(
     curves: Mapping[str, list[float]],
     spent: Mapping[str, list[float]],
 ) -> None:
-    """What is learnt for which epsilon, which columns are found, and how the budget is used up."""
+    """Draws what is learnt at which epsilon, which columns are found, and how the budget is used up."""
     pyplot = new_pyplot()
     figure, (learnt, weights, ledger) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
     looks: dict[str, dict[str, Any]] = {
@@ -207,7 +207,7 @@ def _draw(
         "frank-wolfe": {"color": LOCAL, "linewidth": 2, "marker": "s"},
         "two-round": {"color": MEAN, "linewidth": 2, "marker": "^"},
     }
-    # Infinity stands at the right, beyond a gap.
+    # Infinity is drawn at the right, beyond a gap.
     at = [*EPSILONS[:-1], 50.0]
     for name, look in looks.items():
         learnt.plot(at[:-1], curves[name][:-1], label=NAMES[name].replace("`", ""), **look)
@@ -239,7 +239,7 @@ def _draw(
 
 
 def _draw_weights(axes: Any, run: FitOutcome) -> None:
-    """Weights of all columns by epsilon 1 beside the true ones, in days a deviation."""
+    """Draws weights of all columns at epsilon 1 beside the true ones, in days per deviation."""
     unit = run.settings.bounds.label_bound / 2.0
     start = 0
     for colour, (party, own) in zip((FEDERATION, LOCAL, MEAN), run.weights.items(), strict=True):

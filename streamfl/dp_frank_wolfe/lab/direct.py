@@ -1,6 +1,6 @@
-"""A whole fit in one process, without roles and messages: by the functions that parties and server call themselves.
+"""A whole fit in one process, without roles and messages, with the functions that parties and server call themselves.
 
-The objective and the gap that it shows are of the data, without noise. They are for laboratories, never for a member's metrics.
+Its objective and gap are computed from the data, without noise. They are for laboratories, never for a member's metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Step:
-    """chosen: by number of the block, its vertex. shown: columns whose sketches came with it. objective, gap: before the step."""
+    """chosen: vertices, by number of the block. shown: columns whose sketches came with them. objective, gap: before the step."""
 
     chosen: dict[int, Vertex]
     shown: list[tuple[str, int]]
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass
 class Fit:
-    """x: by party. steps: all of them. cost, epsilon: of what the plans allow. uplink_numbers: signed indices and sketches."""
+    """x: by party. steps: all of them. cost, epsilon: of all that the plans allow. uplink_numbers: signed indices and sketches."""
 
     x: dict[str, Floats]
     cost: float
@@ -66,11 +66,11 @@ def fit(
 ) -> Fit:
     """Run all parties.
 
-    windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
-    absent: of an iteration and a party, whether it was not asked. late: whether its answer came too late for the step; a column
-        that it shows is known from then on.
+    windows: by party, all with the same labels. plans: by party. until_gap: the fit ends once the gap is at most this; not private.
+    absent: of an iteration and a party, whether the party was not asked. late: whether its answer came too late for the step; a
+        column that it shows is known from then on.
     places: of a party, the window and the secret, where releases belong; None: :func:`place`.
-    The gap is known in iterations in which all parties are heard.
+    The gap is known in iterations in which all parties answer.
     """
     members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
@@ -166,7 +166,7 @@ def _members(
 
 
 def equal_blocks(windows: Mapping[str, Window], radius: float, parts: int = 1) -> Sequence[Block]:
-    """Each party's columns in so many blocks of consecutive columns, all of the same radius, which sum to ``radius``."""
+    """Each party's columns in ``parts`` blocks of consecutive columns. All blocks have the same radius. Radii sum to ``radius``."""
     each = radius / (parts * len(windows))
     return [
         Block(party, tuple(int(column) for column in columns), each)

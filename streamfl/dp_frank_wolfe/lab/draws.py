@@ -1,6 +1,6 @@
-"""How much of a figure is chance, and what it is to be compared with: other draws of noise, and fits without privacy.
+"""How much of a figure is chance, and what to compare it with: other draws of noise, and fits without privacy.
 
-R^2 of the draws is by the functions that parties and server call themselves, without roles and messages.
+R^2 of the draws is computed with the functions that parties and server call themselves, without roles and messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 def fitted(
     public: Public, windows: Mapping[str, Window], number: int, places: Mapping[str, Place]
 ) -> tuple[dict[str, Floats], float]:
-    """Weights by party, and the intercept, of a fit in which nobody is away.
+    """Weights by party, and the intercept, of a fit in which no party is away.
 
     windows: as they were frozen, by party. number: of the window. places: by party, where its releases belong, with their secret.
     """
@@ -53,7 +53,7 @@ def fitted(
 def least_squares(
     inputs: Mapping[str, Floats], labels: Floats, knowing: Sequence[Sequence[str]]
 ) -> list[tuple[dict[str, Floats], float]]:
-    """Weights by party, and the intercept, of whoever has the columns of these parties: the smallest that fit best, no privacy.
+    """Weights by party, and the intercept, of a fit on some parties' columns: the smallest weights that fit best, no privacy.
 
     inputs: by party, (rows, columns). knowing: the parties of each fit; the others' weights are 0.
     """
@@ -74,6 +74,6 @@ def least_squares(
 
 
 def mean_and_deviation(draws: Sequence[float]) -> str:
-    """For a person to read; of one draw, itself."""
+    """Mean and deviation as text. With one draw, the draw itself."""
     spread = f" ± {np.std(draws, ddof=1):.3f}" if len(draws) > 1 else ""
     return f"{np.mean(draws):.3f}{spread}"

@@ -1,4 +1,4 @@
-"""The estimators that choose once, in one process, by the functions that parties and server call themselves."""
+"""The estimators that choose once, in one process, with the functions that parties and server call themselves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def marginal(
     """Top columns by |a_i'y|, then their values and norms.
 
     cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
-    norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
+    norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to the values.
     window, place: its number, and where releases belong, of a party, the window and the secret.
     """
     plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
@@ -67,13 +67,13 @@ def two_round(
     window: int = 0,
     place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
-    """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
+    """Top columns, their rows with noise, then products. Parameters as in :func:`marginal`."""
     plans = _plans(windows, cost, columns, shares)
     return _two_round(windows, plans, lambda party: place(party, window, secret), radius, delta)
 
 
 def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Estimate:
-    """As these settings have it, whatever their shares. windows: centred, where the parties centre. places: of a party."""
+    """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places: of a party."""
     plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
     call = _marginal if learning.estimator == "marginal" else _two_round
     return call(windows, plans, places, learning.radius, public.settings.privacy.delta)

@@ -24,14 +24,14 @@ PATIENCE = 20.0
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    """Runs the scenario of this seed on a bus, memory or sqlite, and checks all that must hold of it."""
     return _simulate(scenario(seed), bus)
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+    """The same with a fault that stays: all that does not depend on the missing member comes to its end.
 
-    Without a party the others' fit goes on. Without the server nothing does, and parties say that nobody answers.
+    Without a party the others' fit goes on. Without the server no fit goes on, and parties report that nobody answers.
     """
     chosen = _with_a_fault_that_stays(seed)
     verdict = _simulate(chosen, bus)

@@ -1,4 +1,4 @@
-"""A whole federation on the memory bus, with a virtual clock: members take their turns until nothing moves any more."""
+"""A whole federation on the memory bus, with a virtual clock. Members take turns until nothing moves any more."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from streamfl.simulation.network import NetworkBus, Traffic
 
 __all__ = ["ASKS", "RELEASES", "FrankWolfeFederation", "bounds_of", "name_of"]
 
-# What members say to one another, by the end of the topic's name.
+# Kinds of topics between members: the end of the topic's name.
 RELEASES, ASKS = "releases", "asks"
-# Nothing that a fit waits for comes later than that many virtual seconds after everything else.
+# Virtual seconds: nothing that a fit waits for comes later than this after everything else.
 NEVER = 1e9
 LABELS = "labels"
 SERVER_PLACE = ""
@@ -38,11 +38,11 @@ SECRET_BYTES = 32
 class FrankWolfeFederation:
     """The parties and the server, each in its worker, on one partition.
 
-    settings: of any member; what belongs to a single one is filled in here. Noise is of federation.seed with
-        privacy.insecure_test_noise, and of a secret of this run without it.
+    settings: of any member; what belongs to a single one is filled in here. Noise is drawn from federation.seed with
+        privacy.insecure_test_noise, and from a secret of this run without it.
     inputs: by party, in the order of federation.parties, (entities, its columns). labels: (entities,). All are learnt from.
     delay: virtual seconds from a member's turn to the next. network_delay: of a message.
-    overheard: told each message between members.
+    overheard: called with each message between members.
     """
 
     def __init__(
@@ -72,26 +72,26 @@ class FrankWolfeFederation:
 
     @property
     def virtual_seconds(self) -> float:
-        """From the beginning until something moved last."""
+        """Seconds from the beginning until something last moved."""
         return self._moved - self.begin
 
     @property
     def trouble(self) -> str | None:
-        """Of the first member that has any."""
+        """Trouble of the first member that has any."""
         found = (worker.role.trouble for worker in self.workers.values())
         return next((text for text in found if text is not None), None)
 
     def places(self, window: int) -> dict[str, Place]:
-        """By party, where its releases of a window belong, with the secret that their noise is drawn from."""
+        """Where each party's releases of a window belong, with the secret that their noise is drawn from."""
         return {name: party.settings.place(window) for name, party in self._parties.items()}
 
     @property
     def spent(self) -> float:
-        """Cost of the entity that was charged most, over all parties; infinite where nothing is promised."""
+        """Cost of the entity that was charged most, over all parties. Infinite where no promise holds."""
         return sum(party.ledger.spend.largest for party in self._parties.values())
 
     def turn(self) -> bool:
-        """Let each member do what it can, and time pass. False once nothing moves any more."""
+        """Lets each member do what it can, and time pass. False once nothing moves any more."""
         moved = False
         for worker in self.workers.values():
             while worker.step(0.0):
@@ -108,7 +108,7 @@ class FrankWolfeFederation:
         return True
 
     def traffic(self, kind: str) -> Traffic:
-        """What members said to one another on topics of this kind, ``RELEASES`` or ``ASKS``."""
+        """Traffic between members on topics of this kind, ``RELEASES`` or ``ASKS``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
         return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
@@ -123,7 +123,7 @@ class FrankWolfeFederation:
 
     def _of_party(self, name: str) -> DPFrankWolfeSettings:
         settings, columns = self.settings, self.settings.federation.columns[name]
-        # What a file says of these belongs to one party; here ledgers end with the run.
+        # A file's secret and ledger belong to one party. Here ledgers end with the run.
         private = settings.privacy.is_private
         privacy = {"secret_file": self._secret(name) if private else None, "ledger": None, "ledger_file": None}
         changed: dict[str, Any] = {
@@ -160,12 +160,12 @@ class FrankWolfeFederation:
 
 
 def name_of(entity: int) -> str:
-    """An entity's name: in the order of names, entities are in the order of their numbers."""
+    """An entity's name. Names sort in the order of the entities' numbers."""
     return f"{entity:09d}"
 
 
 def bounds_of(settings: DPFrankWolfeSettings, party: str) -> Any:
-    """``[bounds]`` of a party, where those of the file are one number, or one for each column of all parties."""
+    """``[bounds]`` of a party. The file has one number, or one for each column of all parties."""
     columns, bounds = settings.federation.columns, settings.bounds
     before = settings.federation.parties[: settings.federation.parties.index(party)]
     start = sum(columns[name] for name in before)

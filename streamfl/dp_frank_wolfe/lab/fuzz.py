@@ -1,4 +1,4 @@
-"""DP Frank-Wolfe: its federations, and what has to hold of party and server whatever they are told."""
+"""Fuzz targets of DP Frank-Wolfe: its federations, and what must hold of party and server whatever they receive."""
 
 from __future__ import annotations
 
@@ -32,23 +32,22 @@ corpus = Corpus(Path(__file__).parent / "corpus")
 CLINIC, INSURER, HUB = "clinic", "insurer", "hub"
 PARTIES = (CLINIC, INSURER)
 MEMBERS = (*PARTIES, HUB)
-# By federation, its estimator.
+# The estimator of each federation.
 FEDERATIONS: Mapping[str, str] = {"dp-frank-wolfe": "frank-wolfe", "dp-frank-wolfe-two-round": "two-round"}
 ROWS = 12
 # Entities that are in no window.
 LEFT = 3
-# One in so many messages has the member begin anew, at another place of its fit.
+# One in ANEW messages makes the member begin anew, at another place of its fit.
 ANEW = 100
-# Of messages: the share that is what comes next at that place, with a content that is wrong.
+# Share of messages that are the next at that place, with a wrong content.
 NEXT = 0.4
-# One in so many messages has a member go on with what it has taken back.
+# One in GOES_ON messages makes a member go on with its restored state.
 GOES_ON = 10
 USERS = ("samples", "labels")
 
 
 @cache
 def settings(federation: str, name: str) -> DPFrankWolfeSettings:
-    """Of the member of this name."""
     content: dict[str, Any] = {
         "federation": {"name": "study", "seed": 3, "parties": list(PARTIES), "columns": dict.fromkeys(PARTIES, 3)},
         "role": {"kind": SERVER if name == HUB else PARTY},
@@ -70,18 +69,18 @@ def member(federation: str, name: str) -> Told:
 
 
 def sample(entity: str, number: int) -> Record:
-    """What a party sees of an entity, as its users would write it."""
+    """A record of an entity's columns, as a party's users would write it."""
     content = {column: math.sin(number + place) for place, column in enumerate("abc")}
     return replace(users_message("samples", "json", entity, content), partition=0)
 
 
 def label(entity: str, number: int) -> Record:
-    """Its label."""
+    """A record of an entity's label."""
     return replace(users_message("labels", "json", entity, {"y": math.cos(number)}), partition=0)
 
 
 def record(federation: str) -> list[Record]:
-    """All that each member hears in a small fit, in order, and some of what it remembers, each under "member/channel"."""
+    """All messages that each member receives in a small fit, in order, and some of its state, each under "member/channel"."""
     members = {name: member(federation, name) for name in MEMBERS}
     heard: dict[str, list[Record]] = {name: [] for name in MEMBERS}
     found: list[Record] = []
@@ -110,13 +109,13 @@ def record(federation: str) -> list[Record]:
 
 
 def _reader(name: str, channel: str) -> tuple[str, str]:
-    """Who reads what a member sends on a channel, and on which."""
+    """The member that reads what another sends on a channel, and its own channel for it."""
     kind, _, to = channel.partition("/")
     return (HUB, f"{kind}/{name}") if name != HUB else (to, kind)
 
 
 def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
-    """What a member heard, in order; on these channels alone, where some are named."""
+    """The messages that a member received, in order; on the named channels alone, if any."""
     own = settings(federation, name)
     wanted = channels or tuple(ROLES[own.role.kind].channels(own).inputs)
     found = corpus(federation, *(f"{name}/{channel}" for channel in wanted))
@@ -124,7 +123,7 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
 
 
 def run(federation: str) -> Run:
-    """A federation of all members, for whoever comes back to what they remember."""
+    """A federation of all members, for tests that restore their state."""
     own = {}
     for name in MEMBERS:
         chosen = settings(federation, name)
@@ -157,13 +156,13 @@ class DPFrankWolfeTarget(RoleTarget):
         super().__init__(name, messages, random, self.chosen)
 
     def greet(self) -> None:
-        """The recorded messages are heard with the time between them."""
+        """Feeds the recorded messages, with the time between them."""
         self._begun = True
         self._begin_anew(len(self.messages))
 
     @property
     def told(self) -> Any:
-        """The partition that the recorded fit was of."""
+        """The partition of the recorded fit."""
         return cast(Any, self.role).task(0)
 
     def take(self, message: Record) -> str | None:
@@ -174,7 +173,7 @@ class DPFrankWolfeTarget(RoleTarget):
         return super().take(message)
 
     def _begin_anew(self, at: int) -> None:
-        """Be where a member is that has heard so many of the recorded messages."""
+        """Resets the member to the place after the first ``at`` recorded messages."""
         for partition in PARTITIONS:
             self.role.close(partition)
             self.role.open(partition)
@@ -190,7 +189,7 @@ class DPFrankWolfeTarget(RoleTarget):
         self.tick()
 
     def _next(self, wrong: Record) -> Record:
-        """What comes next, with a part of the content of another message in its own."""
+        """The next message, with a part of another message's content in its own."""
         message = self.messages[self.at]
         if message.channel in USERS or not message.value or message.value[:1] == MARK:
             return wrong
@@ -211,7 +210,7 @@ class DPFrankWolfeTarget(RoleTarget):
         return content[:place] + other[:size] + content[place + size * random.randrange(2) :]
 
     def feed(self, message: Record) -> str | None:
-        """As of any role, but that counts of what was refused may change."""
+        """As for any role, but counts may change when a message is refused."""
         if not self._begun:
             return None
         self._offset += 1
@@ -224,7 +223,7 @@ class DPFrankWolfeTarget(RoleTarget):
         if not rejections:
             return None
         if self.random.randrange(COMPARED) == 0:
-            # The first time it may have computed what follows from settings and frozen rows, which it keeps.
+            # The first time the role may have cached what follows from settings and frozen rows.
             before = self._held()
             again = self._answered(receive_at_once(self.role, [received], self.now), received)
             assert [one.error.reason for one in again] == [one.error.reason for one in rejections]
@@ -232,7 +231,7 @@ class DPFrankWolfeTarget(RoleTarget):
         return rejections[0].error.reason
 
     def _held(self) -> bytes:
-        """A digest of what a refused message has to leave as it is: all but counts, and the clock."""
+        """A digest of what a refused message must not change: all but counts and the clock."""
         role = cast(Any, self.role)
         counts, tasks = role.counts.copy(), list(role._tasks.values())
         moments = [getattr(task, "_now", None) for task in tasks]
@@ -254,8 +253,8 @@ class DPFrankWolfeTarget(RoleTarget):
             self._codec.decode(send.value)
 
     def goes_on(self) -> None:
-        """It takes what users write; and anew, the whole fit, within its balls."""
-        # Noise that everybody can compute promises nothing: its epsilon is infinite.
+        """Checks that the member takes users' records, stays in its balls, and takes the whole fit anew."""
+        # Noise that anybody can compute promises nothing: its epsilon is infinite.
         assert all(math.isfinite(one.value) for one in self.role.measure() if one.name not in ("epsilon", "rho"))
         if self.chosen.role.kind == PARTY:
             self._good += 1
@@ -269,7 +268,7 @@ class DPFrankWolfeTarget(RoleTarget):
 
 
 class RestoredMember(Restored):
-    """A member that goes on with what it took back of a damaged changelog."""
+    """A member that goes on with what it restored from a damaged changelog."""
 
     def take(self, message: Record) -> str | None:
         reason = super().take(message)
@@ -281,7 +280,7 @@ class RestoredMember(Restored):
         try:
             self.role.receive([], NOW + 1000)
         except PeerError:
-            # Pieces of one thing that do not fit together: whoever has them refuses them, and does not go on.
+            # Pieces of one value do not fit together: their owner refuses them, and the member does not go on.
             for partition in PARTITIONS:
                 self.role.close(partition)
                 self.role.open(partition)
@@ -290,7 +289,7 @@ class RestoredMember(Restored):
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """What makes each of them."""
+    """Functions that make each target, by name."""
     make: dict[str, Callable[[str], Target]] = {}
     for federation in FEDERATIONS:
         for name in (CLINIC, HUB):

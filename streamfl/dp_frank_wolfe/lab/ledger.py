@@ -1,4 +1,4 @@
-"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is held to."""
+"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is checked against."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from streamfl.settings import load_kind, load_settings
 __all__ = ["ledger"]
 
 LANES = {"fits": FITS, "predictions": PREDICTIONS}
-# Releases that a party may have noted and not committed: it was killed in between, and does the work again.
+# Releases that a party may have noted and not committed. If it was killed in between, it does the work again.
 AHEAD = 1
 
 ledger = typer.Typer(
@@ -42,11 +42,11 @@ ledger = typer.Typer(
 
 @dataclass(frozen=True)
 class _Topic:
-    """What the ledger's topic says.
+    """Content of the ledger's topic.
 
-    entities: of which something was released. largest_rho: of the one of which most was; None: something had no noise.
-    budget_rho: what no entity may exceed at this party. epsilon: of that entity, if every party has released as much of its share.
-    releases: by chain. disagreement: why a party would refuse; None: topic and file agree.
+    entities: how many something was released of. largest_rho: largest cost of an entity; None: something had no noise.
+    budget_rho: what no entity may exceed at this party. epsilon: of the entity with the largest cost, if every party has released
+    as much of its share. releases: by chain. disagreement: why a party would refuse; None: topic and file agree.
     """
 
     name: str
@@ -80,7 +80,7 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
     role.open(0)
     party_task: PartyTask = role.task(0)
     try:
-        # Before the file: a party that runs notes a release there first.
+        # Read before the file: a running party notes a release in the file first.
         topic = _topic(settings, anchor, party_task.ledger)
     except (BusUnavailable, Unreadable, ConfigurationError) as error:
         failure = error
@@ -107,7 +107,7 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
 
 
 def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:
-    """Of a party: its settings, and path, ledger and name of its file."""
+    """A party's settings, its ledger file's path, the ledger's name and the party's name."""
     if (kind := load_kind(config)) != PARTY:
         raise ConfigurationError(f"{config}: role.kind = {kind!r} has no ledger: a {PARTY} has one")
     settings = load_settings(config, DPFrankWolfeSettings)
@@ -119,14 +119,14 @@ def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:
 
 
 def _shown(link: bytes, secret: bytes) -> str:
-    """A link for people to compare. It is made of rows too, which nobody may try out by it."""
+    """A link's keyed hash, for people to compare. A link depends on rows: without the key, anybody could test guesses of rows."""
     return hashlib.blake2b(link, key=hashlib.sha256(secret).digest(), digest_size=16).hexdigest()
 
 
 def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> _Topic:
     """What is in the ledger's topic, and whether the file has come as far."""
     topic, url = f"{anchor.ledger}.ledger", settings.bus.url
-    # Before the topic: what a party that runs has noted by now is committed when the topic is read, but for its latest release.
+    # Read before the topic: all that a running party noted by now, but for its latest release, is committed when the topic is read.
     noted = len(anchor.links(FITS))
     with closing(connect(url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options})) as bus:
         found = bus.describe([topic]).get(topic)

@@ -1,4 +1,4 @@
-"""Secrets and ledger files of a simulation: what is random in them follows from its seed, so that a run is one history."""
+"""Secrets and ledger files of a simulation. What is random in them follows from its seed, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def made_up_files(chosen: DPFrankWolfeScenario) -> None:
 
 
 def made_up_ledger(path: Path, ledger: str, party: str, seed: int = 0) -> None:
-    """An anchor of an identity that everybody can compute."""
+    """Makes an anchor with an identity that anybody can compute."""
     identity = hashlib.sha256(f"{seed} identity {ledger} {party}".encode()).digest()[:IDENTITY_BYTES].hex()
     header = {"format": FORMAT, "ledger": ledger, "party": party, "identity": identity}
     made_up_secret(path, msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n")
 
 
 def made_up_secret(path: Path, content: bytes) -> None:
-    """A file that nobody else may read."""
+    """Makes a file that nobody else may read."""
     path.write_bytes(content)
     path.chmod(0o600)
 
@@ -53,7 +53,7 @@ def anchor(chosen: DPFrankWolfeScenario, party: str) -> Anchor:
 
 @contextmanager
 def without_power_cuts() -> Iterator[None]:
-    """Nobody waits for a disk meanwhile."""
+    """Turns off fsync meanwhile, so that nothing waits for a disk."""
     sync = os.fsync
     setattr(os, "fsync", lambda file: None)  # noqa: B010
     try:

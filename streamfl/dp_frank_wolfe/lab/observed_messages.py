@@ -1,4 +1,4 @@
-"""What the members of a simulated federation said and drew noise for, whether it was committed or not, and what topics hold."""
+"""What the members of a simulated federation sent and drew noise for, committed or not, and what topics hold."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from streamfl.simulation.faults.observed_messages import Topics, require
 __all__ = ["Drawn", "Observed", "messages_of", "names_by_window", "recorded", "timed_messages"]
 
 Integers = NDArray[np.int64]
-# A message by what names it: who said it on which channel, window, iteration and kind.
+# What names a message: sender, channel, window, iteration and kind.
 Named = tuple[str, str, int, int, str]
 PACKAGE = "streamfl.dp_frank_wolfe"
-# Of noise bits, what they are known by.
+# The first bytes of noise bits, which identify them.
 HEAD_BYTES = 16
 _decode = msgspec.msgpack.Decoder(Message).decode
 _part = msgspec.msgpack.Decoder(Fragment).decode
@@ -45,7 +45,7 @@ _part = msgspec.msgpack.Decoder(Fragment).decode
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise that was drawn. content: digest of what lies under it, and of the mechanism. cost: what that costs."""
+    """Noise that was drawn. content: digest of the mechanism and the values beneath. cost: of the release."""
 
     release: Release
     content: bytes
@@ -54,13 +54,13 @@ class Drawn:
 
 @dataclass
 class Observed:
-    """What no topic shows.
+    """What topics do not show.
 
-    sent: by what names a message, digests of all that was sent under it.
+    sent: by what names a message, digests of all that was sent under that name.
     drawn: by the first of its bits, all noise that was drawn.
     parts: by party, distinct parts of predictions that were sent: entity, version of the model, value.
     frozen: windows by their digest.
-    troubles: what members told their operators.
+    troubles: what members reported to their operators.
     """
 
     sent: dict[Named, set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -73,7 +73,7 @@ class Observed:
 
     @contextmanager
     def not_noted(self) -> Iterator[None]:
-        """What is computed meanwhile is no member's."""
+        """Notes nothing meanwhile: no member computes."""
         self._listens = False
         try:
             yield
@@ -81,7 +81,7 @@ class Observed:
             self._listens = True
 
     def sends(self, channel: str, values: list[bytes]) -> None:
-        """A message goes out, in one record or several."""
+        """Notes a message that is sent, in one record or several."""
         content = b"".join(_part(value[1:]).content if value[:1] == MARK else value for value in values)
         one = _decode(content)
         self.sent[one.sender, channel, one.window, one.iteration, one.kind].add(_digest(content))
@@ -90,12 +90,12 @@ class Observed:
             self.parts[one.sender].add((part.entity, part.model, part.value))
 
     def gives(self, release: Release, bits: bytes) -> None:
-        """Bits were given out for a release."""
+        """Notes the bits given out for a release."""
         if self._listens:
             self._places[bits[:HEAD_BYTES]] = release
 
     def draws(self, bits: bytes, values: Integers, mechanism: str, cost: Callable[[Release], float]) -> None:
-        """They are drawn from, over these values."""
+        """Notes that noise over these values is drawn from the bits."""
         if not self._listens:
             return
         head = bits[:HEAD_BYTES]
@@ -104,7 +104,7 @@ class Observed:
         self.drawn[head].add(Drawn(release, content, cost(release)))
 
     def check_drawn(self) -> None:
-        """No noise lies over two contents: their difference would be known."""
+        """Checks that no noise covers two contents: their difference would be known."""
         for found in self.drawn.values():
             one = next(iter(found)).release
             contents = {drawn.content for drawn in found}
@@ -130,7 +130,7 @@ class Observed:
 
 
 def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
-    """When each message of a topic was written, and the message; strangers' and what a producer wrote again are passed over."""
+    """Each message of a topic, with the time of writing. Skips strangers' messages and what a producer wrote again."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     waiting: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     for record in bus.read(topic):
@@ -151,12 +151,12 @@ def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
 
 
 def messages_of(bus: Topics, topic: str) -> list[Message]:
-    """Those of a topic, in order."""
+    """The messages of a topic, in order."""
     return [one for _, one in timed_messages(bus, topic)]
 
 
 def names_by_window(asks: Iterable[Message], releases: Iterable[Message], rows: int) -> dict[int, list[str]]:
-    """By window, the names that a party's manifests mean by what the party has announced."""
+    """By window, the names in a party's manifests, resolved by the party's announcements."""
     told = (read_content(one.content, Entities) for one in releases if one.kind == "entities")
     announced = numbered((one.first, one.names) for one in told)
     return {one.window: rows_of(read_content(one.content, Manifest), rows, announced) for one in asks if one.kind == "manifest"}
@@ -167,7 +167,7 @@ def _digest(content: bytes) -> bytes:
 
 
 class _Choice:
-    """A choice that notes what it is drawn over. bounded: its scores are of predictions, whose bound the release names."""
+    """A choice that notes its scores. bounded: they depend on predictions, whose bound the release names."""
 
     def __init__(self, real: IntegerDistribution, observed: Observed, scores: Integers, rate: Fraction, *, bounded: bool) -> None:
         self._real, self._said, self._scores, self._rate, self._bounded = real, observed, scores, rate, bounded
@@ -184,11 +184,11 @@ class _Choice:
 
 @contextmanager
 def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
-    """Whatever members of this process send, and draw noise for, is noted meanwhile.
+    """Notes meanwhile what members of this process send and draw noise for.
 
     fragment_bytes: of a message in a record; 0: the usual.
     """
-    # With them stands in memory whatever releases anything.
+    # Importing ROLES loads all modules that release anything.
     assert ROLES
     send, add = Outbox.send, IntegerNoise.add
 
@@ -224,7 +224,7 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     places: list[tuple[Any, str, Any]] = [(Outbox, "send", noted), (IntegerNoise, "add", added)]
     places.append((messages, "FRAGMENT_BYTES", fragment_bytes or messages.FRAGMENT_BYTES))
     for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
-        # What a module imports from another stands in it by name, and is replaced there.
+        # A module holds what it imports under its own name, so each importing module is patched.
         modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".lab" not in key]
         for module in modules:
             real = getattr(module, name, None)

@@ -1,4 +1,4 @@
-"""What a federation has to come to, computed from what its users wrote, who was heard in time, and everybody's secrets."""
+"""The expected results of a federation, from its users' records, the parties that answered in time, and all secrets."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Presence:
-    """Of a fit. used: iterations and parties whose answers the server used. late: whose answers came, and too late.
+    """Presence in a fit. used: iterations and parties whose answers the server used. late: those whose answers came too late.
 
-    stopped: the fit ended before its last step. asked: iterations and parties.
+    stopped: the fit ended before its last step. asked: iterations and parties that were asked.
     """
 
     used: set[tuple[int, str]] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Presence:
 
 
 def weights_of(content: Ask | Model, columns: int) -> Floats:
-    """x of a party's columns, as a message tells it."""
+    """x of a party's columns, from a message."""
     x = np.zeros(columns)
     x[np.frombuffer(content.columns, "<u4")] = np.frombuffer(content.weights, "<f8")
     return x
@@ -71,7 +71,7 @@ def presence(
     releases: Mapping[str, Sequence[Message]],
     stops: bool = True,
 ) -> Presence:
-    """Whose answers the server used in a fit: where x moved before its party heard of it again.
+    """Whose answers the server used in a fit: those by which x had moved when the party next received it.
 
     asks, releases: by party, the messages of one window. stops: a fit whose last answers moved nothing has ended by its gap.
     """
@@ -95,7 +95,7 @@ def presence(
             unmoved |= {place} if np.array_equal(x, after) else set()
         found.asked |= {(one.iteration, party) for one in told if one.kind == "ask"}
     if stops and math.isinf(public.cost) and found.asked:
-        # With a small gap, known of all parties, a fit ends without the step. If all were late, they would be asked again.
+        # If all parties sent their gap and it is small, the fit ends without the step. If all were late, they were asked again.
         last = max(iteration for iteration, _ in found.asked)
         places = {(last, party) for party in chosen.parties}
         if places <= unmoved:
@@ -106,9 +106,9 @@ def presence(
 def possibly_heard(
     chosen: DPFrankWolfeScenario, releases: Mapping[str, Sequence[Message]]
 ) -> list[tuple[list[str], list[str]]]:
-    """Of an estimator that chooses once: whose choices the server may have heard in time, and whose products.
+    """For estimators that choose once: whose choices, and whose products, the server may have received in time.
 
-    releases: by party, the messages of one window. All that answered come first; whoever waits for ever hears all.
+    releases: by party, the messages of one window. The set of all that answered comes first. A patient server receives all.
     """
 
     def subsets(of: Sequence[str]) -> list[list[str]]:
@@ -130,14 +130,14 @@ def possibly_heard(
 def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> Place:
     """Where a party's releases of a window belong."""
     own, privacy = anchor(chosen, party), chosen.of(party).privacy
-    # Without a promise noise is of what everybody knows.
+    # Without a promise noise is drawn from what everybody knows.
     known = hashlib.sha256(repr(("dp-frank-wolfe", NAME, chosen.seed, party)).encode()).digest()
     secret = chosen.secret(party) if privacy.is_private else known
     return Place(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
 
 
 def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[str]) -> list[Window]:
-    """The windows that could be frozen of these entities: of each any of its records of columns, and any of its label's."""
+    """The windows that could be frozen of these entities: with any of each entity's records of columns, and any of its labels."""
     settings = chosen.of(party)
     columns, bounds = chosen.columns[party], settings.bounds
     rows = [_different([numbers_of(content, columns) for content in chosen.known[party, name]]) for name in names]
@@ -154,7 +154,7 @@ def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[s
 def expected(
     chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], window: int, there: Presence, places: Mapping[str, Place]
 ) -> direct.Fit:
-    """What a fit of these windows comes to, with the same parties heard."""
+    """The fit of these windows, with the same parties' answers used."""
     public = Public(chosen.of(S))
     learning = public.settings.learning
     return direct.fit(
@@ -181,9 +181,9 @@ def expected_estimate(
     choosers: Sequence[str],
     takers: Sequence[str],
 ) -> dict[str, Floats]:
-    """The same of the estimators that choose once. By party, x.
+    """The same for the estimators that choose once. Returns x by party.
 
-    choosers: whose choices were heard in time. takers: of these, whose products were; without a second round, the same.
+    choosers: parties whose choices came in time. takers: those whose products came in time too; without a second round, the same.
     """
     public = Public(chosen.of(S))
     learning, rows = public.settings.learning, chosen.rows
@@ -206,7 +206,7 @@ def expected_estimate(
         for party, member in members.items():
             given = {name: one for name, one in shown.items() if name != party}
             others = np.hstack([np.zeros((rows, 0)), *given.values()])
-            # In the order in which parties release them: noise is drawn from all that was released before.
+            # In the order in which parties release them: noise depends on all earlier releases.
             gram, product = member.gram(), member.products(clip_rows(others, plans[party].row_bound))
             if party in takers:
                 kept = [np.full(one.shape[1], name in takers) for name, one in given.items()]
@@ -221,7 +221,7 @@ def expected_estimate(
 
 
 def numbers_of(content: object, count: int) -> tuple[float, ...]:
-    """NaN where it cannot be read."""
+    """``count`` numbers. NaN where the content cannot be read."""
     if isinstance(content, list) and len(content) == count and all(isinstance(one, float) for one in content):
         return tuple(content)
     return (np.nan,) * count

@@ -1,4 +1,4 @@
-"""What to watch of privacy in a private Frank-Wolfe federation: what was spent of each entity's budget, and who has none left."""
+"""Dashboard of privacy in a private Frank-Wolfe federation: what was spent of the entities' budgets, and who has none left."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.worker_panels import BY_WORKER, worker_panels

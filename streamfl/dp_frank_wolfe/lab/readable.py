@@ -1,4 +1,4 @@
-"""What a server of DP Frank-Wolfe publishes, for a person at a terminal or a program behind a pipe."""
+"""Records that a server of DP Frank-Wolfe publishes, for a person at a terminal or a program behind a pipe."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["model"]
 
 
 def model(settings: DPFrankWolfeSettings) -> Callable[[Record], Mapping[str, Any]]:
-    """Of a record of the model: a party's columns and weights. Or why it is refused: with keys, it has to be the server's.
+    """Reads a record of the model: a party's columns and weights. Or why it is refused: with keys, it has to be the server's.
 
-    A refused one shows nothing of its content, so that nobody applies it.
+    A refused record shows nothing of its content, so that nobody applies it.
     """
     identity = load_identity(settings)
     check = None if identity is None else signer_of_record(identity, SERVER)

@@ -1,4 +1,4 @@
-"""What members said to one another, window by window, and what the iterate was: by messages alone."""
+"""The members' messages, window by window, and the iterate, from messages alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class ReceivedFit:
-    """Of one window. manifest: names of its rows. means: by party, as it told them; of those that centre.
+    """Messages of one window. manifest: names of its rows. means: by party that centres, as released.
 
     asks, answers: by iteration and party. chosen, others, products: by party, where columns are chosen once.
     models: by party, its weights.
@@ -55,7 +55,7 @@ class ReceivedFit:
 
     @property
     def uplink_numbers(self) -> int:
-        """That the parties sent: signed indices, and numbers of columns."""
+        """Numbers that the parties sent: signed indices, and numbers of columns."""
         told = [one for answers in self.answers.values() for one in answers.answers]
         chosen, products = self.chosen.values(), self.products.values()
         numbers = sum(len(one.sums) for one in told) + sum(len(one.values) + len(one.norms) + len(one.rows) for one in chosen)
@@ -66,8 +66,8 @@ class ReceivedFit:
 class ReceivedFits:
     """Notes every message between members.
 
-    public: of the settings. whole: whether predictions in the space of sketches are kept, which a trace needs: they are large.
-    iterations: how many have begun, of all fits. announced: names of entities, each once for each party.
+    public: of the settings. whole: whether to keep predictions in the space of sketches, which are large and which a trace needs.
+    iterations: how many have begun, of all fits. announced: number of names, each once for each party.
     """
 
     def __init__(self, public: Public, whole: bool = False) -> None:
@@ -78,7 +78,7 @@ class ReceivedFits:
         self._decode_whole = own.decode
         self._keeps_others = whole
         self._decode = decoded_in_fragments(lambda record: own.decode(record.value))
-        # By topic and digest, the parts of a long message that have come.
+        # Received parts of long messages, by topic and digest.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
         self._names: dict[str, dict[int, str]] = {name: {} for name in public.parties}
         self.iterations = self.announced = 0
@@ -131,14 +131,14 @@ class ReceivedFits:
 
 
 def weights_of(content: Ask | Model, columns: int) -> Floats:
-    """x of a party's columns, as a message tells it."""
+    """x of a party's columns, from a message."""
     x = np.zeros(columns)
     x[np.frombuffer(content.columns, "<u4")] = np.frombuffer(content.weights, "<f8")
     return x
 
 
 def iterates(public: Public, fit: ReceivedFit) -> list[dict[str, Floats]]:
-    """x by party, before each step and after the last one; for an estimator that chooses once, at the end alone."""
+    """x by party, before each step and after the last one. For an estimator that chooses once: only at the end."""
     if not fit.asks:
         return [fit.models]
     columns = public.settings.federation.columns
@@ -152,7 +152,7 @@ def iterates(public: Public, fit: ReceivedFit) -> list[dict[str, Floats]]:
         given = [one for party in public.parties for one in _answers(fit, iteration, party)]
         vertices = {one.block: Vertex(one.column, 1 if one.positive else -1) for one in given}
         iterate.step(vertices, step_length(iteration, public.sampling.least))
-    # A fit that ends by its gap makes no step of the last answers.
+    # A fit that ends by its gap takes no step with the last answers.
     if all(np.array_equal(own, fit.models[party]) for party, own in iterate.x.items()):
         found.append(iterate.x)
     assert all(np.array_equal(own, fit.models[party]) for party, own in found[-1].items()), "another model"

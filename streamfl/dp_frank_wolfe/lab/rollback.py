@@ -1,7 +1,7 @@
-"""A party whose changelogs were rolled back or cut off, and that hears other things than before: nothing new may be released.
+"""A party whose changelogs were rolled back or cut off, and that receives other messages than before: it may release nothing new.
 
-Its ledger file has come further than its state. Its users' records come again, of other values; the server asks other things in
-the place of what it asked. Whatever the party says then, it has said before, or says in place of nothing.
+Its ledger file has come further than its state. Its users' records come again with other values, and the server asks other things
+in place of its earlier asks. Whatever the party sends then, it has sent before, or sends in place of nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from streamfl.simulation.faults.cluster import FaultyBus
 
 __all__ = ["RestoredFromBackup", "check_rolled_back", "other_asks", "state_until"]
 
-# Virtual time after everything.
+# A virtual time after everything else.
 LATER = 1e7
 CUTS = 2
 
 
 class RestoredFromBackup:
-    """A party that is taken up from what changelogs held, by channel and key."""
+    """A party that is restored from the content of changelogs, by channel and key."""
 
     def __init__(self, settings: Any, state: Mapping[tuple[str, bytes], bytes]) -> None:
         kind = find_kind(settings.role.kind)
@@ -45,13 +45,13 @@ class RestoredFromBackup:
         self.tick()
 
     def tick(self) -> None:
-        """Time passes."""
+        """Lets a second pass."""
         self._now += 1.0
         receive_at_once(self.role, [], self._now)
         list(self.role.changed_state())
 
     def hear(self, topic: str, key: bytes | None, value: bytes) -> None:
-        """A record of one of its inputs, whether it is refused or not."""
+        """Takes a record of one of the party's inputs, whether it is refused or not."""
         channel, decode = self._inputs[topic]
         record = Record(topic, 0, 0, key, value, (), self._now)
         try:
@@ -63,7 +63,7 @@ class RestoredFromBackup:
 
 
 def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Some parties are taken up from some earlier moments; what they say and draw is noted, and checked with everything else."""
+    """Restores some parties from earlier moments. What they send and draw is noted, and checked with everything else."""
     draws = rng_for(chosen.seed, "simulation", "DP Frank-Wolfe rolled back")
     for _ in range(CUTS):
         party = chosen.parties[int(draws.integers(len(chosen.parties)))]
@@ -71,16 +71,16 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
         changelogs = find_kind(settings.role.kind).channels(settings).changelogs
         moments = sorted({record.timestamp for topic in changelogs.values() for record in bus.read(topic)})
         if not moments:
-            # It never came to anything.
+            # The party never wrote any state.
             continue
         cuts = {channel: float(draws.choice(moments)) for channel in changelogs}
         if draws.random() < 0.7:
-            # All of them, as a backup of a cluster has them; otherwise one goes further than another.
+            # All changelogs from one moment, as in a backup of a cluster. Otherwise one goes further than another.
             cuts = dict.fromkeys(cuts, min(cuts.values()))
         try:
             restored = RestoredFromBackup(settings, state_until(bus, changelogs, cuts))
         except PeerError:
-            # They do not fit together.
+            # The changelogs do not fit together.
             continue
         for topic, key, content in _users_records(chosen, party):
             restored.hear(topic, key, msgspec.msgpack.encode(content))
@@ -94,7 +94,7 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 
 
 def state_until(bus: FaultyBus, changelogs: Mapping[str, str], cuts: Mapping[str, float]) -> dict[tuple[str, bytes], bytes]:
-    """By channel and key, what the changelogs held at a moment of each."""
+    """By channel and key, what each changelog held at its moment in ``cuts``."""
     found: dict[tuple[str, bytes], bytes | None] = {}
     for channel, topic in changelogs.items():
         for record in bus.read(topic):
@@ -106,7 +106,7 @@ def state_until(bus: FaultyBus, changelogs: Mapping[str, str], cuts: Mapping[str
 
 
 def other_asks(message: Message) -> Iterator[Message]:
-    """What a server that is not honest could ask instead."""
+    """What a dishonest server could ask instead."""
     if message.kind == "ask":
         ask: Ask = read_content(message.content, Ask)
         others = np.frombuffer(ask.others, "<f8")
@@ -118,7 +118,7 @@ def other_asks(message: Message) -> Iterator[Message]:
 
 
 def _users_records(chosen: DPFrankWolfeScenario, party: str) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """All that the party's users write, with other values."""
+    """All records that the party's users write, with other values."""
     for (whose, name), contents in chosen.known.items():
         if whose == party:
             other = [-0.5 * one for one in contents[0]] if isinstance(contents[0], list) else [0.25] * chosen.columns[party]

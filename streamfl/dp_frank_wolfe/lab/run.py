@@ -1,6 +1,6 @@
-"""A federation on a table until its fits are over: what they came to, and what others need to compute them again.
+"""Runs a federation on a table until its fits are over. Gives their results, and what others need to compute them again.
 
-R^2, objective and gap are of the data, without noise. They are for laboratories, never for a member's metrics.
+R^2, objective and gap are computed from the data, without noise. They are for laboratories, never for a member's metrics.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from streamfl.simulation.vertical import VerticalTable
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
 
 Floats = NDArray[np.float64]
-# Virtual time in which nobody is given up.
+# Virtual seconds of patience: the server goes on without no party.
 FOR_EVER = 1e12
 
 
 @dataclass(frozen=True)
 class FitOutcome:
-    """How the fits ended; of several windows, the last one.
+    """How the fits ended. With several windows, figures are of the last one.
 
-    rows: of all windows together. test_rows: on which r2 is measured, 0: on the rows of the last window.
+    rows: of all windows together. test_rows: rows that r2 is measured on; 0: the rows of the last window.
     history: by iteration, objective, gap and support, before each step and after the last.
-    uplink_numbers: signed indices and numbers of columns that parties sent, of all windows. uplink_most: that their plans allow.
+    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows. uplink_most: what their plans allow.
     epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
     parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
     weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
-    r2_draws: of this and of other draws of noise, on the same rows; one where there is no noise, none where r2 is none.
-    alone, pooled: r2 of least squares without privacy, of each party's columns and of all.
+    r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is None.
+    alone, pooled: r2 of least squares without privacy, on each party's columns and on all.
     """
 
     settings: DPFrankWolfeSettings
@@ -121,12 +121,12 @@ def run_fits(
     overheard: Callable[[Outgoing], None] | None = None,
     watch: Callable[[float], bool] = lambda share: False,
 ) -> FitOutcome:
-    """Let the federation fit the first rows of the table, ``window.rows`` to a window; r2 is of the rows behind them, if any.
+    """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows behind them, if any.
 
-    network_delay: virtual seconds of a message. draws: of noise that r2 is told of; the first is the federation's.
-    overheard: told each message between members. watch: told the share that is done; if it says True the run ends with the fits
-    that are over, and with KeyboardInterrupt where none is.
-    ConfigurationError where there are too few rows, DataError if the fits came to nothing.
+    network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the federation's.
+    overheard: called with each message between members. watch: called with the share that is done. If it returns True the run ends
+    with the fits that are over, or with KeyboardInterrupt if none is.
+    Raises ConfigurationError if there are too few rows, DataError if the fits did not end.
     """
     begun, public = time.perf_counter(), Public(settings)
     count, claimed = _rows_of(settings, table, windows), _claimed(public)
@@ -202,7 +202,7 @@ def run_fits(
 
 
 def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
-    """How many fits' work is done. A fit without iterations takes long to read, and half of it is that."""
+    """How many fits' work is done. In a fit without iterations, reading the rows counts as half of the work."""
     learning = settings.learning
     if learning.estimator == "frank-wolfe":
         return received.iterations / learning.iterations
@@ -210,7 +210,7 @@ def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
 
 
 def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: ReceivedFit) -> dict[str, Window]:
-    """The window of each party, of the rows that the manifest names."""
+    """The window of each party, with the rows that the manifest names."""
     rows = [int(name) for name in fit.manifest]
     return {
         party: freeze(own[rows], table.labels[rows], *_bounds(settings, party), settings.window.rows)
@@ -219,7 +219,7 @@ def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: Re
 
 
 def centred_windows(public: Public, windows: dict[str, Window], fit: ReceivedFit) -> dict[str, Window]:
-    """Each less the means that its party told."""
+    """Each window minus the means that its party released."""
     rows, found = public.settings.window.rows, dict(windows)
     for party, told in fit.means.items():
         found[party] = centred(windows[party], public.means_plan(party).means(told, rows))
@@ -239,7 +239,7 @@ def predictions(
     weights: dict[str, Floats],
     intercept: float,
 ) -> Floats:
-    """Of these rows, in the label's own scale; features are moved to their bounds as in a window. intercept: in label bounds."""
+    """Predictions of rows, in the label's own scale. Features are clipped to bounds as in a window. intercept: in label bounds."""
     total = np.full(len(rows), intercept)
     for party, own in zip(settings.federation.parties, table.inputs, strict=True):
         bounds, _ = _bounds(settings, party)
@@ -248,13 +248,13 @@ def predictions(
 
 
 def r_squared(predicted: Floats, labels: Floats) -> float | None:
-    """About the labels' mean; None where they are all the same."""
+    """R^2 about the labels' mean. None if all labels are the same."""
     spread = float(np.sum((labels - labels.mean()) ** 2))
     return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
 
 
 def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, Place], number: int) -> dict[str, Place]:
-    """The same places with other secrets, which follow from the seed where the federation's do."""
+    """The same places with other secrets. They follow from the seed if the federation's do."""
     repeats = settings.privacy.insecure_test_noise
     random = rng_for(settings.federation.seed, "draw", number) if repeats else np.random.default_rng()
     return {party: replace(place, secret=random.bytes(32)) for party, place in places.items()}
@@ -263,7 +263,7 @@ def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, Place], number: 
 def _without_privacy(
     settings: DPFrankWolfeSettings, table: VerticalTable, learnt: NDArray[np.intp], rows: NDArray[np.intp]
 ) -> list[float | None]:
-    """r2 of least squares of all columns, and of each party's. learnt, rows: it is fitted and measured on."""
+    """r2 of least squares on all columns, and on each party's. learnt: the rows to fit on. rows: the rows to measure on."""
     inputs, parties = {}, settings.federation.parties
     for party, own in zip(parties, table.inputs, strict=True):
         bounds, label_bounds = _bounds(settings, party)
@@ -283,7 +283,7 @@ def _rows_of(settings: DPFrankWolfeSettings, table: VerticalTable, windows: int)
 
 
 def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSettings:
-    """Nobody is given up, and there is room for all."""
+    """The settings with room for all entities. The server never goes on without a party."""
     window = settings.window.model_copy(
         update={"patience_seconds": FOR_EVER, "limit": max(settings.window.limit, entities)}
     )
@@ -292,7 +292,7 @@ def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSetti
 
 
 def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]:
-    """Of a party's columns, and of the label."""
+    """Bounds of a party's columns, and of the label."""
     own, columns = bounds_of(settings, party), settings.federation.columns[party]
     features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
     return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
@@ -310,14 +310,14 @@ def _figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -
     if public.settings.learning.estimator == "frank-wolfe":
         gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
     else:
-        # These have one ball.
+        # These estimators have one ball for all parties.
         gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
     support = sum(int(np.count_nonzero(own)) for own in x.values())
     return {"objective": objective(windows, x), "gap": gap, "support": support}
 
 
 def _gradient(window: Window, residuals: Floats) -> Floats:
-    """A'(A x - y) / n, a few rows at a time, for a whole table as floats would be four times as large."""
+    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
     total = np.zeros(window.columns.shape[1])
     for start in range(0, len(residuals), CHUNK):
         total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
@@ -325,7 +325,7 @@ def _gradient(window: Window, residuals: Floats) -> Floats:
 
 
 def _most_numbers(public: Public) -> int:
-    """That parties may send up in a fit: signed indices, and numbers of columns."""
+    """Most numbers that parties may send up in a fit: signed indices, and numbers of columns."""
     settings = public.settings
     learning, quota = settings.learning, {party: public.quota(party) for party in public.parties}
     total = sum(quota.values())
@@ -339,16 +339,16 @@ def _most_numbers(public: Public) -> int:
 
 
 def _claimed(public: Public) -> float:
-    """Of an entity's whole life; ConfigurationError where no noise does for it, also where it is test noise."""
+    """Epsilon of an entity's whole life. Raises ConfigurationError if no noise is enough for it, even with test noise."""
     privacy = public.settings.privacy.model_copy(update={"insecure_test_noise": False})
     Public(public.settings.model_copy(update={"privacy": privacy})).check()
     return public.epsilon()
 
 
 def _spent(public: Public, charged: float) -> float:
-    """Of the entity that was charged most. charged: cost.
+    """Epsilon of the entity that was charged most. charged: its cost.
 
-    Test noise is charged as infinite; what is told then is what a fit would cost with a secret.
+    Test noise is charged as infinite. Then the result is what a fit would cost with a secret.
     """
     cost = charged if public.settings.privacy.is_private else math.fsum(public.fit_cost(party) for party in public.parties)
     if not math.isfinite(cost):

@@ -32,9 +32,8 @@ NAME, LABELS, LEDGER = "sim", "labels", "patients"
 # The server.
 S = "s"
 STRANGER = "stranger"
-# Longer than any run.
 FOR_EVER = 1e6
-# What cannot be read as numbers: such a row is zeros.
+# Values that cannot be read as numbers: such a row is zeros.
 UNREADABLE: tuple[Any, ...] = ("none", None, [], {}, [1.0] * 20)
 
 
@@ -42,11 +41,11 @@ UNREADABLE: tuple[Any, ...] = ("none", None, [], {}, [1.0] * 20)
 class DPFrankWolfeScenario:
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. patient: nobody goes on without a party.
+    sections: of every member's settings. columns: how many each party has. patient: the server never goes on without a party.
     known: by party and entity, all contents of its records of columns, in the order of writing. labels: likewise, by entity.
-    strangers: by topic, records that somebody else has written. fragment_bytes: of a message that go into one record; 0: the usual.
-    permanent_fault: the fault that stays, if any. absent: the party that may say no more, or the server.
-    folder: where secrets and ledgers are, by the run. observed: what roles said, whether it was committed or not.
+    strangers: by topic, number of records that strangers wrote. fragment_bytes: of a message in one record; 0: the usual.
+    permanent_fault: the fault that stays, if any. absent: the party, or the server, that may send no more.
+    folder: where the run keeps secrets and ledgers. observed: what roles sent, committed or not.
     """
 
     seed: int
@@ -88,11 +87,9 @@ class DPFrankWolfeScenario:
 
     @property
     def rows(self) -> int:
-        """Of a window."""
         return int(self.sections["window"]["rows"])
 
     def of(self, member: str) -> DPFrankWolfeSettings:
-        """The settings of a member."""
         content: dict[str, Any] = {**self.sections, "role": {"kind": SERVER if member == S else PARTY}}
         if member != S:
             content["party"] = {"name": member}
@@ -112,7 +109,7 @@ class DPFrankWolfeScenario:
         return DPFrankWolfeSettings.model_validate(content)
 
     def secret(self, party: str) -> bytes:
-        """What a party's noise is drawn from."""
+        """The secret that a party's noise is drawn from."""
         return hashlib.sha256(f"{self.seed} {party}".encode()).digest()
 
     @property
@@ -132,7 +129,7 @@ class DPFrankWolfeScenario:
         return len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
-        """Nothing is taken from chance: secrets and ledgers are made up."""
+        """Nothing to do: secrets and ledgers are made up from the seed."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
@@ -152,13 +149,13 @@ class DPFrankWolfeScenario:
         if open_ones:
             return f"windows without a model: {open_ones}"
         if self.absent is not None:
-            # Nothing more is announced by it, so no window begins.
+            # The absent party announces nothing more, so no window begins.
             return ""
         left = self._left(bus)
         return f"{left} entities are announced by all, and in no window" if left >= self.rows else ""
 
     def _left(self, bus: Bus) -> int:
-        """How many entities all parties have announced that are in no window."""
+        """How many entities are announced by all parties and in no window."""
         told: dict[str, Counter[str]] = {}
         for party in self.parties:
             found = messages_of(bus, f"{NAME}.{party}.releases")
@@ -175,9 +172,8 @@ def samples_of(party: str) -> str:
 
 
 def scenario(seed: int) -> DPFrankWolfeScenario:
-    """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "DP Frank-Wolfe")
-    # Drawn apart: what a seed was before there were these, it still is.
+    # Drawn from a generator of their own, so that older seeds still give the same scenario.
     more = rng_for(seed, "simulation", "DP Frank-Wolfe, serving and dropouts")
 
     def chance(probability: float) -> bool:
@@ -268,7 +264,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
 
 @dataclass
 class _Data:
-    """What is written."""
+    """What users write."""
 
     readings: dict[str, list[Reading]] = field(default_factory=dict)
     last: list[Reading] = field(default_factory=list)
@@ -277,9 +273,9 @@ class _Data:
 
 
 def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, rows: int, seconds: float) -> _Data:
-    """Entities of which all parties know columns, and some that only one does; records that come twice, or anew, or cannot be read.
+    """Entities known to all parties, and some known to one; records that come twice, or with other values, or cannot be read.
 
-    After the final restart come as many new entities as a window has, and records of some that are in a window already.
+    After the final restart as many new entities come as a window has, and records of some entities that are in a window already.
     """
     data = _Data()
     weights = {party: draws.normal(size=count) for party, count in columns.items()}
@@ -295,7 +291,7 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
     for party, count in columns.items():
         for one in range(int(draws.integers(0, 4))):
             data.known[party, f"{party}-{one}"] = [draws.normal(size=count).tolist()]
-    # Of somebody the label is known, and nothing else.
+    # One entity has a label and nothing else.
     data.labels["nobody"] = [0.5]
     topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in (*map(samples_of, columns), LABELS)}
     for (party, name), (content,) in data.known.items():
@@ -314,7 +310,7 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
             data.last.append(Reading(topic, name, {"id": name, key: content}, 0.0, True))
     for topic, records in topics.items():
         order = [records[int(place)] for place in draws.permutation(len(records))]
-        # By name, which of its contents has been written so often: what comes again is the same, or another.
+        # Some records are written again, with the same content or another.
         written = [(name, key, _contents(data, topic, name)[0]) for name, key in order]
         for place in draws.integers(0, len(order), size=int(draws.integers(0, 6))):
             name, key = order[int(place)]
@@ -333,9 +329,9 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
 
 
 def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], seconds: float) -> None:
-    """Records that are there to be predicted: of entities that parties know, as they know them, and of some without a label."""
+    """Records to be predicted: of known entities, with known values, and of some without a label."""
     common = [name for name in data.labels if all((party, name) in data.known for party in columns)]
-    # With many, some of them come while there is a model at one party and another at the next.
+    # With many, some come while two parties have different models.
     few = draws.random() < 0.7
     shown = [f"shown-{one}" for one in range(int(draws.integers(4, 12) if few else draws.integers(20, 40)))]
     for party, count in columns.items():
@@ -363,7 +359,7 @@ def _unreadable(draws: np.random.Generator) -> Any:
 
 
 def _another(content: Any) -> Any:
-    """Of an entity, later or earlier."""
+    """Another content for the same entity."""
     if isinstance(content, float):
         return -content
     return [-1.5 * one for one in content] if content and isinstance(content, list) else "another"

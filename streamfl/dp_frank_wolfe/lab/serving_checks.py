@@ -1,4 +1,4 @@
-"""What must hold of predictions between fits, whatever happened: which parts are told, what they are, and what is published."""
+"""What must hold of predictions between fits, whatever happened: which parts are sent, their values, and what is published."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["check_parts_of_entities", "check_serving", "prediction_cost"]
 
 Floats = NDArray[np.float64]
 By = Mapping[str, Sequence[Message]]
-# Of rounding of weights to whole numbers.
+# Error from rounding weights to whole numbers.
 ROUNDING = 1e-8
 MODEL = b"model/0"
 VERSION_BYTES = 8
@@ -47,7 +47,7 @@ class _Row:
 
 
 def check_serving(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
-    """Each record that came while there was a model has its part, of that row and that model, and each entity its predictions."""
+    """Checks that each record that came after a model has its part, of that row and model, and each entity its predictions."""
     told = {party: _parts(own) for party, own in releases.items()}
     published = [msgspec.json.decode(record.value or b"", type=Prediction) for record in _predictions(bus, chosen)]
     if chosen.of(S).serving.mode == "off":
@@ -60,7 +60,7 @@ def check_serving(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releas
 
 
 def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Fits and known parts of an entity are within its budget; what was said and never committed is among the parts."""
+    """Checks that fits and known parts of an entity are within its budget. Parts that were sent and never committed count."""
     public = Public(chosen.of(chosen.parties[0]))
     if chosen.of(S).serving.mode != "private" or not public.settings.privacy.is_private:
         return
@@ -88,7 +88,7 @@ def _of(messages: Sequence[Message], kind: str) -> list[Message]:
 
 
 def _parts(messages: Sequence[Message]) -> list[Partial]:
-    """In the order of their numbers, which are 1, 2, 3 and so on."""
+    """The parts in the order of their numbers, which have to be 1, 2, 3 and so on."""
     own = _of(messages, "partial")
     numbers = [one.iteration for one in own]
     require(numbers == list(range(1, len(own) + 1)), f"parts of predictions are numbered {numbers[:20]}")
@@ -103,7 +103,7 @@ def _check_party(
     asks: Sequence[Message],
     releases: Sequence[Message],
 ) -> None:
-    """The parts are those of all records from one on, in their order, as often as an entity may be predicted."""
+    """Checks the parts: those of all records after some first one, in order, as often as an entity may be predicted."""
     rows, known = _rows(bus, chosen, party), _models_in_state(bus, chosen, party)
     require(bool(known) or not parts, f"{party} tells parts of predictions, and has no model")
     if not known:
@@ -113,7 +113,7 @@ def _check_party(
     require(versions == sorted(versions), f"{party}: parts are of models {versions[:20]}, of an older one after a newer one")
     lenient = _often_announced(chosen, releases)
     surely = sum(row.at <= known[0][0] for row in rows)
-    # Whatever was written before the model was remembered may have been read before it or after.
+    # Records written before the model was remembered may have been read before or after the model.
     failures = [_apart(chosen, party, rows[start:], parts, known, models, lenient) for start in range(surely + 1)]
     require("" in failures, f"{party}: {failures[-1]}")
 
@@ -127,7 +127,7 @@ def _apart(
     models: Mapping[int, Floats],
     lenient: Collection[str],
 ) -> str:
-    """In words, how the parts differ from those of these records; empty: not at all."""
+    """How the parts differ from the parts of these records, in words. Empty: not at all."""
     serving = chosen.of(S).serving
     most = serving.predictions if serving.mode == "private" else math.inf
     times: Counter[str] = Counter()
@@ -135,7 +135,7 @@ def _apart(
     unread = chosen.permanent_fault is not None and (samples_of(party), 0) in chosen.permanent_fault.places
     for row in rows:
         if not left and unread:
-            # What comes after the fault is read by nobody.
+            # No worker reads what comes after the fault.
             return ""
         if times[row.entity] >= most:
             continue
@@ -158,7 +158,7 @@ def _wrong(
     known: Sequence[tuple[float, int]],
     models: Mapping[int, Floats],
 ) -> str:
-    """In words, what is wrong with a part of this record."""
+    """What is wrong with a part of this record, in words. Empty: nothing."""
     least = max((version for at, version in known if at < row.at), default=1)
     if not least <= part.model <= max(models):
         return f"is of model {part.model}, and {least} was known"
@@ -185,7 +185,7 @@ def _with_noise(chosen: DPFrankWolfeScenario, party: str, row: _Row, version: in
     digest = hashlib.sha256(b"streamfl partial/1" + content).digest()
     place, given = place_of(chosen, party, version), (plan.noise.variance, plan.noise.unit, plan.bits, row.entity)
     release = Release(place.ledger, place.federation, party, version, 0, "prediction", given, digest)
-    # Not by the noise's own method, for what that draws is noted.
+    # Not by the noise's own method: the observer notes what that draws.
     drawn = int(discrete_gaussian(plan.noise.variance).draw(release_bits(place.secret, release, 1))[0])
     rounded = (plan.exact(row.columns) + plan.noise.unit // 2) // plan.noise.unit
     return math.ldexp(float((rounded + drawn) * plan.noise.unit), -plan.bits)
@@ -203,7 +203,7 @@ def _rows(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -> list[_Row
 
 
 def _models_in_state(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -> list[tuple[float, int]]:
-    """When the party remembered which model."""
+    """When the party remembered each model: times and versions."""
     settings = chosen.of(party)
     state = find_kind(settings.role.kind).channels(settings).changelogs["state"]
     records = [record for record in bus.read(state) if record.key == MODEL and record.value]
@@ -211,7 +211,7 @@ def _models_in_state(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -
 
 
 def _often_announced(chosen: DPFrankWolfeScenario, releases: Sequence[Message]) -> set[str]:
-    """Entities that waited for more fits than they may count on: what predictions had not used of their budget was to pay."""
+    """Entities announced for more fits than ``window.fits``: what predictions left of their budget was to pay."""
     names = (name for one in _of(releases, "entities") for name in read_content(one.content, Entities).names)
     fits = int(chosen.sections["window"]["fits"])
     return {name for name, count in Counter(names).items() if count > fits}
@@ -225,9 +225,9 @@ def _check_published(
     asks: By,
     releases: By,
 ) -> None:
-    """A prediction is the sum of a part of each party, of one entity and one model; no part counts twice, and none waits in vain.
+    """Checks predictions: each sums one part of each party, for one entity and model. No part counts twice or waits in vain.
 
-    last: version of the latest model. Parts of older ones than the one before it may have come too late.
+    last: version of the latest model. Parts with a model older than the one before it may have come too late.
     """
     settings = chosen.of(S)
     parts: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -241,7 +241,7 @@ def _check_published(
         most = min(by_party[party][entity] for party in chosen.parties)
         require(count <= most, f"{entity}: {count} predictions of {most} parts of a party")
     counts = Counter((one.entity, one.model) for one in published)
-    # A part that is told with two models is used with one of them.
+    # A part that is sent with two models is used with one of them.
     beside = (-1, 0, 1) if settings.serving.mode == "exact" else (0,)
     for place, of in parts.items():
         most = min(len(of[party]) for party in chosen.parties)
@@ -264,9 +264,9 @@ def _check_published(
 
 
 def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[float]]:
-    """By version: the label's mean, by how little noise parties have told it with, less the means of columns times weights.
+    """Possible intercepts, by version: the label's mean, weighted by precision, minus the columns' means times the weights.
 
-    Several where a party was asked nothing after it froze its window: nobody but the server knows whether its means came in time.
+    Several where a party was asked nothing after it froze its window: only the server knows whether its means came in time.
     """
     public = Public(chosen.of(S))
     found: dict[int, list[float]] = {}
@@ -283,7 +283,7 @@ def _intercepts(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[in
 def _told_means(
     public: Public, party: str, window: int, asks: Sequence[Message], releases: Sequence[Message]
 ) -> tuple[float, float, float]:
-    """What one party's means are to the intercept: their weight, the label's mean, the columns' means times the model's weights."""
+    """One party's part of the intercept: its weight, the label's mean, the columns' means times the model's weights."""
     frozen = {one.content for one in _of(releases, "frozen") if one.window == window}
     content = next((read_content(one, Frozen).means for one in frozen), b"")
     if not content:
@@ -296,7 +296,7 @@ def _told_means(
 
 
 def _intercept(told: Iterable[tuple[float, float, float]]) -> float:
-    """b, of those whose means were told."""
+    """b, from the parties that released means."""
     some = [one for one in told if one[0]]
     certain = sum(weight for weight, _, _ in some)
     return sum(weight * label / certain - moved for weight, label, moved in some)

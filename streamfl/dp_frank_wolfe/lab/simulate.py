@@ -1,4 +1,4 @@
-"""``streamfl simulate`` of one table whose columns are dealt to parties that fit a sparse model of it with privacy."""
+"""``streamfl simulate``: deals one table's columns to parties, which fit a sparse model with privacy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USELESS = "Its noise is too much for so few rows: take more of them or a larger 
 
 
 class _Members(DPFrankWolfeSettings):
-    """A file of any member: what it needs for itself alone is not looked at."""
+    """Settings of any member. What the member needs for itself alone is not checked."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> _Members:
@@ -43,7 +43,7 @@ def simulate(
     draws: int | None,
     network_delay: float | None,
 ) -> Report:
-    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    """Run the parties and the server on the memory bus, and report how well they learnt, for which epsilon, and at what cost."""
     settings = _read(asked, epsilon)
     names = settings.federation.parties
     split, _ = checked_options(names, split, None, False, None, None)
@@ -68,7 +68,7 @@ def simulate(
             watch=work,
         )
     if outcome.r2 is not None:
-        # R^2 is 1 less this, and the labels' mean has 1.
+        # R^2 is 1 minus this error. The labels' mean has an error of 1.
         error = 1 - math.fsum(outcome.r2_draws) / len(outcome.r2_draws)
         say_where_useless([(f"{outcome.summary()['r2_of']}, 1 - R^2", error, 1.0)], USELESS)
     return Report(
@@ -81,7 +81,7 @@ def simulate(
 
 
 def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print."""
+    """What was measured and its values, ready to print."""
     summary = outcome.summary()
     columns = sum(own["columns"] for own in outcome.parties.values())
     return [
@@ -132,7 +132,7 @@ def _promise(outcome: FitOutcome) -> str:
 
 
 def _read(asked: Asked, epsilon: float | None) -> DPFrankWolfeSettings:
-    """The settings of the file, whichever member's they are, checked as the server's."""
+    """The settings of any member's file, checked as the server's."""
     if epsilon is not None and not epsilon > 0:
         raise ConfigurationError(f"--epsilon {epsilon:g}: a number above 0, or inf, is expected")
     sections: dict[str, Any] = {"bus": {"url": "memory://"}}
@@ -147,7 +147,7 @@ def _read(asked: Asked, epsilon: float | None) -> DPFrankWolfeSettings:
 
 
 def _check_bounds(config: SettingsSource, settings: _Members) -> None:
-    """Bounds of columns are a party's own, and one file is there for all."""
+    """Checks bounds of columns: they are each party's own, but one file serves for all parties."""
     total = sum(settings.federation.columns.values())
     for key in ("centre", "bound"):
         given = getattr(settings.bounds, key)

@@ -1,7 +1,7 @@
-"""All that a fit was drawn from: enough to compute it again without this code.
+"""Everything that a fit was drawn from: enough to compute it again without this code.
 
-Noise has a secret in production, so a trace can be made with privacy.insecure_test_noise alone. It follows from that secret: the
-parties' parts are done once more, on the same rows and the same messages, and what comes of it has to be what was sent.
+In production, noise has a secret. So a trace can only be made with privacy.insecure_test_noise. It follows from that noise's
+secret: the parties' parts are computed once more, on the same rows and messages, and the results must equal what was sent.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def traced(
 ) -> Arrays:
     """All arrays of a window, by name; W is its number.
 
-    Of each: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns), and
+    For all: W/rows: of the table, in the order of the manifest. W/columns/PARTY: the frozen whole numbers, (rows, columns), and
     W/labels/PARTY, (rows,), as they were fitted. W/x/PARTY: weights before each step and after the last, (iterations + 1, columns).
-    prediction_bound: R. Of parties that centre: W/means/PARTY, what was told of columns and label, (columns + 1,), the label's sum
-    floor(columns^.5) times, and W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
+    prediction_bound: R. For parties that centre: W/means/PARTY, the released sums of columns and label, (columns + 1,), the label's
+    times floor(columns^.5), and W/means_draws/PARTY. noise/means/PARTY: unit, and variance in units^2.
     raw: windows before they were centred.
 
     Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps: gamma, (iterations,).
@@ -92,12 +92,12 @@ def traced(
     W/chosen: column and sign, (iterations, blocks, 2), a sign of 0 where a block did not answer. W/choice_draws: 16 bytes each,
     (iterations, blocks, 16). W/tried/PARTY: columns that could be chosen, (iterations, columns). rate/PARTY: of the choices, a
     fraction, empty for the best.
-    W/signs: (rows, m), if columns are sketched by signs. W/shown/PARTY, W/shown_at/PARTY: columns whose sketches were told, and in
-    which iteration. W/sums/PARTY: (shown, m), in units of the noise. W/sum_draws/PARTY: (shown, m, 16).
+    W/signs: (rows, m), if columns are sketched by signs. W/shown/PARTY, W/shown_at/PARTY: columns whose sketches were released, and
+    in which iteration. W/sums/PARTY: (shown, m), in units of the noise. W/sum_draws/PARTY: (shown, m, 16).
     noise/PARTY: unit, and variance in units^2, a fraction; empty without noise.
 
     Where columns are chosen once. W/selected/PARTY, W/choice_draws/PARTY: best first. W/values/PARTY, W/norms/PARTY, W/told/PARTY
-    (rows), W/products/PARTY, W/gram/PARTY: as they were told, and as W/KIND_draws/PARTY what their noise was drawn from.
+    (rows), W/products/PARTY, W/gram/PARTY: as they were released. W/KIND_draws/PARTY: what their noise was drawn from.
     noise/KIND/PARTY: as above. row_bound/PARTY, row_bits/PARTY: B, and the bits after the point of others' rows
     that were cut to it.
     """
@@ -193,7 +193,7 @@ def _of_selection(
 
 
 def _of_rows(again: _NotedSelection, plan: SelectionPlan, fit: ReceivedFit, party: str) -> Arrays:
-    """Of a party's second round."""
+    """Arrays of a party's second round."""
     rows = again.rows()
     assert rows.astype("<f8").tobytes() == fit.chosen[party].rows, "other rows"
     content = fit.others[party].rows if party in fit.others else b""
