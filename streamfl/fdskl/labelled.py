@@ -144,7 +144,7 @@ class LabelledEntities:
         return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
 
     def outputs_and_known(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """f at the current version of the model, NaN where it is not known, (n,); and from how many parties' columns it is, (n,)."""
+        """f at the current version of the model, NaN where it is not known, (n,); and the number of parties behind it, (n,)."""
         numbers = self._numbers([self._entities[entity] for entity in entities])
         outputs, known = np.empty(len(numbers)), np.empty(len(numbers), np.uint8)
         for chunk, rows in self._by_chunk(numbers):
