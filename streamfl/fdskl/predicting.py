@@ -165,9 +165,10 @@ class Predicting:
             wanted.since = min(wanted.since, now)
 
     def pass_time(self, now: float) -> None:
-        """A tick: before anything is learnt, a party that is away delays this for one round only: its columns do not change f.
+        """A tick. Before anything is learnt, a party that is away is waited for no longer than the time of a round, because its
+        columns do not change f. If the parties cannot be asked any more, none is waited for, as after a restart.
 
-        If the parties cannot be asked any more, none is waited for, as after a restart. With a model all are waited for.
+        Once there is a model all parties are waited for.
         """
         for wanted, entities in list(self._unlearnt.items()):
             is_over = wanted.since + self._settings.round_seconds <= now
