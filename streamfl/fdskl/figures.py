@@ -117,7 +117,7 @@ class ActiveFigures:
         """The counters, and gauges of all partitions together.
 
         totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
-        version: the largest. dropped: features that gave way to newer ones.
+        version: the largest. dropped: features that were dropped.
         """
         for name, text in ACTIVE_COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)

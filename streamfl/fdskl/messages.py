@@ -87,7 +87,7 @@ class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
         asks for no numbers: only how many parties have columns of each entity.
     bandwidth: of the kernel.
     ranges: of the features; with outputs the range of all kept features, which identifies the version of the model.
-    entities: whose columns; with distances they are taken two by two.
+    entities: whose columns; with distances each two in order are a pair.
     """
 
     version: Version
@@ -140,7 +140,7 @@ class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=
 
 
 class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """One of several active parties wants to learn, or has learnt. The order of these in their log is that of iterations.
+    """One of several active parties asks to learn, or has learnt. The order of these messages in the log orders the iterations.
 
     fingerprint: of the settings that active parties have to agree on.
     number: counts the sender's turns from 1.

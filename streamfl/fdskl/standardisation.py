@@ -29,7 +29,7 @@ LEAST_FLAG = 0.2
 # Standardised columns are cut off here. Otherwise columns that grow, such as a time, would make every later entity unlike all
 # before it.
 FAR_OUT = 5.0
-# The same for a column that had one value, so that its deviation is unknown: it only says whether a value is another one.
+# The same for a column that had one value, so that its deviation is unknown: only whether a value differs is used.
 ANOTHER_VALUE = 1.0
 # The same for columns that are used as they come.
 LARGEST_INPUT = 1e6

@@ -92,7 +92,7 @@ class Oracle:
     def features(
         self, partition: int, entity: str, model: Model, first: int, count: int
     ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
-        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns that there may have been.
+        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns there may have been.
 
         Yields before them which parties had columns, and whether these are all the latest.
         """
