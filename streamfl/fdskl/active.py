@@ -321,7 +321,7 @@ class ActivePartition:
     # ---- state
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take back one part. Raises PeerError or ValueError for what cannot have been remembered."""
+        """Restore one part. Raises PeerError or ValueError for impossible state."""
         kind, _, name = key.partition(b"/")
         if key == b"model":
             self.model.restore(value)

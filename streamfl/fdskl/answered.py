@@ -92,7 +92,7 @@ class Answered:
             self._parts.remember(b"rescaled", self._rescaled)
 
     def spent(self) -> None:
-        """An entity was asked for whose most features were answered already."""
+        """Count and report that an entity was asked for that has reached its limit of features."""
         self._figures.counts["spent_entities"] += 1
         self._notices.say("spent_entity", SPENT)
 

@@ -14,7 +14,7 @@ __all__ = ["of_few", "solve_block"]
 
 Floats = NDArray[np.float64]
 MOST_HALVINGS = 30
-# With fewer entities than this the penalty on their summed loss stays the same.
+# With fewer entities than this the penalty on the sum of their losses stays the same.
 MANY = 1024
 # Share of the fall promised by the gradient that a step has to reach (Armijo).
 SUFFICIENT = 1e-4

@@ -86,7 +86,7 @@ class OwnColumns:
         return found is not None and bool(found.columns)
 
     def is_spent(self, entity: str) -> bool:
-        """Whether the most features allowed were answered for it."""
+        """Whether the entity has reached its limit of features."""
         found = self._entities.get(entity)
         return found is not None and self._features is not None and found.features >= self._features
 

@@ -64,7 +64,7 @@ class OwnPart:
     def missing_of(self, entities: Iterable[str]) -> set[str]:
         """The entities among these that an answer waits for.
 
-        An entity whose most features were answered is treated as an unknown one: in the same form, and no sooner.
+        An entity that has reached its limit of features is answered like an unknown one: in the same form, and no sooner.
         """
         known, spent = self._columns.knows, self._columns.is_spent
         return {entity for entity in entities if not known(entity) or spent(entity)}

@@ -90,7 +90,7 @@ class Predicting:
         self._again: set[str] = set()
         # Entities that were asked for, and whose answer is from outdated columns.
         self._outdated: set[str] = set()
-        # Entities of which it is asked only who knows them, the longest waiting ones first.
+        # Entities for which the parties are asked only who knows them, the longest waiting ones first.
         self._unlearnt: dict[_Wanted, Sequence[str]] = {}
         self._keeps = active.learning.solver == "newton"
         self._last_now = 0.0
