@@ -219,7 +219,7 @@ class ActivePartition:
             self._is_going_on = False
 
     def take_sends(self) -> list[Send]:
-        """Returns the messages to send, and empties the list of them."""
+        """Take out the messages to send."""
         sends = self._sends[:]
         self._sends.clear()
         return sends

@@ -16,8 +16,7 @@ from streamfl.role import PeerError
 
 __all__ = ["Answered"]
 
-# Largest factor between bandwidths. An active party that begins anew measures it again, which gives about the same for the same
-# columns.
+# Largest factor between bandwidths. An active party that begins anew measures about the same again on the same columns.
 FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16

@@ -85,7 +85,7 @@ class KernelLearningSection(Section):
     features_limit: int = Field(default=2048, ge=1, le=MOST_FEATURES)
     """Most random features kept. New ones beyond it replace the oldest."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
-    """Random features in a block. With `sgd` an iteration has one block, with `newton` it has as many as `visits`."""
+    """Random features in a block. An iteration has one block with `sgd`, `visits` blocks with `newton`."""
     block_instances: int = Field(default=256, ge=1, le=1_000_000)
     """New labels that start an iteration."""
     first_instances: int = Field(default=32, ge=1, le=1_000_000)
@@ -195,9 +195,9 @@ class StandardisationSection(Section):
     is a logarithm for large numbers of either sign and leaves small ones as they are; a rare flag is kept near the usual value.
     `none`: mean and deviation alone."""
     first_entities: int = Field(default=1024, ge=2, le=1_000_000)
-    """Samples of a partition from which a party computes the scale of its columns; then it is frozen. Nothing else is computed from
-    columns before. The party takes fewer if the labels of the first iteration are there, or a round waits, and
-    alignment.reply_seconds have passed."""
+    """Samples of a partition from which a party computes its columns' scale, which is then frozen. Nothing else is computed from
+    columns before. Fewer do if the labels of the first iteration are there, or a round waits, and alignment.reply_seconds have
+    passed."""
 
 
 class InputPrivacySection(Section):

@@ -53,7 +53,7 @@ class OwnColumns:
 
     parts: where they are remembered.
     count: columns of an entity.
-    expiry: seconds after the arrival of its columns until an entity is forgotten.
+    expiry: seconds after its columns came until an entity is forgotten.
     limit: most entities. Beyond it the oldest is forgotten.
     features: most features that are answered for an entity in its life; None: no limit.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.

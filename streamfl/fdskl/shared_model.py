@@ -46,7 +46,7 @@ class SharedModel:
         )
 
     def take_turn(self, message: Turn) -> bool:
-        """Take the next message in the log. False for one that came before. PeerError for one that no active party can have sent."""
+        """Take the next message in the log. False for one that came before. PeerError for one that no active party can send."""
         names, settings = self._settings.parties, self._settings
         party = names.index(message.sender) if message.sender in names else -1
         if party not in settings.actives:

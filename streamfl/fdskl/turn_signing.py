@@ -23,9 +23,7 @@ def signer(identity: Identity | None, topic: str) -> Callable[[Turn, int], Turn]
 
 
 def decode_signed(identity: Identity | None) -> Callable[[Record], Turn]:
-    """Returns a function that reads a turn. With keys: PeerError unless a member that may write for the sender signed it for this
-    topic and partition.
-    """
+    """Decodes turns. With keys: PeerError unless a member that may write for the sender signed it for this topic and partition."""
 
     def decode(record: Record) -> Turn:
         message = TURN.decode(record.value)

@@ -160,7 +160,7 @@ class WorkerPartition:
         return min((at for at in times if at is not None), default=None)
 
     def take_sends(self) -> list[Send]:
-        """Returns the messages to send, and empties the list of them."""
+        """Take out the messages to send."""
         sends = self._sends[:]
         self._sends.clear()
         return sends
