@@ -187,7 +187,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
 
 
 def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
-    """Maps f to what is published: the probability of label 1; with the smooth hinge f from -1 to 1 as 0 to 1; or the label's unit."""
+    """Maps f to what is published: the probability of label 1; smooth hinge: f from -1 to 1 as 0 to 1; or the label's unit."""
     if loss == "logistic":
         return lambda output: float(expit(output))
     if loss == "smooth-hinge":
