@@ -33,7 +33,7 @@ from streamfl.wire import VERSION
 
 __all__ = ["ActivePartition"]
 
-# Iterations, or rounds, that are begun without looking up: more wait for a tick.
+# Times that a call looks for more to do. The rest waits for a tick.
 MOST_TURNS = 64
 
 
@@ -41,7 +41,7 @@ class ActivePartition:
     """An active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
 
     settings, active: of the party.
-    partition: what it does as any party.
+    partition: what every party has of the partition.
     figures: of all partitions.
     """
 
@@ -60,7 +60,6 @@ class ActivePartition:
         self.catch_up = CatchUp(self.forecasts, self.due, self.model, settings.limit, active)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
-        # Where others are active too.
         several = len(settings.actives) > 1
         self.shared = SharedModel(settings, active, partition, self.model, self.rounds) if several else None
         self._predicts = settings.own == settings.root
@@ -86,16 +85,16 @@ class ActivePartition:
     # ---- what comes in
 
     def take_sample(self, entity: str, late: bool, offset: int, now: float) -> None:
-        """The party's own columns of an entity came, in the record at ``offset``: it is to be predicted. late: it was learnt from
-        with others."""
+        """Take the party's own columns of an entity, which is to be predicted, from the record at ``offset``. late: the entity was
+        asked for before, with other columns or without."""
         if late:
             self.predicting.revised(entity)
         if late and entity in self.labelled:
-            # Its label was of what it was before.
+            # Its label belongs to the old columns.
             self.labelled.forget(entity)
             is_of_it = isinstance(self._iteration, SgdIteration) and entity in self._iteration
             if self._iteration is not None and (is_of_it or not len(self.labelled)):
-                # It begins anew without the entity, as it would after a restart.
+                # The iteration begins again without the entity, as it would after a restart.
                 self.rounds.drop(self._iteration)
                 self._iteration = None
             elif self._iteration is not None:
@@ -107,7 +106,7 @@ class ActivePartition:
             self.forecasts.forget(entity)
 
     def take_label(self, entity: str, label: float, now: float) -> None:
-        """A label came."""
+        """Learn from a label, or keep it until its entity can be learnt from."""
         self._figures.counts["labels"] += 1
         self.catch_up.rest -= 1
         label = self._active.label_of(label)
@@ -129,12 +128,12 @@ class ActivePartition:
         return True
 
     def take_turn(self, message: Turn) -> bool:
-        """The log of several active parties says this next. Returns False for what came before."""
+        """Take the next message in the log of several active parties. Returns False for one that came before."""
         assert self.shared is not None
         return self.shared.take_turn(message)
 
     def revise(self, entity: str, now: float) -> None:
-        """Some party has new columns of an entity: what was computed of it is of old ones."""
+        """A party has new columns of an entity: forget what was computed from the old ones."""
         self.labelled.forget_output(entity)
         self.predicting.revised(entity)
         if self._iteration is not None:
@@ -153,7 +152,7 @@ class ActivePartition:
         self.predicting.pass_time(now)
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         self.forecasts.set_back(now)
         self.due.set_back(now)
         self.catch_up.set_back(now)
@@ -176,7 +175,7 @@ class ActivePartition:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether others owe it anything."""
+        """Whether it waits for an answer or for its turn."""
         return self.rounds.busy or (self.shared is not None and self.shared.queue.is_asked_for)
 
     @property
@@ -184,7 +183,7 @@ class ActivePartition:
         """Whether there are enough labels for an iteration."""
         return self.due.is_due
 
-    # ---- what rounds come to
+    # ---- results of rounds
 
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         question = self.rounds.take(key)
@@ -197,15 +196,15 @@ class ActivePartition:
         self.rounds.ask_again(key)
 
     def begin(self, now: float) -> None:
-        """Messages of this time follow."""
+        """Set the time of the messages that follow."""
         self._last_now = now
         self.predicting.begin(now)
         self.catch_up.begin(now)
 
     def go_on(self) -> None:
-        """Begin an iteration if one is due, and ask what may be asked, until nothing more comes of it."""
+        """Begin iterations that are due and ask what may be asked, until there is nothing left to do."""
         if self._is_going_on:
-            # Where there is one party, an answer comes while the question is asked.
+            # With one party alone the answer comes while the question is asked.
             return
         self._is_going_on = True
         try:
@@ -214,13 +213,13 @@ class ActivePartition:
             for _ in range(MOST_TURNS):
                 if not self._let_go() | self._begin_iteration() | self._ask():
                     return
-            # Whoever has that much to learn is not to fall silent over it: the rest is for the next tick.
+            # A worker with much to learn must not stop answering: the rest waits for the next tick.
             self._is_behind = True
         finally:
             self._is_going_on = False
 
     def take_sends(self) -> list[Send]:
-        """What has to go out."""
+        """Take out the messages to send."""
         sends = self._sends[:]
         self._sends.clear()
         return sends
@@ -228,10 +227,10 @@ class ActivePartition:
     # ----
 
     def _let_go(self) -> bool:
-        """Ask for what need not wait any more of a backlog. Returns whether there was anything."""
+        """Ask for entities of a backlog that need not wait any more. Returns whether there were any."""
         if not self.catch_up.let_go(self._last_now):
             return False
-        # They have waited longer than any others do, and no tick comes while much lies unread.
+        # They have waited longest, and no tick comes while many records are unread.
         self.predicting.gather(full_only=False)
         return True
 
@@ -261,7 +260,7 @@ class ActivePartition:
         self._figures.counts["rows_dropped"] += count
 
     def _begin_iteration(self) -> bool:
-        """End the iteration that has come to its end, and begin the next if it is due. Returns whether one began."""
+        """Close an iteration that has ended, and begin the next if it is due. Returns whether one began."""
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.counts["iterations"] += 1
@@ -273,7 +272,7 @@ class ActivePartition:
             self._iteration = None
         if self._iteration is not None or not self._partition.standardisation.frozen or not self._may_begin():
             return False
-        # Where others are active too, features give way at the end of a turn only, which tells all of it.
+        # With several active parties features are dropped only at the end of a turn, because its message tells the others.
         if self.shared is None and self.model.keep_to_limit():
             self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
@@ -283,16 +282,16 @@ class ActivePartition:
         return True
 
     def _may_begin(self) -> bool:
-        """Whether an iteration may begin. Where others are active too, ask for a turn if it is due."""
+        """Whether an iteration may begin. With several active parties, asks for a turn if one is due."""
         if self.shared is None:
             return self.is_due
         if self.is_due and not self.shared.queue.is_asked_for:
             self._sends.append(self.shared.ask())
-        # Labelled entities may have been forgotten meanwhile, and a distance is of two.
+        # Labelled entities may have been forgotten meanwhile, and a distance needs two.
         return self.shared.queue.has_come and (self.due.knows_bandwidth or len(self.labelled) >= 2)
 
     def _ask(self) -> bool:
-        """Announce rounds, as many as may be on their way. Returns whether there were any."""
+        """Announce as many rounds as may be under way. Returns whether there were any."""
         partition, settings = self._partition, self._settings
         if not self.rounds.are_waiting or not partition.peers.complete:
             return False
@@ -322,7 +321,7 @@ class ActivePartition:
     # ---- state
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take back one part. Raises PeerError or ValueError for what cannot have been remembered."""
+        """Restore one part. Raises PeerError or ValueError for impossible state."""
         kind, _, name = key.partition(b"/")
         if key == b"model":
             self.model.restore(value)

@@ -1,4 +1,4 @@
-"""What an active party of FDSKL is told once, for all of its partitions."""
+"""The settings of an active party of FDSKL, the same for all of its partitions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["ActiveSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSettings:
-    """What only an active party is told.
+    """Settings that only an active party has.
 
-    encode: a prediction to the bytes that users read.
-    prediction_of: f to what users read of it: a probability, or a number in the label's own unit.
-    label_of: a label to what the loss takes; PeerError for one that it cannot take.
+    encode: turns a prediction into the bytes that users read.
+    prediction_of: turns f into the published prediction: a probability, or a number in the label's own unit.
+    label_of: turns a label into one for the loss; PeerError for a label that it cannot take.
     linger: seconds in which entities are gathered to be predicted together.
     revise: whether an entity is predicted again when a party has new columns of it.
     catch_up_samples, catch_up_patience: see :class:`~streamfl.fdskl.catch_up.CatchUp`.
-    fingerprint: of what several active parties have to agree on.
-    sign: what one of these says in a partition of their log.
+    fingerprint: of the settings that several active parties have to agree on.
+    sign: signs a message of this party in a partition of their log.
     """
 
     learning: Learning

@@ -1,6 +1,6 @@
-"""What a party has answered in a partition's life, and what of a round is more than a federation that learns can need.
+"""What a party has answered in a partition's life, and which rounds ask for more than learning needs.
 
-Nothing here keeps the columns from whoever may ask for phases: it makes it slower, and shows it to the party's operator.
+This does not keep the columns from a party that may ask for phases. It makes asking slower, and shows it to the party's operator.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from streamfl.role import PeerError
 
 __all__ = ["Answered"]
 
-# The bandwidth is found anew where the active party begins anew. Of the same columns it comes out alike.
+# Largest factor between bandwidths. An active party that begins anew measures about the same again on the same columns.
 FARTHEST = 4.0
-# Rounds of distances that a federation may need: one, and again what was abandoned, or lost with the active party's state.
+# Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
 SPENT = (
     "an entity has told privacy.features_per_entity features, so its mean stands in from now on. Where features are replaced "
@@ -27,15 +27,16 @@ SPENT = (
 
 
 class Answered:
-    """Of one partition; the peers remember it. Remembered as ``rescaled``: features of a second bandwidth were drawn anew.
+    """The answers in one partition, which the peers remember. ``rescaled`` is remembered once features of a second bandwidth were
+    drawn anew.
 
-    A release before 0.2 would draw those as it drew the first ones, and no model is of such: it refuses a record that it does not
-    know. Everything else here it passes over.
+    A release before 0.2 would draw those like the first ones, and no model is of such features. It refuses this record because it
+    does not know it. It ignores everything else here.
 
     parts: where it is remembered.
     peers: of the partition.
-    draws_anew: whether features of another bandwidth are: private ones.
-    refuses: what is too much; False: it is told alone, for where members have no keys a stranger may have asked first.
+    draws_anew: whether features of another bandwidth are drawn anew, as private ones are.
+    refuses: whether too much is refused; False: it is only reported, because without keys a stranger may have asked first.
     figures, notices: for the operator.
     """
 
@@ -52,11 +53,11 @@ class Answered:
 
     @property
     def bandwidth(self) -> float | None:
-        """The one that the party's features were first asked for with; None: they never were."""
+        """The bandwidth of the first round that asked for features; None: there was none."""
         return self._peers.answers.bandwidth or None
 
     def check(self, asked: Round) -> None:
-        """PeerError for a bandwidth that nobody finds who has asked for features before."""
+        """Report a bandwidth that is too far from the first one. PeerError for it if ``refuses`` is set."""
         first = self._peers.answers.bandwidth
         if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
             return
@@ -71,7 +72,7 @@ class Answered:
             raise PeerError("implausible", text)
 
     def note(self, asked: Round) -> None:
-        """It is answered."""
+        """Note that the round is answered."""
         answers = self._peers.answers
         if asked.purpose == DISTANCES:
             answers.distances += 1
@@ -90,7 +91,7 @@ class Answered:
             self._parts.remember(b"rescaled", self._rescaled)
 
     def spent(self) -> None:
-        """An entity is asked for that has told all that it may."""
+        """Count and report that an entity was asked for that has reached its limit of features."""
         self._figures.counts["spent_entities"] += 1
         self._notices.say("spent_entity", SPENT)
 

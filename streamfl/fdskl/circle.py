@@ -17,9 +17,9 @@ __all__ = ["FRACTION_BITS", "from_circle", "number_type", "to_circle"]
 FRACTION_BITS = {32: 32, 64: 53}
 """By width, the bits that a phase is rounded to. A float64 has 53 of them; the others of 64 are zeros until a mask is added."""
 
-# Numbers of a pass: what is between the steps stays in the processor's caches.
+# Numbers that are converted together, so that intermediate results stay in the processor's caches.
 BLOCK = 16_384
-# A float64 of 1.5 * 2^52 has steps of 1. So what is added to it is rounded, to even in the middle, and is its last 51 bits.
+# float64 numbers near 1.5 * 2^52 have steps of 1. So a number that is added is rounded, halves to even, and is in the last 51 bits.
 ROUNDING, MOST_ROUNDED = 1.5 * 2.0**52, 2.0**51
 
 
@@ -57,7 +57,7 @@ def to_circle(phases: NDArray[np.float64], bits: int) -> NDArray[Any]:
             step *= 2.0**-32
             step -= np.floor(step)
             step *= 2.0**53
-            # The last half step before a whole turn is rounded up to one, which is 0: the shift drops it.
+            # The last half step before a whole turn is rounded up to the turn, which is 0: the shift drops it.
             result[start : start + BLOCK] = np.rint(step, out=step).astype(np.int64).view(np.uint64) << np.uint64(11)
     return numbers
 
@@ -75,7 +75,7 @@ def from_circle(numbers: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _drop_turns(steps: NDArray[np.float64]) -> None:
-    """From phases as 2^-32 turns, without the whole turns of those that have too many; ValueError where one is not finite."""
+    """Remove whole turns, in place, from phases in 2^-32 turns that are too large. ValueError if one is not finite."""
     if not np.isfinite(steps).all():
         raise ValueError("a phase is not finite")
     far = np.abs(steps) >= MOST_ROUNDED

@@ -14,12 +14,12 @@ from streamfl.settings import Section
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
 
 WORKER = "fdskl-worker"
-# Of noise, in multiples of the norm: less hides nothing, more leaves nothing.
+# Bounds of input_noise, in multiples of input_norm: less hides nothing, more leaves nothing.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 MOST_FEATURES = 65_536
-# Features that an entity tells in its life, where features_limit is small.
+# Default of features_per_entity where features_limit is small.
 MOST_TOLD = 16_384
-# The bandwidth is the median of the distances between so many entities, two by two, or more.
+# Fewest entities for the bandwidth: it is the median distance of pairs of them.
 FEWEST_ENTITIES = 32
 
 
@@ -27,8 +27,8 @@ class FdsklFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
     active: str | Annotated[list[str], Field(min_length=1)] | None = None
-    """The party that knows the labels. Left out: the first of federation.parties. With learning.solver = "sgd" a list of several,
-    of which the first predicts."""
+    """The party that knows the labels. Left out: the first of federation.parties. With learning.solver = "sgd" it can be a list:
+    all of them learn, and the first predicts."""
 
     @model_validator(mode="after")
     def _active_are_parties(self) -> FdsklFederation:
@@ -41,7 +41,7 @@ class FdsklFederation(VerticalMembers):
 
     @property
     def active_parties(self) -> list[str]:
-        """The names of those that know labels, the one that predicts first."""
+        """Names of the parties that know labels. The first one predicts."""
         if self.active is None:
             return self.parties[:1]
         return [self.active] if isinstance(self.active, str) else self.active
@@ -58,7 +58,7 @@ class FdsklFederation(VerticalMembers):
 
     @property
     def root(self) -> int:
-        """The first one's place in the list of parties."""
+        """Place of the first active party in the list of parties."""
         return self.actives[0]
 
 
@@ -66,60 +66,61 @@ class KernelLearningSection(Section):
     """What is learnt and how. Every member has to be given the same kernel."""
 
     loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
-    """Of the active party: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1."""
+    """The loss: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1. Only the active party uses it."""
     positive_weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the active party, with labels 0 and 1: a label 1 counts so many times as much as a 0. More than 1 finds more of them where
-    they are rare; what is predicted is then above their share."""
+    """Weight of a label 1 against a label 0. Above 1 the model finds more of the 1s where they are rare, and predictions are above
+    their share. Only the active party uses it."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
-    """How alike two entities are, by their distance."""
+    """The kernel: how similar two entities are at a given distance."""
     matern_nu: float = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
     """Smoothness of the kernel `matern`."""
     bandwidth: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
-    """The distance at which entities become unlike. Left out: the median distance between entities, from masked sums, before the
-    first feature is drawn."""
+    """The kernel's bandwidth: the distance at which entities stop being similar. Left out: the median distance between entities,
+    measured by masked sums before the first feature is drawn, times bandwidth_multiplier."""
     bandwidth_multiplier: float = Field(default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False)
-    """Of that median."""
+    """Factor of the median distance, where bandwidth is left out."""
     solver: Literal["newton", "sgd"] = "newton"
-    """`newton`: a block of features at a time is solved for over the window. `sgd`: the paper's stochastic gradient."""
+    """How coefficients are learnt. `newton`: one block of features at a time is solved for over the window. `sgd`: the paper's
+    stochastic gradient."""
     features_limit: int = Field(default=2048, ge=1, le=MOST_FEATURES)
-    """So many random features are kept; then the oldest give way to new ones."""
+    """Most random features kept. New ones beyond it replace the oldest."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
-    """So many random features an iteration."""
+    """Random features in a block. An iteration has one block with `sgd`, `visits` blocks with `newton`."""
     block_instances: int = Field(default=256, ge=1, le=1_000_000)
-    """So many new labels make an iteration."""
+    """New labels that start an iteration."""
     first_instances: int = Field(default=32, ge=1, le=1_000_000)
-    """With `newton`: so many labels make the first iteration. Each later one takes as many new labels as all before it had, up to
-    block_instances."""
+    """With `newton`: labels that start the first iteration. Each later one takes as many new labels as all before it together, up
+    to block_instances."""
     window: int = Field(default=20_000, ge=1, le=10_000_000)
-    """With `newton`: so many labelled entities are learnt from, the latest ones."""
+    """With `newton`: number of labelled entities that are learnt from, the latest ones."""
     visits: int = Field(default=4, ge=1, le=1_000)
-    """With `newton`: so many blocks of features an iteration. While fewer than features_limit are kept they are new; then the kept
-    ones have their turn."""
+    """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept; then the kept ones
+    are solved for again in turn."""
     sweeps: int | None = Field(default=None, ge=1, le=1_000_000)
-    """With `newton`: after so many turns a block gives way to new features, which forgets what a drifting stream no longer is. Left
-    out: never."""
+    """With `newton`: turns after which new features replace a block. Set it for a stream that drifts: the model forgets what no
+    longer holds. Left out: never."""
     cache_bytes: int = Field(default=268_435_456, ge=0)
-    """Of the active party: so many bytes of a partition's labelled entities' features are kept in memory. What is not kept is asked
-    for in each iteration."""
+    """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do not fit are asked for
+    in each iteration."""
     columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
-    """With this probability a random feature looks at a column. Below 1 the model is of sums over few columns, which many tables
-    are. A feature that looks at one column shows it to the active party, up to scale and shift."""
+    """Probability that a random feature looks at a column. Below 1 the model is a sum over few columns at a time, which suits many
+    tables. A feature that looks at one column shows it to the active party, up to scale and shift."""
     regularisation: float = Field(default=1e-5, gt=0, le=1e6, allow_inf_nan=False)
-    """lambda of lambda |f|^2 / 2."""
+    """Strength of the penalty: lambda of lambda |f|^2 / 2."""
     step: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    """With `sgd`: gamma. Times the regularisation it is below 1."""
+    """With `sgd`: the step size gamma. gamma times regularisation has to be below 1."""
     step_rule: Literal["constant", "horizon", "inverse"] = "constant"
-    """With `sgd`: gamma at every iteration; log(T) / (lambda T) with T = horizon, at most gamma; or gamma / (1 + lambda gamma t) at
-    iteration t."""
+    """With `sgd`: the step size over time. `constant`: gamma. `horizon`: log(T) / (lambda T) with T = horizon, at most gamma.
+    `inverse`: gamma / (1 + lambda gamma t) at iteration t."""
     horizon: int | None = Field(default=None, ge=2, le=2**53)
-    """With step_rule = "horizon": how many iterations there will be."""
+    """With step_rule = "horizon": the number of iterations of the whole run."""
     catch_up_samples: int = Field(default=64, ge=0)
-    """Of the active party: from its start, and from when too much waited, until no more records than this lie unread, entities
-    that come are of a backlog, and are predicted once the labels of those before them are learnt. 0: all of a history is predicted
-    at once, with the model as it is."""
+    """Unread records at or below which the active party has caught up. Until then, after its start or after too much waited, it
+    predicts an entity once the labels of the entities before it are learnt. 0: it predicts a history at once, with the model as it
+    is."""
     catch_up_patience_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the active party: when learning stands still for so long while a backlog waits for it, as where a party is away, the
-    backlog is predicted without waiting until there is a new version of the model."""
+    """Seconds that a backlog waits while learning makes no progress, for instance because a party is away. Then the active party
+    predicts without waiting, until there is a new version of the model."""
 
     @property
     def first_block(self) -> int:
@@ -146,67 +147,70 @@ class AggregationSection(Section):
     """How sums are made without showing their parts. Every member has to be given the same values, but for files."""
 
     topology: Literal["tree", "star", "ring"] = "tree"
-    """Who adds whose sums."""
+    """Which party adds whose sums on the way to the active party."""
     mask: Literal["one-time", "paper", "none"] = "one-time"
-    """`one-time`: parts are hidden by numbers that cancel in the sum and are never used twice. `paper` and `none` are for study."""
+    """How the parts of a sum are hidden. `one-time`: by numbers that cancel in the sum and are never used twice. `paper` and `none`
+    are for study."""
     study: bool = False
-    """`true`: `paper` and `none` are allowed on a bus other than memory. What they show is on the page of this system."""
+    """Whether the masks `paper` and `none` are allowed on a bus other than memory. The page of this system says what they show."""
     frequencies: Literal["private", "shared"] = "private"
-    """`private`: each party draws its part of the random features from a secret of its own. `shared`: from federation.seed, so that
-    others can compute it."""
+    """What a party draws its part of the random features from. `private`: from a secret of its own. `shared`: from federation.seed,
+    so that others can compute it."""
     secret_file: str | None = None
-    """A file with at least 32 bytes that nobody else knows, which private frequencies are drawn from. Left out: a secret is made at
-    the first start and remembered in the party's state. With another secret old features mean nothing, so such a state is
-    refused."""
+    """A file with at least 32 secret bytes, from which private frequencies are drawn. Left out: the party makes a secret at its
+    first start and keeps it in its state. Old features mean nothing with another secret, so a state that was made with another one
+    is refused."""
     circle_bits: Literal[32, 64] = 32
     """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
     round_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """A round that is not complete after so many seconds is abandoned and begun anew. More than alignment.reply_seconds."""
+    """Seconds after which an incomplete round is abandoned and asked again. More than alignment.reply_seconds."""
     rounds_in_flight: int = Field(default=16, ge=1, le=1_000)
-    """So many rounds of a partition are on their way at most; each is a record of every party."""
+    """Most rounds of a partition under way at a time. Each is one record of every party."""
 
 
 class EntityAlignmentSection(Section):
     """How long entities are remembered and waited for."""
 
     reply_seconds: float = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
-    """So many seconds a party waits for its own columns of an entity that it is asked for. Then their mean stands in."""
+    """Seconds that a party waits for its own columns when it is asked for an entity. Then their mean stands in."""
     expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """So many seconds after the last that was heard of it an entity is forgotten. Give it the longest delay of labels."""
+    """Seconds without news of an entity after which it is forgotten. Set it to the longest delay of labels."""
     limit: int = Field(default=100_000, ge=1)
-    """So many entities a partition are remembered; the oldest gives way. At least learning.window."""
+    """Most entities remembered per partition. When it is full the oldest is forgotten. At least learning.window."""
     revise: bool = True
-    """Of the active party: whether an entity without a label is predicted again when a party has new columns of it."""
+    """Whether the active party predicts an entity again when a party has new columns of it and no label has come."""
     linger_ms: float = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
-    """Of the active party: so long entities are gathered to be predicted in one round."""
+    """Milliseconds for which the active party gathers entities, to predict them in one round."""
     patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """A party whose rounds were abandoned, or unanswered, for so many seconds is not ready."""
+    """Seconds of abandoned or unanswered rounds after which a party is not ready."""
 
 
 class StandardisationSection(Section):
-    """Columns get mean 0 and deviation 1, each party its own, before anything is computed of them."""
+    """Each party scales its columns to mean 0 and deviation 1 before it computes anything from them."""
 
     columns: bool = True
-    """`false`: columns are used as they come."""
+    """Whether columns are standardised. `false`: they are used as they come."""
     transform: Literal["auto", "none"] = "auto"
-    """`auto`: a column with a few numbers far from all others is first put through arcsinh, a logarithm of large numbers of either
-    sign that leaves small ones as they are; and a rare flag is kept near to what is usual. `none`: mean and deviation alone."""
+    """How unusual columns are treated. `auto`: a column with a few numbers far from all others is first put through arcsinh, which
+    is a logarithm for large numbers of either sign and leaves small ones as they are; a rare flag is kept near the usual value.
+    `none`: mean and deviation alone."""
     first_entities: int = Field(default=1024, ge=2, le=1_000_000)
-    """All that is of the party's first so many samples in a partition; then it stays. Nothing is computed of columns before. Fewer
-    are taken where there are labels for the first iteration, or a round waits, and alignment.reply_seconds have passed."""
+    """Samples of a partition from which a party computes its columns' scale, which is then frozen. Nothing else is computed from
+    columns before. Fewer do if the labels of the first iteration are there, or a round waits, and alignment.reply_seconds have
+    passed."""
 
 
 class InputPrivacySection(Section):
-    """What a party tells of its own columns: noise on them before they are projected, which costs accuracy; how many features."""
+    """Limits on what a party shows of its columns: noise before they are projected, which costs accuracy; a number of features."""
 
     input_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """B, to which an entity's standardised columns are shortened; belongs to input_noise."""
+    """B, the norm to which an entity's standardised columns are shortened. It belongs to input_noise."""
     input_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs aggregation.secret_file."""
 
     features_per_entity: int | None = Field(default=None, ge=1)
-    """So many random features an entity tells of in its whole life, where members have keys. Then its mean stands in, as for one
-    that is not known. At least twice learning.features_limit. Left out: eight times that, or 16,384 if that is more."""
+    """Most random features that a party answers for one entity in its whole life, where members have keys. Then the mean stands in,
+    as for an unknown entity. At least twice learning.features_limit. Left out: eight times that, or 16,384 if that is more."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> InputPrivacySection:
@@ -238,17 +242,17 @@ class FdsklSettings(VerticalSettings):
 
     @property
     def features_per_entity(self) -> int:
-        """That a party tells."""
+        """Most features that a party answers for one entity."""
         return self.privacy.features_per_entity or max(MOST_TOLD, 8 * self.learning.features_limit)
 
     @property
     def is_for_study(self) -> bool:
-        """Whether what the masks would hide is shown."""
+        """Whether messages show what one-time masks would hide."""
         return self.aggregation.mask != "one-time" and len(self.federation.parties) > 1
 
     @property
     def is_open(self) -> bool:
-        """Whether masks are agreed on with whoever writes in a party's name."""
+        """Whether others can agree on masks in a party's name, because members have no keys."""
         agreed = self.aggregation.mask == "one-time" and len(self.federation.parties) > 1
         return agreed and self.federation.members is None and not self.bus.url.startswith("memory:")
 
@@ -303,7 +307,7 @@ class FdsklSettings(VerticalSettings):
         return self
 
     def _check_several_actives(self) -> None:
-        """ValueError for what only one active party can do."""
+        """ValueError for settings that do not work with several active parties."""
         names, learning = ", ".join(self.federation.active_parties), self.learning
         if self.is_active and learning.solver == "newton":
             raise ValueError(

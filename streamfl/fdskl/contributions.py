@@ -1,7 +1,7 @@
-"""What a party puts into a sum: its part of phases or distances as whole numbers, under masks.
+"""A party's part of a sum: its part of phases, distances or outputs as whole numbers, under masks.
 
-FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a uniform
-mask hides them entirely, and masks are agreed on by each two parties for one round and cancel in the sum.
+FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a uniform mask hides
+them entirely. Each pair of parties agrees on masks for one round, and these cancel in the sum.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ DISTANCE_BITS, DISTANCE_STEPS, FARTHEST = 64, 2.0**24, 2.0**30
 # f_l' as a whole number of 2^-40, at most 2^16, so that 64 parties' parts fit into 63 bits with their sign.
 OUTPUT_BITS, OUTPUT_STEPS, LARGEST_PART = 64, 2.0**40, 2.0**16
 SUM = b"sum"
-# Numbers of a pass: what is between the steps stays in the processor's caches.
+# Numbers that are converted together, so that intermediate results stay in the processor's caches.
 BLOCK = 16_384
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: gaussian, laplacian or matern. nu: smoothness of the last. share: of the columns that a feature looks at."""
+    """name: gaussian, laplacian or matern. nu: smoothness of matern. share: probability that a feature looks at a column."""
 
     name: Literal["gaussian", "laplacian", "matern"]
     nu: float
@@ -63,7 +63,7 @@ class InputNoise:
 
     @property
     def mu(self) -> float:
-        """Of Gaussian differential privacy, for each revision of an entity: 2 B / noise."""
+        """mu of Gaussian differential privacy, for each revision of an entity: 2 B / noise."""
         return 2 * self.norm / self.noise
 
 
@@ -74,12 +74,12 @@ class Contributions:
     columns: names of the party's own columns.
     seed: of the federation.
     secret: of the party in this partition.
-    shared: whether frequencies are drawn from the seed, which everybody knows, and not from the secret.
+    shared: whether frequencies are drawn from the seed, which all members know, and not from the secret.
     parties, own, root: how many, and the places of this one and of the active one among them.
     mask: one-time, paper or none.
-    bits: of a phase.
+    bits: bits of a phase.
     noise: on the columns, None for none.
-    place: federation and partition, which the noise belongs to.
+    place: fingerprint of the federation and partition, which the noise depends on.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Contributions:
         self._frequencies: Frequencies | None = None
         self._bandwidth = math.nan
         self.first_bandwidth: float | None = None
-        """With which features were first asked for; None: they never were."""
+        """Bandwidth of the first round that asked for features; None: there was none."""
 
     def frequencies(self, bandwidth: float) -> Frequencies:
         """The party's part of the random features of a kernel with this bandwidth.
 
-        Private ones of any but the first bandwidth are drawn anew: the same numbers at two scales, with the same offset, would tell
-        how many whole turns there are.
+        With any but the first bandwidth private frequencies are drawn anew: the same draws at two scales, with the same offset,
+        would show how many whole turns there are.
         """
         if self._frequencies is None or bandwidth != self._bandwidth:
             density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu, self._kernel.share)
@@ -134,7 +134,7 @@ class Contributions:
         """This party's part of the sum, with check words at its end, (numbers + CHECK_WORDS,).
 
         identity: of the round.
-        secrets: by party, what only this party's life and its can compute.
+        secrets: by party, the secret that only this party's life and that party's can compute.
         rows: standardised columns of the round's entities, (n, columns); where outputs are asked for, f_l' of them, (n,).
         """
         if announced.purpose == OUTPUTS:
@@ -148,7 +148,7 @@ class Contributions:
         return masked(numbers, secrets if self._mask == "one-time" else {}, self._own, identity, SUM)
 
     def owners(self, announced: Round) -> NDArray[np.int64]:
-        """p'(i), whose phase b_i each feature of the round has, (features,)."""
+        """p'(i), the party whose b_i is the phase of each feature of the round, (features,)."""
         drawn = self.frequencies(announced.bandwidth)
         return np.concatenate([drawn.owners(one.first, one.count) for one in announced.ranges])
 
@@ -203,7 +203,7 @@ def numbers_of(announced: Round, bits: int) -> tuple[int, Any]:
 
 
 def features_of(total: NDArray[Any], entities: int) -> NDArray[np.float64]:
-    """phi_i(x) = sqrt(2) cos(omega_i' x + b_i)   (FDSKL, eq. 7), (entities, features), of a whole sum of phases."""
+    """phi_i(x) = sqrt(2) cos(omega_i' x + b_i)   (FDSKL, eq. 7), (entities, features), from a complete sum of phases."""
     features = np.empty(len(total))
     for start in range(0, len(total), BLOCK):
         part = features[start : start + BLOCK]
@@ -213,11 +213,11 @@ def features_of(total: NDArray[Any], entities: int) -> NDArray[np.float64]:
 
 
 def opened_distances(total: NDArray[Any], laplacian: bool) -> NDArray[np.float64]:
-    """Distances between entities, two by two, (pairs,), of a whole sum of distances."""
+    """Distances of pairs of entities, (pairs,), from a complete sum of distances."""
     distances = total.astype(np.float64) / DISTANCE_STEPS
     return distances if laplacian else np.sqrt(distances)
 
 
 def opened_outputs(total: NDArray[Any]) -> NDArray[np.float64]:
-    """f of entities, (n,), of a whole sum of the active parties' f_l' (FDSKL, Algorithm 1, line 6)."""
+    """f of entities, (n,), from a complete sum of the active parties' f_l' (FDSKL, Algorithm 1, line 6)."""
     return np.asarray(total.view(np.int64) / OUTPUT_STEPS)

@@ -42,7 +42,7 @@ def step_alphas(features: NDArray[Any], outputs: Floats, labels: Floats, step: f
 def decay(scale: float, step: float, regularisation: float) -> float:
     """The common factor of all earlier alphas after an iteration: s (1 - gamma lambda).
 
-    ValueError where gamma lambda is not below 1: it would forget everything, or change all signs.
+    ValueError if gamma lambda is not below 1: the step would forget everything, or change all signs.
     """
     if not 0.0 <= step * regularisation < 1.0:
         raise ValueError(f"step {step} times regularisation {regularisation} has to be below 1")
@@ -53,9 +53,9 @@ def step_size(rule: StepRule, iteration: int, step: float, regularisation: float
     """gamma of an iteration, counted from 0.
 
     constant: gamma. E|f_t - f*|^2 stops at a floor that is proportional to it.
-    horizon: log(T) / (lambda T), at most gamma. E|f_T - f*|^2 = O(log(T) / T), and only at T: what a table of known length wants.
-    inverse: 1 / (lambda (t + t0)) with t0 = 1 / (lambda gamma), so that the first step is gamma. It needs no end, and forgets ever
-    more slowly.
+    horizon: log(T) / (lambda T), at most gamma. E|f_T - f*|^2 = O(log(T) / T), and only at T: for a table of known length.
+    inverse: 1 / (lambda (t + t0)) with t0 = 1 / (lambda gamma), so that the first step is gamma. It needs no known end, and forgets
+    ever more slowly.
 
     step: gamma, above 0. With B = R = 1 the noise of the draws itself grows unless gamma L''^2 is below about 2 lambda.
     horizon: T, the number of iterations of the whole run.

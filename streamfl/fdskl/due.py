@@ -13,7 +13,7 @@ __all__ = ["Due"]
 
 
 class Due:
-    """Of one partition. Nothing of it is remembered: a restart waits anew, and no longer than this.
+    """When iterations of one partition are due. It is not remembered: a restart waits anew, and no longer than this.
 
     settings, learning: of the party.
     labelled, model, standardisation: of the partition.
@@ -79,18 +79,18 @@ class Due:
         return self._learning.labels_wanted(self._labelled.learnt)
 
     def look(self, now: float) -> None:
-        """Labels may have come."""
+        """Note when the first iteration has its labels."""
         if self._since is None and not self._standardisation.frozen and self.is_due:
             self._since = now
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         if self._since is not None:
             self._since = min(self._since, now)
 
     @property
     def freezes_at(self) -> float | None:
-        """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
+        """When columns are standardised by fewer entities than wanted, because the first iteration waits for them."""
         if self._standardisation.frozen or self._since is None or not self.is_due:
             return None
         return min(self._since + self._settings.reply_seconds, self._standardisation.waits_until)

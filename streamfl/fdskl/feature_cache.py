@@ -1,4 +1,4 @@
-"""Features of entities that the active party keeps in memory, so that it need not ask for them again."""
+"""Features that the active party keeps in memory, so that it need not ask for them again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FEWEST_ROWS = 64
 class FeatureCache:
     """phi of some entities for kept features, in blocks. It is not remembered: after a restart it fills as blocks are asked for.
 
-    Entities that were predicted and have no label yet have what room labelled ones leave, and give way to them.
+    Predicted entities without a label use the room that labelled ones leave, and are dropped when these need it.
 
     block: features of a block, R.
-    limit: features that are kept at most, C, a multiple of R.
-    size: bytes at most; an entity takes 4 C.
+    limit: most features kept, C, a multiple of R.
+    size: most bytes; an entity takes 4 C.
     """
 
     def __init__(self, block: int, limit: int, size: int) -> None:
@@ -29,7 +29,7 @@ class FeatureCache:
         self._limit = limit
         self._most = size // (4 * limit)
         self._rows: dict[str, int] = {}
-        # Of these, entities without a label, the one that has been there longest first.
+        # The entities without a label, the one that has been there longest first.
         self._unlabelled: dict[str, None] = {}
         self._free: list[int] = []
         self._features = np.zeros((0, limit), np.float32)
@@ -40,12 +40,12 @@ class FeatureCache:
         return len(self._rows)
 
     def rows_of(self, entities: Sequence[str]) -> NDArray[np.intp]:
-        """Where entities are until others are put or forgotten, (n,); below 0: they are not."""
+        """Rows of entities, (n,), valid until others are put or forgotten; below 0: they are not here."""
         find = self._rows.get
         return np.fromiter((find(entity, -1) for entity in entities), np.intp, len(entities))
 
     def has(self, rows: NDArray[np.intp], blocks: Sequence[FeatureRange]) -> NDArray[np.bool_]:
-        """Whether all of these blocks are there, (n,)."""
+        """Whether all of these blocks are here, (n,)."""
         numbers = np.array([one.first // self._block for one in blocks], np.int64)
         found = np.full(len(rows), not blocks)
         here = rows >= 0
@@ -72,17 +72,17 @@ class FeatureCache:
         for one in ranges:
             places += [(first, at + first - one.first) for first in range(one.first, one.first + one.count, self._block)]
             at += one.count
-        # A new block and the one that gives way to it have one place.
+        # A new block and the one that it replaces have the same place.
         for first, place in sorted(places):
             self._features[here, self._columns(first)] = features[:, place : place + self._block]
             self._blocks[here, first // self._block % self._blocks.shape[1]] = first // self._block
 
     def label(self, entity: str) -> None:
-        """The entity is learnt from now: it gives way to no other."""
+        """The entity has a label now: it is not dropped for others."""
         self._unlabelled.pop(entity, None)
 
     def keep_only(self, entities: Iterable[str]) -> None:
-        """Forget all other labelled ones."""
+        """Forget all labelled entities but these."""
         kept = set(entities)
         for entity in [one for one in self._rows if one not in kept and one not in self._unlabelled]:
             self.forget(entity)
@@ -94,17 +94,17 @@ class FeatureCache:
             self._free.append(row)
 
     def forget_unlabelled(self, entity: str) -> None:
-        """No label is waited for any more."""
+        """Forget an entity whose label is not waited for any more."""
         if entity in self._unlabelled:
             self.forget(entity)
 
     def _columns(self, first: int) -> slice:
-        """Where a block stands."""
+        """The columns of a block."""
         begin = first % self._limit
         return slice(begin, begin + self._block)
 
     def _row(self, entity: str, labelled: bool) -> int | None:
-        """Where the entity's features are, or may be; None: there is no room."""
+        """The row for the entity's features, taken if it has none; None: there is no room."""
         if labelled:
             self.label(entity)
         if (row := self._rows.get(entity)) is not None:
@@ -116,7 +116,7 @@ class FeatureCache:
         if not self._free:
             old = len(self._features)
             more = max(FEWEST_ROWS, min(old, self._most - old))
-            # Memory that nobody has touched costs nothing yet.
+            # Memory that was never written costs nothing yet.
             grown = np.empty((old + more, self._limit), np.float32)
             grown[:old] = self._features
             self._features = grown

@@ -1,4 +1,4 @@
-"""What a worker has done, in figures for the operator."""
+"""Figures for the operator of what a worker has done."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class WorkerFigures:
 class ActiveFigures:
     """What only the active party counts.
 
-    what: the loss; None: this is another party.
-    label_unit: with numbers for labels, how much of the label's own unit is 1 between 0 and 1 of the labels' range.
+    what: the loss; None at any other party.
+    label_unit: with numbers for labels, the width of the labels' range in the label's own unit.
     loss, squared_error, right: sums over scored predictions, each made before its label was learnt from.
     forgotten: predictions and labels, by reason.
     """
@@ -96,7 +96,7 @@ class ActiveFigures:
         self._recent: Recent[float] = Recent()
 
     def score(self, output: float, label: float) -> float:
-        """A prediction was made, and its label came. Returns what it lost."""
+        """Count a prediction whose label came. Returns its loss."""
         assert self._what is not None
         loss = float(self._what.value(output, label))
         self.counts["scored"] += 1
@@ -107,7 +107,7 @@ class ActiveFigures:
         return loss
 
     def note(self, now: float) -> None:
-        """What was scored since the last call was scored now."""
+        """Date what was scored since the last call."""
         self._recent.extend(self._scored, now)
         self._scored = []
 
@@ -117,7 +117,7 @@ class ActiveFigures:
         """The counters, and gauges of all partitions together.
 
         totals: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
-        version: the largest. dropped: features that gave way to newer ones.
+        version: the largest. dropped: features that were dropped.
         """
         for name, text in ACTIVE_COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)

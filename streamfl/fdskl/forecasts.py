@@ -21,12 +21,12 @@ Output = Annotated[float, msgspec.Meta(ge=-1e150, le=1e150)]
 class Forecast(msgspec.Struct, array_like=True, gc=False):
     """What is known of the prediction of an entity that is not learnt from yet.
 
-    since: when it was last heard of.
+    since: when it last changed.
     awaited: whether a prediction has to be made.
     revision: predictions that were made.
-    output: f of the last. version: of its model. parties: of how many parties' columns.
-    label: that came before the entity's own columns.
-    offset: of the sample that it was first wanted with.
+    output: f of the last prediction. version: of its model. parties: from how many parties' columns.
+    label: one that came before the prediction.
+    offset: of the sample that it was wanted with.
     """
 
     since: Time
@@ -36,16 +36,16 @@ class Forecast(msgspec.Struct, array_like=True, gc=False):
     version: Count = 0
     parties: Count = 0
     label: Output | None = None
-    # Last, so that a release that does not know of it takes the rest.
+    # Last, so that a release without this field can read the rest.
     offset: Count = 0
 
 
 class Forecasts:
-    """The forecasts of a partition, the one that was heard of longest ago first; remembered as ``forecast/NAME``.
+    """The forecasts of a partition, the one that changed longest ago first. Remembered as ``forecast/NAME``.
 
     parts: where they are remembered.
-    expiry: seconds after which an entity that nothing is heard of is forgotten.
-    limit: so many at most; the oldest gives way.
+    expiry: seconds without a change after which a forecast is forgotten.
+    limit: most forecasts. Beyond it the oldest is forgotten.
     forgotten: counts of the reasons ``no_label``, ``no_columns`` and ``displaced``, shared by all partitions.
     """
 
@@ -55,14 +55,14 @@ class Forecasts:
         self._limit = limit
         self._forgotten = forgotten
         self._forecasts: dict[str, Forecast] = {}
-        # Of these a prediction is to be made, and nobody was asked for it in this life.
+        # Entities to predict that nobody was asked for in this life.
         self._gathered: dict[str, None] = {}
-        # And of these it is not to be asked yet, in the order of their topic.
+        # Entities to predict that nobody is to be asked for yet, in the order of their topic.
         self._held: dict[str, None] = {}
         self._held_with_label = 0
         self._awaited = 0
         self.on_forget: Callable[[str], None] = lambda _entity: None
-        """What else is forgotten with a forecast."""
+        """Called with each entity whose forecast is forgotten."""
 
     def __len__(self) -> int:
         return len(self._forecasts)
@@ -77,12 +77,12 @@ class Forecasts:
 
     @property
     def gathered(self) -> int:
-        """Of them, those that nobody was asked for."""
+        """Predictions that have to be made, and that nobody was asked for."""
         return len(self._gathered)
 
     @property
     def gathered_since(self) -> float | None:
-        """When the first of these was heard of."""
+        """Since when the first of these waits."""
         return self._forecasts[next(iter(self._gathered))].since if self._gathered else None
 
     @property
@@ -96,9 +96,9 @@ class Forecasts:
         return found is not None and found.awaited and entity not in self._gathered and entity not in self._held
 
     def want(self, entity: str, now: float, offset: int = 0, held: bool = False) -> None:
-        """The entity is to be predicted, for the first time or anew. offset: of its sample. held: it is not asked for yet.
+        """Note that an entity has to be predicted, for the first time or anew. offset: of its sample. held: do not ask for it yet.
 
-        One that waits already keeps its place: an entity that is heard of all the time would put all others off.
+        An entity that waits already keeps its place. Otherwise one that comes all the time would delay all others.
         """
         if (found := self._forecasts.get(entity)) is not None and found.awaited:
             return
@@ -127,7 +127,7 @@ class Forecasts:
 
     @property
     def held_with_label(self) -> int:
-        """Of them, those whose label has come."""
+        """Held entities whose label has come."""
         return self._held_with_label
 
     @property
@@ -139,13 +139,13 @@ class Forecasts:
         return self._forecasts[entity].label is not None
 
     def hold_all(self) -> None:
-        """Hold back whatever nobody was asked for."""
+        """Hold back all entities that nobody was asked for."""
         for entity in sorted(self._gathered, key=lambda one: self._forecasts[one].offset):
             self._hold(entity, self._forecasts[entity])
         self._gathered = {}
 
     def let_go(self, entity: str) -> None:
-        """It is held back no longer."""
+        """Hold the entity back no longer."""
         self._drop_held(entity)
         self._gathered[entity] = None
 
@@ -160,11 +160,11 @@ class Forecasts:
     # ----
 
     def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> Forecast | None:
-        """A prediction was made; None if it is not waited for any more. It is counted in ``revision``."""
+        """Store a prediction and count it in ``revision``. Returns None if no prediction is waited for any more."""
         found = self._forecasts.get(entity)
         if found is None or not found.awaited:
             return None
-        # What is written last is the youngest.
+        # The forecast that is written last is the youngest.
         del self._forecasts[entity]
         found.awaited, found.since = False, now
         self._awaited -= 1
@@ -174,12 +174,12 @@ class Forecasts:
         return found
 
     def keep_label(self, entity: str, label: float, now: float) -> None:
-        """A label came before anything else of its entity."""
+        """Keep a label that came before the prediction."""
         found = self._take(entity) or Forecast(now)
         self._held_with_label += entity in self._held and found.label is None
         found.label, found.since = label, now
         if entity in self._gathered:
-            # In the order in which all of them would be restored.
+            # Keep the order in which all of them would be restored.
             del self._gathered[entity]
             self._gathered[entity] = None
         self._put(entity, found)
@@ -200,7 +200,7 @@ class Forecasts:
             self._forgotten[reason] += 1
 
     def set_back(self, now: float) -> None:
-        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         for entity in set_back(self._forecasts, now):
             self._remember(entity, self._forecasts[entity])
 

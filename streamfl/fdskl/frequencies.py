@@ -1,8 +1,8 @@
 """Frequencies of random features, drawn from a kernel's spectral density: each party draws its own columns, any range of features.
 
-A draw is a function of a key, the feature's number and the column's name. Under private frequencies the key is the party's secret:
-nobody else can draw them, and the sums over the parties are features of the same kernel all the same. Under shared frequencies, as
-in the paper, the key is the seed.
+A draw is a function of a key, the feature's number and the column's name. For private frequencies the key is the party's secret:
+nobody else can draw them, and the sums over the parties are still features of the same kernel. For shared frequencies, as in the
+paper, the key is the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamfl.seeding import philox_key
 
 __all__ = ["Frequencies", "SpectralDensity"]
 
-# Features that are drawn together, fewer of many columns.
+# Features that are drawn together, fewer if there are many columns.
 CHUNK, CHUNK_NUMBERS = 1024, 2**20
 # Numbers that are kept once drawn: 64 MB. What does not fit is drawn again.
 KEPT_NUMBERS = 2**23
@@ -32,12 +32,12 @@ KEPT_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class SpectralDensity:
-    """The density that frequencies of a shift-invariant kernel are drawn from; ValueError for what has none.
+    """The density that frequencies of a shift-invariant kernel are drawn from. ValueError for parameters that have none.
 
     - gaussian: exp(-||r||_2^2 / (2 bandwidth^2)); a normal for each column, divided by the bandwidth.
     - laplacian: exp(-||r||_1 / bandwidth); a Cauchy variable for each column, divided by the bandwidth.
     - matern: 2^(1-nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) ||r||_2 / bandwidth; a normal for each column, divided by the
-      bandwidth and by sqrt(c), c of the feature a chi-square variable of 2 nu degrees of freedom divided by 2 nu.
+      bandwidth and by sqrt(c). c is drawn once for a feature: a chi-square variable of 2 nu degrees of freedom divided by 2 nu.
 
     Source: Rahimi & Recht 2007, theorem 1.
     bandwidth: in units of the inputs.
@@ -101,7 +101,7 @@ class Frequencies:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that differ where seed, secret, density or columns do, and tell nothing of the secret."""
+        """16 digits that differ if seed, secret, density or columns differ. They show nothing of the secret."""
         content = repr((self._density, self._parties, self._own, self._active, self._columns)).encode()
         keys = b"".join(stream.fingerprint for stream in (self._offsets, *self._of_column))
         return hashlib.blake2b(keys + content, digest_size=8, person=b"fdskl frequency").hexdigest()
@@ -119,7 +119,7 @@ class Frequencies:
             ndtri(drawn, out=drawn)
         if self._density.kernel == "matern":
             nu = self._density.matern_nu
-            # The scale is one of all columns, or the kernel would be a product over the parties: so it is from the shared seed.
+            # All columns share one scale, drawn from the shared seed. Otherwise the kernel would be a product over the parties.
             scale = gammaincinv(nu, self._scales.uniform(first, count)) / nu
             drawn /= np.sqrt(scale)[:, None]
         drawn /= self._density.bandwidth
@@ -133,9 +133,9 @@ class Frequencies:
         return np.where(self.owners(first, count) == self._own, 2 * math.pi * self._offsets.uniform(first, count), 0.0)
 
     def owners(self, first: int, count: int) -> NDArray[np.int64]:
-        """p'(i), the party whose b_i is the feature's phase, equal at all parties: (count,). (Algorithm 3.)
+        """p'(i), the party whose b_i is the feature's phase, the same at all parties: (count,). (Algorithm 3.)
 
-        Any but the active one, with the same probability.
+        All parties but the active one have the same probability.
         """
         if self._parties == 1:
             return np.zeros(count, np.int64)
@@ -151,7 +151,7 @@ class Frequencies:
         inputs = np.asarray(inputs, np.float64)
         if inputs.ndim != 2 or inputs.shape[1] != len(self._columns):
             raise ValueError(f"inputs of shape {inputs.shape} have not {len(self._columns)} columns")
-        # With a one behind the inputs, the product adds the offsets at no cost.
+        # A column of ones behind the inputs makes the product add the offsets at no cost.
         inputs = np.hstack([inputs, np.ones((len(inputs), 1))])
         result = np.empty((len(inputs), sum(count for _, count in ranges)))
         at = 0
@@ -162,7 +162,7 @@ class Frequencies:
         return result
 
     def _drawn(self, first: int, count: int) -> Iterator[NDArray[np.float64]]:
-        """Frequencies of the range, offsets in the last column, chunk after chunk: drawn once, while they are kept."""
+        """Frequencies of the range, chunk by chunk, with offsets in the last column. A chunk that is kept is not drawn again."""
         end = first + count
         for number in range(first // self._chunk, -(-end // self._chunk)):
             start = number * self._chunk
@@ -177,7 +177,8 @@ class Frequencies:
 class _Stream:
     """Uniforms with random access: number i is a function of the seed, the secret and the path alone.
 
-    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.seeding`. Philox is no cipher, so a secret keys AES.
+    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.seeding`. That is Philox, which is no cipher, so a
+    secret is used as a key of AES.
     """
 
     __slots__ = ("_key", "_secret")
@@ -189,7 +190,7 @@ class _Stream:
 
     @property
     def fingerprint(self) -> bytes:
-        """Bytes that tell streams apart, and nothing of a secret."""
+        """Bytes that differ between streams and show nothing of a secret."""
         return self._key.tobytes() if self._secret is None else derive(self._secret, b"fdskl fingerprint")
 
     def uniform(self, first: int, count: int) -> NDArray[np.float64]:
@@ -202,5 +203,5 @@ class _Stream:
             # Four words a counter step.
             block, skipped = divmod(first, 4)
             words = np.random.Philox(key=self._key, counter=block).random_raw(skipped + count)[skipped:]
-        # One word of 2^53 would be rounded to 1, where a normal is infinite.
+        # One word in 2^53 would be rounded to 1, where the normal quantile is infinite.
         return np.asarray(np.minimum(((words >> np.uint64(11)) + 0.5) * 2.0**-53, 1 - 2.0**-53), dtype=np.float64)

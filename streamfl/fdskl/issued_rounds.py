@@ -33,7 +33,7 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
         raise PeerError("malformed", text)
     if len(set(message.incarnations)) < len(message.incarnations):
-        # A round of one active party in the life of another would shut out that one's own.
+        # A round of one active party with another one's incarnation would shut out that party's own rounds.
         raise PeerError("malformed", "a round in which two parties have the same incarnation")
     if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
         text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"

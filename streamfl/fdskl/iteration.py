@@ -1,7 +1,7 @@
-"""One iteration of learning: what has to be asked, and what is made of the answers.
+"""One iteration of learning: what it asks the parties, and what it learns from the answers.
 
-Nothing of an iteration is remembered before it ends. ``sgd`` is FDSKL, Algorithm 1, for B instances and R features at a time;
-``newton`` stands in :mod:`streamfl.fdskl.newton_iteration`.
+An iteration is not remembered before it ends. ``sgd`` is FDSKL, Algorithm 1, for B instances and R features at a time; ``newton``
+is in :mod:`streamfl.fdskl.newton_iteration`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from streamfl.fdskl.schedule import labels_wanted
 
 __all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
-# Distances between entities that the bandwidth is the median of, at least.
+# Fewest distances between entities for the bandwidth, which is their median.
 FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """How is learnt.
+    """The settings of learning.
 
     solver: newton or sgd.
     features_limit, block_features, block_instances, window, visits, sweeps, cache_bytes: as the settings say.
     first_block: labels of the first iteration.
-    multiplier: of the median distance.
+    multiplier: factor of the median distance.
     bits: of a phase.
     """
 
@@ -69,12 +69,12 @@ class Learning:
     bits: int
 
     def labels_wanted(self, learnt: int) -> int:
-        """New labels that make the iteration after so many were learnt from."""
+        """New labels that start the next iteration, after ``learnt`` labels were learnt from."""
         return labels_wanted(learnt, self.first_block, self.block_instances)
 
 
 class BandwidthSearch:
-    """The median distance between labelled entities, two by two, from one masked sum (spec, second review 11)."""
+    """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec, second review 11)."""
 
     def __init__(self, learning: Learning, model: KernelModel, labelled: LabelledEntities) -> None:
         self._learning = learning
@@ -87,12 +87,12 @@ class BandwidthSearch:
         yield Question(self, DISTANCES, [], self._entities)
 
     def revised(self, entity: str) -> None:
-        """A distance more or less exact makes no difference."""
+        """Nothing to do: one inexact distance makes no difference."""
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         distances = opened_distances(total, self._learning.laplacian)
         median = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
-        # No party answers a round beyond these.
+        # No party answers a round with a bandwidth beyond these.
         bandwidth = min(max(median * self._learning.multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH)
         self._model.set_bandwidth(bandwidth)
         self.ended = True
@@ -101,7 +101,7 @@ class BandwidthSearch:
 class Iteration(ABC):
     """What both solvers share: entities, their labels, and features as they come in.
 
-    dropped: told how many entities are left out because a party forgot their columns.
+    dropped: called with the number of entities that are left out because a party forgot their columns.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Iteration(ABC):
         self._entities = entities
         self._labels = labelled.labels_of(entities)
         self._expansion = model.snapshot()
-        # Of each question that is not answered, where its entities stand.
+        # By unanswered question, the rows of its entities.
         self._rows: dict[Question, NDArray[np.intp]] = {}
         self._revised: set[str] = set()
         self.ended = False
@@ -128,11 +128,11 @@ class Iteration(ABC):
         return entity in self._entities
 
     def revised(self, entity: str) -> None:
-        """A party has new columns of the entity: what is computed of it here is not kept."""
+        """A party has new columns of the entity: this iteration's results for it are not kept."""
         self._revised.add(entity)
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        """Take the answer to a question, and end with the last one."""
+        """Take the answer to a question. The last answer ends the iteration."""
         self._take(self._rows[question], features_of(total, len(question.entities)), question, known)
         self._answer_came(question)
 
@@ -149,17 +149,17 @@ class Iteration(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """All answers are there."""
+        """Learn from the answers, which are all there."""
 
     def _asked(self, chosen: NDArray[np.intp], ranges: list[FeatureRange]) -> Iterator[Question]:
-        """Questions for these features of the entities that stand at these places."""
+        """Questions for these features of the entities in these rows."""
         bandwidth = self._model.bandwidth
         assert bandwidth is not None
         entities = [self._entities[place] for place in chosen.tolist()]
         yield from self._noted(chosen, phases_of(self, entities, ranges, bandwidth, self._learning.bits // 8, MOST_ENTITIES))
 
     def _noted(self, chosen: NDArray[np.intp], questions: Iterator[Question]) -> Iterator[Question]:
-        """The same questions. chosen: where all of their entities stand, in order."""
+        """The same questions, whose rows are noted. chosen: the rows of all their entities, in order."""
         begin = 0
         for question in questions:
             self._rows[question] = chosen[begin : begin + len(question.entities)]
@@ -168,7 +168,7 @@ class Iteration(ABC):
 
 
 class SgdIteration(Iteration):
-    """The next B labelled entities, and R new features.
+    """Learns from the next B labelled entities, with R new features.
 
     f(x) = sum over kept i of alpha_i phi_i(x); alpha_new = -gamma / (B R) sum_b L'(f(x_b), y_b) phi_new(x_b); all earlier alphas
     times (1 - gamma lambda)   (FDSKL, eq. 8 and 9)
@@ -203,7 +203,7 @@ class SgdIteration(Iteration):
         alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, learning.loss)
         self.decay = decay(1.0, gamma, learning.regularisation)
         model.decay_to(model.scale * self.decay)
-        # More than one where the limit was lowered.
+        # More than one block if the limit was lowered.
         for _ in range(1 + (model.kept - model.limit) // model.block):
             model.drop_oldest()
         model.put(model.newest, alphas)
@@ -213,7 +213,7 @@ class SgdIteration(Iteration):
 
 
 class SharedSgdIteration(SgdIteration):
-    """The same where others are active too: f is asked for, as a sum of what each one's coefficients say, and not its features."""
+    """The same with several active parties: asks for f, as a sum over the parties' coefficients, and not for its features."""
 
     def questions(self) -> Iterator[Question]:
         expansion = self._expansion
@@ -221,7 +221,7 @@ class SharedSgdIteration(SgdIteration):
         everyone = np.arange(len(self._entities))
         yield from self._asked(everyone, [self._model.newest])
         if expansion.ranges:
-            # Each is of so many that the phases which others ask for then are one round.
+            # Few enough entities in each that the phases which the others then ask for fit into one round.
             most = fit_together(len(expansion.alphas), self._learning.bits // 8)
             yield from self._noted(everyone, outputs_of(self, self._entities, expansion, most))
         if not self._rows:

@@ -1,4 +1,4 @@
-"""Whose turn it is to learn, where several parties are active: a queue that each of them reads from one log, in the same order."""
+"""Whose turn it is to learn, with several active parties: a queue that all of them read from one log, in the same order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = b"turns"
 
 
 class _Place(msgspec.Struct, array_like=True):
-    """An active party's turn that waits. party: its place among the active ones. number: counts its turns."""
+    """A waiting turn of an active party. party: its place among the active ones. number: counts its turns."""
 
     party: Count
     number: Count
@@ -27,7 +27,7 @@ class _Record(msgspec.Struct, array_like=True):
 
     queue: turns that were asked for and have not ended, in the log's order.
     heard: by active party, the last turn that it asked for in the log.
-    asked, ended: the party's own turns, those it asked for and of these how many have ended.
+    asked, ended: how many turns this party has asked for, and how many of them have ended.
     """
 
     queue: list[_Place] = []
@@ -37,7 +37,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class IterationQueue:
-    """The queue of one partition, as far as the log was read. Its first has the turn, and nobody else changes the model meanwhile.
+    """The queue of one partition, as far as the log was read. Its first party has the turn. No other changes the model meanwhile.
 
     parts: where it is remembered, as ``turns``.
     actives: the active parties' numbers. own: this party's.
@@ -61,21 +61,21 @@ class IterationQueue:
         return self.is_asked_for and record.queue[:1] == [_Place(self._own, record.asked)]
 
     def ask(self) -> int:
-        """This party asks for a turn. Returns its number."""
+        """Count a request of this party for a turn. Returns the turn's number."""
         assert not self.is_asked_for
         self._record.asked += 1
         self._changed()
         return self._record.asked
 
     def end(self) -> int:
-        """This party has learnt in its turn. Returns its number."""
+        """End this party's turn, in which it has learnt. Returns the turn's number."""
         assert self.has_come
         self._record.ended += 1
         self._changed()
         return self._record.ended
 
     def take_request(self, party: int, number: int) -> bool:
-        """A party asks for a turn, says the log. Returns False if it came before. PeerError for one that it cannot ask for."""
+        """Take a party's request for a turn from the log. Returns False if it came before. PeerError for an impossible one."""
         record, place = self._record, self._actives.index(party)
         if number <= record.heard[place]:
             return False
@@ -93,12 +93,12 @@ class IterationQueue:
         return self._record.queue[:1] == [_Place(self._actives.index(party), number)]
 
     def check_end(self, party: int, number: int) -> None:
-        """PeerError where the log says that an own turn is over which is not."""
+        """PeerError if the log says that a turn of this party is over and it is not."""
         if self._actives.index(party) == self._own and number > self._record.ended:
             raise PeerError("implausible", f"turn {number} of this party is said to be over, and {self._record.ended} are")
 
     def take_end(self) -> None:
-        """The turn that came first has ended, says the log."""
+        """Remove the first turn, which has ended according to the log."""
         self._record.queue.pop(0)
         self._changed()
 

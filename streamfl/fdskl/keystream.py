@@ -1,4 +1,4 @@
-"""Numbers that nobody without the key can tell from chance: the keystream of AES-256 in counter mode, with random access."""
+"""Numbers that look random to everybody without the key: the keystream of AES-256 in counter mode, with random access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfl.fdskl.circle import number_type
 __all__ = ["Keystream", "keystream"]
 
 BLOCK_BYTES = 16
-# What is encrypted: zeros, so that the keystream comes out.
+# Encrypting zeros gives the keystream itself.
 ZEROS = memoryview(bytes(262_144))
 
 
@@ -36,7 +36,7 @@ class Keystream:
         self._encryptor.update(ZEROS[:skipped])
 
     def fill(self, numbers: NDArray[Any]) -> None:
-        """The next numbers. numbers: (n,) uint32 or uint64, contiguous, which they are written to."""
+        """Write the next numbers of the stream into ``numbers``, (n,) uint32 or uint64, contiguous."""
         content = numbers.view(np.uint8).data
         for start in range(0, len(content), len(ZEROS)):
             part = content[start : start + len(ZEROS)]

@@ -1,4 +1,4 @@
-"""Labelled entities of a partition that the active party learns from: the latest ones, with what the model says of each."""
+"""The latest labelled entities of a partition, which the active party learns from, with the model's output for each."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from streamfl.wire import Count, encode_array
 
 __all__ = ["LabelledEntities"]
 
-# Outputs change with every iteration, and are remembered so many at a time.
+# Outputs that are remembered in one record, because they change together with every iteration.
 CHUNK = 512
 LARGEST_OUTPUT = 1e150
 
 
 class _Labelled(msgspec.Struct, array_like=True, gc=False):
-    """label: -1 or 1, or a number. number: counts labels; of its latest."""
+    """label: -1 or 1, or a number. number: running number of the entity's latest label."""
 
     label: float
     number: Count
 
 
 class _Counts(msgspec.Struct, array_like=True):
-    """labels: that came. fresh: of these, how many no iteration has learnt from. totals: how good predictions were."""
+    """labels: how many came. fresh: how many of them no iteration has learnt from. totals: how good predictions were."""
 
     labels: Count = 0
     fresh: Count = 0
-    # Last, so that a release that does not know of it takes the rest.
+    # Last, so that a release without this field can read the rest.
     totals: PrequentialTotals = msgspec.field(default_factory=PrequentialTotals)
 
 
 class _Chunk:
-    """outputs: f at the present version of the model, NaN: not known, (CHUNK,). known: of how many parties' columns, (CHUNK,)."""
+    """outputs: f at the current version of the model, NaN: not known, (CHUNK,). known: from how many parties' columns, (CHUNK,)."""
 
     __slots__ = ("known", "outputs")
 
@@ -54,7 +54,7 @@ class LabelledEntities:
     Remembered as ``labelled/NAME``, ``outputs/CHUNK`` and ``labels``.
 
     parts: where they are remembered.
-    limit: so many.
+    limit: most entities kept.
     """
 
     def __init__(self, parts: ChangedParts, limit: int) -> None:
@@ -97,14 +97,14 @@ class LabelledEntities:
         return self._counts.totals
 
     def score(self, loss: float, label: float) -> None:
-        """A prediction has lost so much by its label, which :meth:`add` is told of next."""
+        """Count the loss of a prediction. A call of :meth:`add` with its label follows."""
         self._counts.totals.score(loss, label)
         self._parts.remember(b"labels", self._counts)
 
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
-        """A label came. The entity is the youngest now; the oldest gives way.
+        """Add a label. Its entity becomes the youngest; beyond the limit the oldest is forgotten.
 
-        output: f at the present version of the model; NaN: not known, or as before. known: of how many parties' columns.
+        output: f at the current version of the model; NaN: not known, or as before. known: from how many parties' columns.
         """
         self._sort()
         before = self._entities.pop(entity, None)
@@ -127,7 +127,7 @@ class LabelledEntities:
             self.forget(next(iter(self._entities)))
 
     def use(self, count: int) -> None:
-        """An iteration has learnt from so many fresh labels."""
+        """An iteration has learnt from ``count`` fresh labels."""
         self._counts.fresh -= min(count, self._counts.fresh)
         self._parts.remember(b"labels", self._counts)
 
@@ -136,7 +136,7 @@ class LabelledEntities:
         return list(self)[-count:]
 
     def not_learnt(self, count: int) -> list[str]:
-        """Up to ``count`` entities that no iteration has learnt from, the one that was labelled first at the beginning."""
+        """Up to ``count`` entities that no iteration has learnt from, in the order of their labels."""
         entities = list(self)
         return entities[max(0, len(entities) - self._counts.fresh) :][:count]
 
@@ -144,7 +144,7 @@ class LabelledEntities:
         return np.fromiter((self._entities[entity].label for entity in entities), np.float64, len(entities))
 
     def outputs_and_known(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """f at the present version of the model, NaN where it is not known, (n,); and of how many parties' columns it was made."""
+        """f at the current version of the model, NaN where it is not known, (n,); and the number of parties behind it, (n,)."""
         numbers = self._numbers([self._entities[entity] for entity in entities])
         outputs, known = np.empty(len(numbers)), np.empty(len(numbers), np.uint8)
         for chunk, rows in self._by_chunk(numbers):
@@ -153,7 +153,7 @@ class LabelledEntities:
         return outputs, known
 
     def put_outputs(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None) -> None:
-        """f of these entities; those that are gone meanwhile are passed over. known: None: as before."""
+        """Store f of these entities, except those that were forgotten meanwhile. known: None: as before."""
         found = [self._entities.get(entity) for entity in entities]
         here = np.fromiter((one is not None for one in found), np.bool_, len(found))
         numbers = self._numbers([one for one in found if one is not None])
@@ -166,13 +166,13 @@ class LabelledEntities:
             self._touch(int(numbers[rows[0]]))
 
     def forget_outputs_but(self, entities: Sequence[str]) -> None:
-        """The model has changed, and only of these f is known."""
+        """The model has changed: forget f of all entities but these."""
         kept = set(entities)
         for entity in [one for one in self._entities if one not in kept]:
             self.forget_output(entity)
 
     def forget_output(self, entity: str) -> None:
-        """What the model, or a party, knows of the entity is new: f has to be computed again."""
+        """The model, or a party's columns of the entity, have changed: f has to be computed again."""
         if (one := self._entities.get(entity)) is not None and not math.isnan(self._at(entity)[0]):
             chunk, place = self._place(one.number)
             chunk.outputs[place] = math.nan
@@ -221,7 +221,7 @@ class LabelledEntities:
         return np.fromiter((one.number for one in found), np.int64, len(found))
 
     def _by_chunk(self, numbers: NDArray[np.int64]) -> Iterator[tuple[_Chunk, NDArray[np.intp]]]:
-        """Each chunk that has any of these numbers, and which of them."""
+        """Each chunk that has any of these numbers, and their places in ``numbers``."""
         chunks = numbers // CHUNK
         for number in np.unique(chunks).tolist():
             yield self._place(number * CHUNK)[0], np.flatnonzero(chunks == number)
@@ -233,7 +233,7 @@ class LabelledEntities:
         return chunk, number % CHUNK
 
     def _clear(self, number: int) -> None:
-        """Nobody has this number any more."""
+        """Clear a number that no entity has any more, and forget chunks below the oldest one in use."""
         chunk, place = self._place(number)
         chunk.outputs[place], chunk.known[place] = math.nan, 0
         oldest = min(next(iter(self._entities.values())).number if self._entities else self._counts.labels, self._counts.labels)
@@ -247,7 +247,7 @@ class LabelledEntities:
         self._touched[number // CHUNK] = None
 
     def _sort(self) -> None:
-        """What is restored comes in the order of its last writing."""
+        """Restored entities come in the order in which they were last written."""
         if not self._in_order:
             self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].number))
             self._in_order = True

@@ -38,10 +38,10 @@ class MarginLoss(Protocol):
         """d L / d f."""
 
     def curvature(self, outputs: Any, labels: Any) -> Floats:
-        """d^2 L / d f^2, or a bound above it where that is not continuous: a Newton step needs one that it can divide by."""
+        """d^2 L / d f^2, or an upper bound where it is not continuous: a Newton step divides by it."""
 
     def of_constant(self, count: float, total: float, squares: float) -> float:
-        """min over c of sum_n L(c, y_n): what the best constant in hindsight loses.
+        """min over c of sum_n L(c, y_n): the loss of the best constant in hindsight.
 
         count, total, squares: how many labels, their sum, the sum of their squares.
         """
@@ -116,7 +116,7 @@ class _SmoothHinge:
 
 @dataclass(frozen=True)
 class _Weighted:
-    """A loss of labels -1 and +1, of which +1 counts ``positive`` times as much."""
+    """A loss for labels -1 and +1 in which +1 counts ``positive`` times as much."""
 
     loss: MarginLoss
     positive: float
@@ -160,7 +160,7 @@ LOSSES: Mapping[str, MarginLoss] = MappingProxyType({loss.name: loss for loss in
 def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
     """The loss that the configuration calls ``name``; ConfigurationError for any other name.
 
-    positive: so many times as much does a label +1 count.
+    positive: weight of a label +1. A label -1 has the weight 1.
 
     >>> float(loss_named("smooth-hinge").value(0.5, 1.0))
     0.125

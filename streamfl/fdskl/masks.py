@@ -1,8 +1,8 @@
 """Masks of partial sums: pairwise one-time pads that cancel over all parties, and the paper's.
 
-Each life of a party's task has an incarnation, a key that is never remembered. Two of them agree on a secret, and of it each round
-gets numbers of its own. One adds them and the other subtracts them, so that the sum over all parties is the sum of what was masked.
-A round that is done again is another round, with another number or other incarnations: no numbers are used twice.
+Each life of a party's task has an incarnation, a key that is never remembered. Each two incarnations agree on a secret, from which
+each round gets numbers of its own. One party adds them and the other subtracts them, so they cancel in the sum over all parties.
+A round that is asked again has another number or other incarnations, so no numbers are used twice.
 
 Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", 2017, section 4; without its recovery of
 dropouts, which would show a late message.
@@ -27,9 +27,9 @@ from streamfl.identity.keys import derive
 __all__ = ["CHECK_WORDS", "Incarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
 
 CHECK_WORDS = 2
-"""Numbers behind those of a round that are 0 before the mask: 64 bits or more, whose sum is 0 if all masks have cancelled."""
+"""Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more, and sum to 0 if all masks cancelled."""
 
-# Of a part of a message that all its keystreams are added to while it stays in the processor's caches.
+# Bytes of a message that are masked together, so that they stay in the processor's caches.
 BLOCK_BYTES = 131_072
 
 
@@ -48,19 +48,19 @@ class Incarnation:
         self._private = X25519PrivateKey.from_private_bytes(derive(private, b"fdskl incarnation"))
         self._tellings = derive(private, b"fdskl tellings")
         self.public: bytes = self._private.public_key().public_bytes_raw()
-        """32 bytes that the peers are told."""
+        """32 bytes that are sent to the peers."""
         self.number = life_number(self.public)
         """53 bits of the public key, by which messages name it."""
 
     def telling(self, count: int) -> int:
-        """53 bits that name the ``count``-th time that others are told of this life, which nobody can write before."""
+        """53 bits that name the ``count``-th announcement of this life. Nobody else can compute them before it."""
         digest = hashlib.blake2b(count.to_bytes(8, "big"), digest_size=8, key=self._tellings).digest()
         return int.from_bytes(digest) >> 11
 
     def pair_secret(self, peer_public: bytes) -> bytes:
         """32 bytes that only this incarnation and the peer's can make (X25519, HKDF with both public keys).
 
-        ValueError where the peer's is no key, is this one, or agrees with everybody on zero.
+        ValueError if the peer's is no key, is this one's own, or gives zero with every key.
         """
         if peer_public == self.public:
             raise ValueError("an incarnation has no secret with itself")
@@ -81,7 +81,7 @@ def mask_key(pair_secret: bytes, round_id: bytes, purpose: bytes, bits: int) -> 
     purpose: what the numbers hide; each purpose has its own stream.
     bits: 32 or 64, so that the widths do not share a stream either.
     """
-    # Lengths in front, so that no two rounds and purposes run together into the same bytes.
+    # Lengths in front, so that different rounds and purposes never give the same bytes.
     named = b"".join(len(part).to_bytes(4, "big") + part for part in (round_id, purpose))
     return hmac.digest(pair_secret, b"fdskl mask %d " % bits + named + b"\x01", "sha256")
 
@@ -118,11 +118,11 @@ def masked(
 
 
 def checked(sums: NDArray[Any]) -> NDArray[Any] | None:
-    """The sum over all parties without its check words, or None where they tell that masks have not cancelled.
+    """The sum over all parties without its check words, or None if these show that masks have not cancelled.
 
     A party that is missing, doubled, of another round or of another life passes with probability 2^-64 at most.
 
-    sums: (n + CHECK_WORDS,), of what :func:`masked` returned at every party.
+    sums: (n + CHECK_WORDS,), the sum of what :func:`masked` returned at every party.
     """
     return None if len(sums) < CHECK_WORDS or sums[-CHECK_WORDS:].any() else sums[:-CHECK_WORDS]
 

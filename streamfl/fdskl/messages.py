@@ -1,4 +1,4 @@
-"""What parties say to one another, and the prediction that a user reads."""
+"""The messages between parties, and the prediction that a user reads."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = [
     "identity_of",
 ]
 
-# Why a message is refused that another member wrote.
+# Why a message of another member is refused.
 ANOTHER = "another federation name, seed, list of parties, kernel or aggregation was used"
 
-# What a round asks of each party: phases of features, squared distances between entities, two by two, or with several active
-# parties f_l' of entities; or nothing but who knows them.
+# What a round asks of each party: phases of features, squared distances of pairs of entities, with several active parties f_l' of
+# entities, or only who knows the entities.
 PHASES, DISTANCES, OUTPUTS, KNOWN = 0, 1, 2, 3
 
-# Of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
+# Most bytes of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
 CARRIED_BYTES = ROOM - 16_384
 NAMES_BYTES = ROOM // 2
-# Entities of a round at most: its memory, at every party, is bounded by this too. And ranges of features.
+# Most entities of a round, which also bounds its memory at every party, and most ranges of features.
 MOST_ENTITIES, MOST_RANGES = 4096, 1024
-# Pairs of entities that a round asks the distances of at most.
+# Most pairs of entities in a round of distances.
 MOST_DISTANCES = 256
 SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-12, 1e12
 
@@ -58,8 +58,8 @@ class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
 
     number: names the life; a digest of ``public``.
     public: X25519 public key, 32 bytes.
-    telling: another number each time that this life is told of, by which a copy is known and which nobody can foretell.
-    known: the receiver's life as the sender knows it, 0: none. If it has another one, it tells of it again.
+    telling: another number for each announcement, which nobody can foretell. A copy is recognised by it.
+    known: the receiver's life as the sender knows it, 0: none. A receiver with another life announces it again.
     """
 
     version: Version
@@ -81,13 +81,13 @@ class FeatureRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbi
 class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """An active party asks all others for one masked sum.
 
-    incarnations: of every party, in the order of federation.parties; who has another by now does not answer.
+    incarnations: of every party, in the order of federation.parties; a party that has another by now does not answer.
     number: grows by one with each round of the active party's incarnation.
-    purpose: phases (0), distances (1) or, with several active parties, outputs (2): what each one's coefficients say of an entity.
-        Known (3) asks for no numbers: only how many parties have columns of each entity.
+    purpose: phases (0), distances (1) or, with several active parties, outputs (2): each one's part of f of an entity. Known (3)
+        asks for no numbers: only how many parties have columns of each entity.
     bandwidth: of the kernel.
-    ranges: of the features; with outputs the one of all that are kept, which names the version of the model.
-    entities: whose columns; with distances they are taken two by two.
+    ranges: of the features; with outputs the range of all kept features, which identifies the version of the model.
+    entities: whose columns; with distances each two in order are a pair.
     """
 
     version: Version
@@ -102,7 +102,7 @@ class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
 
 
 class PartialSum(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """The masked sum of a party and of all that it heard from the parties below it.
+    """The masked sum of a party's own part and of all sums from the parties below it.
 
     incarnation, number: of the round.
     round: digest of its whole announcement, :func:`identity_of`.
@@ -128,7 +128,7 @@ class PartialSum(msgspec.Struct, array_like=True, gc=False, forbid_unknown_field
 class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """A party has new columns of an entity that it was asked for before.
 
-    epoch, sequence: by which a copy is known.
+    epoch, sequence: numbers by which a copy is recognised.
     """
 
     version: Version
@@ -140,11 +140,11 @@ class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=
 
 
 class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """One of several active parties wants to learn, or has learnt. The order of these in their log is that of iterations.
+    """One of several active parties asks to learn, or has learnt. The order of these messages in the log orders the iterations.
 
-    fingerprint: of what active parties have to agree on.
+    fingerprint: of the settings that active parties have to agree on.
     number: counts the sender's turns from 1.
-    learnt: False: it asks for a turn. True: its iteration is complete; what follows is of that, and otherwise 0 or 1.
+    learnt: False: it asks for a turn, and model to decay are 0 or 1. True: its iteration is complete, and they describe it.
     model: version that the iteration began with.
     first: the first feature that is kept after it.
     bandwidth: of the kernel.
@@ -165,12 +165,12 @@ class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True
 
 
 class Prediction(msgspec.Struct, gc=False):
-    """What the user's consumers read.
+    """A prediction as the user's consumers read it.
 
     prediction: in the label's own unit, or the probability of label 1.
     score: f(x), the model's own output.
     model: version of the model, 0 before anything was learnt.
-    parties: how many of them had columns of the entity; for the others their mean stands in.
+    parties: how many parties had columns of the entity; for the others their mean stands in.
     revision: counts an entity's predictions from 0.
     """
 

@@ -1,6 +1,6 @@
 """The kernel model of a partition: random features that are kept, and their coefficients. Only active parties have it.
 
-Of several active parties each has the coefficients of its own iterations, and knows of all others' how many features they brought.
+If several parties are active, each has the coefficients of its own iterations, and of the others' only the number of features.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["Expansion", "KernelModel"]
 
-# Of a coefficient as it is remembered, that is, divided by the common factor of all. Sums of squares of sums of these are finite.
+# Largest coefficient as it is remembered: divided by the common factor of all. Sums of squares of sums of these are finite.
 LARGEST_ALPHA = 1e100
 
 
@@ -30,7 +30,7 @@ LARGEST_ALPHA = 1e100
 class Expansion:
     """f(x) = sum_i alpha_i phi_i(x)   (FDSKL, eq. 7) as it was at a version.
 
-    alphas: of the features from ``first`` on, 0 for those of other active parties.
+    alphas: coefficients of the features from ``first`` on, 0 for those of other active parties.
     own: the features whose coefficients are this party's.
     """
 
@@ -42,28 +42,28 @@ class Expansion:
 
     @property
     def ranges(self) -> list[FeatureRange]:
-        """Its features; none: f is 0."""
+        """The features of the model. Without any f is 0."""
         return [FeatureRange(self.first, len(self.alphas))] if len(self.alphas) else []
 
     def evaluate(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """f of entities, (n,), of their features, (n, kept)."""
+        """f of entities, (n,), from their features, (n, kept)."""
         return np.asarray(features @ self.alphas)
 
     def evaluate_own(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """f_l' of entities, (n,), of this party's own features of them, (n, those in ``own``)."""
+        """f_l' of entities, (n,), from this party's own features of them, (n, those in ``own``)."""
         places = [np.arange(one.first, one.first + one.count) - self.first for one in self.own]
         return np.asarray(features @ self.alphas[np.concatenate(places)])
 
 
 class _Record(msgspec.Struct, array_like=True):
-    """What is remembered of a model beside its coefficients.
+    """The state of a model besides its coefficients.
 
     version: iterations that changed it.
-    first, next: the kept features are those from ``first`` on before ``next``.
+    first, next: the kept features are ``first`` to ``next`` - 1.
     scale: the common factor of all coefficients.
-    cursor: how many visits of blocks there were, with the solver ``newton``.
+    cursor: visits of blocks so far, with the solver ``newton``.
     bandwidth: of the kernel; 0: not known yet.
-    dropped: features that gave way.
+    dropped: how many features were dropped.
     """
 
     version: Count = 0
@@ -80,7 +80,7 @@ class KernelModel:
 
     parts: where it is remembered.
     block: features of a block, R.
-    limit: so many features are kept, C; a multiple of R, or the next below it is taken.
+    limit: most features kept, C. It is rounded down to a multiple of R.
     """
 
     def __init__(self, parts: ChangedParts, block: int, limit: int) -> None:
@@ -97,27 +97,27 @@ class KernelModel:
 
     @property
     def bandwidth(self) -> float | None:
-        """Of the kernel; None: not known yet."""
+        """The kernel's bandwidth; None: not known yet."""
         return self._record.bandwidth or None
 
     @property
     def kept(self) -> int:
-        """How many features."""
+        """How many features are kept."""
         return self._record.next - self._record.first
 
     @property
     def dropped(self) -> int:
-        """How many features gave way to newer ones."""
+        """How many features were dropped."""
         return self._record.dropped
 
     @property
     def visits(self) -> int:
-        """How many visits of blocks there were."""
+        """How many blocks were visited so far."""
         return self._record.cursor
 
     @property
     def newest(self) -> FeatureRange:
-        """The block of features that comes next, which nobody has used yet."""
+        """The next block of features, which no iteration has used yet."""
         return FeatureRange(self._record.next, self.block)
 
     @property
@@ -138,7 +138,7 @@ class KernelModel:
         return np.zeros(self.block) if own is None else own * self._record.scale
 
     def snapshot(self) -> Expansion:
-        """The model as it is: what comes later does not change it."""
+        """The model as it is now. Later iterations do not change the snapshot."""
         record = self._record
         if self._expansion is None:
             numbers = range(record.first // self.block, record.next // self.block)
@@ -149,13 +149,12 @@ class KernelModel:
         return self._expansion
 
     def set_bandwidth(self, bandwidth: float) -> None:
-        """Before the first feature: another one would make other features of the same numbers."""
+        """Set the bandwidth, before the first feature only: with another one the same numbers are other features."""
         assert not self._record.next
         self._record.bandwidth = bandwidth
         self._changed()
 
     def drop_oldest(self) -> None:
-        """The oldest block gives way."""
         record = self._record
         number = record.first // self.block
         if self._alphas.pop(number, None) is not None:
@@ -165,7 +164,7 @@ class KernelModel:
         self._changed()
 
     def keep_to_limit(self) -> bool:
-        """Where the limit was lowered, the oldest blocks give way, and it is a new version. Returns whether any did."""
+        """If the limit was lowered, drop the oldest blocks and make a new version. Returns whether any were dropped."""
         if self.kept <= self.limit:
             return False
         while self.kept > self.limit:
@@ -174,7 +173,7 @@ class KernelModel:
         return True
 
     def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
-        """Coefficients of a kept block, or of the next new one, (R,); cut at what can be remembered."""
+        """Set coefficients, (R,), of a kept block or of the next new one. They are cut at ``LARGEST_ALPHA``."""
         number = block.first // self.block
         with np.errstate(over="ignore"):
             self._alphas[number] = np.clip(np.nan_to_num(alphas / self._record.scale), -LARGEST_ALPHA, LARGEST_ALPHA)
@@ -183,7 +182,7 @@ class KernelModel:
         self._changed()
 
     def decay_to(self, scale: float) -> None:
-        """The common factor of all coefficients is ``scale`` now; where that is too small, they are multiplied out."""
+        """Set the common factor of all coefficients. If it is too small it is multiplied into them."""
         self._record.scale = scale
         if scale < SMALLEST_SCALE:
             for number, alphas in self._alphas.items():
@@ -197,9 +196,9 @@ class KernelModel:
         return self._record.scale
 
     def take_turn(self, first: int, decay: float, bandwidth: float) -> None:
-        """Another active party has made an iteration: its new features have no coefficients here. PeerError for what none can make.
+        """Take another active party's iteration. Its new features have no coefficients here. PeerError for an impossible one.
 
-        first: the first feature that is kept from now on. decay: of all coefficients before it.
+        first: the first feature that is kept from now on. decay: factor of all earlier coefficients.
         """
         record = self._record
         if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):
@@ -215,12 +214,12 @@ class KernelModel:
         self.end_iteration()
 
     def end_iteration(self) -> None:
-        """It is a new version from here on."""
+        """Make a new version."""
         self._record.version += 1
         self._changed()
 
     def end_visits(self, count: int) -> None:
-        """So many blocks were solved for."""
+        """Count the blocks that were solved for, and make a new version."""
         self._record.cursor += count
         self.end_iteration()
 

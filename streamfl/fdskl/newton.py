@@ -14,14 +14,14 @@ __all__ = ["of_few", "solve_block"]
 
 Floats = NDArray[np.float64]
 MOST_HALVINGS = 30
-# Entities below which the penalty of their sum of losses stays.
+# With fewer entities than this the penalty on the sum of their losses stays the same.
 MANY = 1024
-# Of the fall that the gradient promises, the share that a step has to bring (Armijo).
+# Share of the fall promised by the gradient that a step has to reach (Armijo).
 SUFFICIENT = 1e-4
 
 
 def of_few(regularisation: float, entities: int) -> float:
-    """lambda of n entities, lambda max(1, 1024 / n): of few, the mean of their losses says less, and the penalty counts more."""
+    """lambda max(1, 1024 / n) for n entities: the mean loss of few entities says less, so the penalty counts more."""
     return regularisation * max(1.0, MANY / max(1, entities))
 
 
@@ -35,7 +35,7 @@ def solve_block(
     loss: MarginLoss,
     weights: Floats | None = None,
 ) -> Floats:
-    """A step of Newton for one block of R features, (R,): what to add to its alphas; f then grows by ``features @ step``.
+    """Returns a Newton step for one block of R features, (R,), to add to its alphas. f then grows by ``features @ step``.
 
     J = sum_n w_n L(f_n, y_n) / sum_n w_n + (lambda C / 2) |alpha|^2
     (Phi' diag(w L'') Phi / sum w + lambda C I) step = -(Phi' (w L') / sum w + lambda C alpha)
@@ -85,5 +85,5 @@ def solve_block(
 
 
 def _rounding(hessian: Floats, dtype: Any) -> float:
-    """What rounding may take off the smallest eigenvalue: below it, a positive definite matrix can look indefinite."""
+    """Bound on the rounding error of the smallest eigenvalue. Below it a positive definite matrix can look indefinite."""
     return float(np.finfo(dtype).eps * np.trace(hessian))

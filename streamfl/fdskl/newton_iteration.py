@@ -20,12 +20,12 @@ __all__ = ["NewtonIteration"]
 
 
 class NewtonIteration(Iteration):
-    """Some blocks of features, one after the other; :func:`~streamfl.fdskl.newton.solve_block` has the equation.
+    """Solves for some blocks of features, one after the other; :func:`~streamfl.fdskl.newton.solve_block` has the equation.
 
-    While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
-    that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
-    iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new,
-    all are, and of one that is not in the cache, those of the iteration's blocks. What an entity was predicted by is in the cache.
+    While there is room the blocks are new. Then the kept blocks take turns, the oldest first. With ``sweeps``, a new block replaces
+    one that has had as many turns, at most one in an iteration. f of each entity is kept between iterations, and so are its
+    features while the cache has room. So only new features are asked for. For a new entity all features are asked for, and for one
+    that is not in the cache those of the iteration's blocks. Features that an entity was predicted by are in the cache.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class NewtonIteration(Iteration):
         self._outputs, self._known_before = labelled.outputs_and_known(self._entities)
         self._known = self._known_before.copy()
         self._blocks, self._replaces = self._plan()
-        # Before the first feature f is 0, and nothing needs to be asked to know it.
+        # Without any feature f is 0, and need not be asked for.
         if not model.kept:
             self._outputs[:] = 0.0
         self._unknown = np.isnan(self._outputs)
@@ -109,7 +109,7 @@ class NewtonIteration(Iteration):
 
     def _end(self) -> None:
         learning, model = self._learning, self._model
-        # Columns that a party has forgotten meanwhile make another entity of it.
+        # Once a party has forgotten an entity's columns, its new features do not fit the earlier ones.
         whole = self._known >= self._known_before
         if not whole.all():
             self._leave_out(~whole)
@@ -143,7 +143,7 @@ class NewtonIteration(Iteration):
 
 
 def columns_of(ranges: Sequence[FeatureRange], block: FeatureRange) -> slice | None:
-    """Where a block stands in answers about these ranges of features; None: nowhere."""
+    """The columns of a block in answers about these ranges of features; None: it is not among them."""
     at = 0
     for one in ranges:
         if one.first <= block.first < one.first + one.count:

@@ -21,23 +21,23 @@ __all__ = ["OwnColumns"]
 class _Entity(msgspec.Struct, array_like=True, gc=False):
     """What is known of an entity.
 
-    since: when its columns came. columns: raw numbers; none: it was asked for and has not come. asked: whether it was.
-    features: how many it has told of, whatever its columns were. first, end: the last of these begin at ``first``, before ``end``.
-    bandwidth: with which these were drawn, None: the one that all were first asked for with.
+    since: when its columns came. columns: raw numbers; empty: it was asked for and has not come. asked: whether it was asked for.
+    features: how many were answered for it, whatever its columns were. first, end: the last of these are ``first`` to ``end`` - 1.
+    bandwidth: with which the last ones were drawn; None: the bandwidth of the first round with features.
     """
 
     since: Time
     columns: bytes
     asked: bool
-    # Last, so that a release that does not know of them takes the rest.
+    # Last, so that a release without these fields can read the rest.
     features: Count = 0
     first: Count = 0
     end: Count = 0
     bandwidth: Amount | None = None
 
     def tell(self, one: FeatureRange, bandwidth: float | None) -> None:
-        """It tells of these features, some of which may be told already; what is far from the last ones, or was drawn with another
-        bandwidth, counts in full.
+        """Count features that are answered for it. Those among the last ones are not counted again. A range that does not touch
+        the last ones, or was drawn with another bandwidth, counts in full.
         """
         end = one.first + one.count
         if bandwidth != self.bandwidth or one.first > self.end or end < self.first:
@@ -49,13 +49,13 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
 
 
 class OwnColumns:
-    """The entities of a partition, the one whose columns came longest ago first; remembered as ``entity/NAME``.
+    """The entities of a partition, the one whose columns came longest ago first. Remembered as ``entity/NAME``.
 
     parts: where they are remembered.
     count: columns of an entity.
-    expiry: seconds after its columns came that an entity is forgotten.
-    limit: so many at most; the oldest gives way.
-    features: so many an entity may tell in its life; None: no matter how many.
+    expiry: seconds after its columns came until an entity is forgotten.
+    limit: most entities. Beyond it the oldest is forgotten.
+    features: most features that are answered for an entity in its life; None: no limit.
     forgotten: counts of the reasons ``expired`` and ``displaced``, shared by all partitions.
     """
 
@@ -86,7 +86,7 @@ class OwnColumns:
         return found is not None and bool(found.columns)
 
     def is_spent(self, entity: str) -> bool:
-        """Whether it has told as many features as it may."""
+        """Whether the entity has reached its limit of features."""
         found = self._entities.get(entity)
         return found is not None and self._features is not None and found.features >= self._features
 
@@ -97,7 +97,7 @@ class OwnColumns:
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
     def put(self, entity: str, columns: bytes, now: float) -> bool:
-        """Columns of an entity came. Returns whether others have had to do without them, or with others."""
+        """Store an entity's columns. Returns whether others were answered without columns of it, or with different ones."""
         found = self._entities.pop(entity, None)
         late = found is not None and found.asked and found.columns != columns
         kept = _Entity(now, columns, False) if found is None else found
@@ -108,8 +108,8 @@ class OwnColumns:
         return late
 
     def ask(self, entity: str, now: float, told: Sequence[FeatureRange] = (), bandwidth: float | None = None) -> None:
-        """The entity's columns went into a sum, or their mean did. told: of these features. bandwidth: that they were drawn with,
-        None: the first.
+        """Note that the entity's columns, or their mean, went into a sum. told: the features that were answered. bandwidth: that
+        they were drawn with; None: the first.
         """
         found = self._entities.get(entity)
         if found is None:
@@ -125,7 +125,7 @@ class OwnColumns:
         self._make_room()
 
     def rows(self, entities: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Columns of these entities, (n, count), 0 where there are none; and whether there are, (n,)."""
+        """Columns of these entities, (n, count), 0 where they are not known; and whether they are known, (n,)."""
         found = [self._entities.get(entity) for entity in entities]
         known = np.array([one is not None and bool(one.columns) for one in found], np.bool_)
         empty = bytes(8 * self._count)
@@ -138,7 +138,7 @@ class OwnColumns:
             self._forget(entity, "expired")
 
     def set_back(self, now: float) -> None:
-        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         self._sort()
         for entity in set_back(self._entities, now):
             self._parts.remember(b"entity/" + entity.encode(), self._entities[entity])
@@ -157,7 +157,7 @@ class OwnColumns:
             self._forget(next(iter(self._entities)), "displaced")
 
     def _sort(self) -> None:
-        """What is restored comes in the order of its last writing, and being asked for is written too."""
+        """Restored entities come in the order in which they were last written, which also happens when they are asked for."""
         if not self._in_order:
             self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].since))
             self._in_order = True

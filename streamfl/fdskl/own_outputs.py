@@ -1,4 +1,4 @@
-"""What one of several active parties knows of f: the part that its own coefficients make (FDSKL, Algorithm 2)."""
+"""The part of f that one of several active parties computes, from its own coefficients (FDSKL, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamfl.fdskl.rounds import Question, Rounds, phases_of
 
 __all__ = ["OwnOutputs"]
 
-# Versions of the model that can still be asked for, so that predictions come to their end while others go on learning.
+# Versions of the model that can still be asked for, so that predictions are completed while others go on learning.
 MOST_VERSIONS = 16
 
 
@@ -53,14 +53,14 @@ class _Evaluation:
 
 
 class OwnOutputs:
-    """f_l'(x) = sum over this party's i of alpha_i phi_i(x), for rounds that ask for it. None of it is remembered.
+    """Computes f_l'(x) = sum over this party's i of alpha_i phi_i(x), for rounds that ask for it. It remembers nothing.
 
-    The phases are asked for anew in each round: of an entity that a party has new columns of, no older ones go into f.
+    The phases are asked for anew in each round, so that no outdated columns go into f.
 
     model: the party's.
-    rounds: where it asks.
+    rounds: take its questions.
     width: bytes of a number.
-    ready: called when a round may be answered. over: told of rounds that ask for a version that is not known any more.
+    ready: called when a round may be answered. over: called with rounds that ask for a version that is not known any more.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OwnOutputs:
         self._ready = ready
         self._over = over
         self._wanted: dict[Key, _Evaluation] = {}
-        # By the first and the last of the kept features, the oldest version first.
+        # By the first kept feature and the number of kept features, the oldest version first.
         self._versions: dict[tuple[int, int], Expansion] = {}
 
     def model_changed(self) -> None:
@@ -85,7 +85,7 @@ class OwnOutputs:
             self._begin(key)
 
     def want(self, key: Key, announced: Round) -> None:
-        """They are asked for in this round."""
+        """Compute them for this round."""
         self._wanted[key] = _Evaluation(announced, self._ready)
         self._begin(key)
 
@@ -95,7 +95,7 @@ class OwnOutputs:
         return found is not None and found.left == 0
 
     def drop(self, key: Key) -> NDArray[np.float64] | None:
-        """The round is answered or over. Returns them, (n,), if they are known."""
+        """Forget a round that is answered or over. Returns its outputs, (n,), if they are known."""
         found = self._wanted.pop(key, None)
         if found is None:
             return None
@@ -109,7 +109,7 @@ class OwnOutputs:
             return
         asked, now = wanted.announced.ranges[0], self._model.snapshot()
         if asked.first + asked.count > now.first + len(now.alphas):
-            # Another party was faster with the log.
+            # The party that asks has read further in the log.
             return
         current = (asked.first, asked.count) == (now.first, len(now.alphas))
         expansion = now if current else self._versions.get((asked.first, asked.count))

@@ -1,4 +1,4 @@
-"""What a party puts into the sums of a partition: of its columns, by its secret, as far as it tells of them."""
+"""A party's own part of the sums of a partition, from its columns and its secret, within the limits on what it answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFF = SUM + 1
 
 
 class OwnPart:
-    """Nothing of it is remembered but what its owners remember.
+    """Computes the own part. It remembers nothing but what the owners given to it remember.
 
     settings: of the party.
     partition: its number.
@@ -62,9 +62,9 @@ class OwnPart:
         return self._contributions
 
     def missing_of(self, entities: Iterable[str]) -> set[str]:
-        """Of these, whom an answer waits for.
+        """The entities among these that an answer waits for.
 
-        Whoever has told all that it may is answered for as one that is not known: in the same form, and no sooner.
+        An entity that has reached its limit of features is answered like an unknown one: in the same form, and no sooner.
         """
         known, spent = self._columns.knows, self._columns.is_spent
         return {entity for entity in entities if not known(entity) or spent(entity)}
@@ -72,7 +72,7 @@ class OwnPart:
     def put_into(
         self, pending: PendingSum, secrets: Mapping[int, bytes], outputs: NDArray[np.float64] | None, now: float
     ) -> None:
-        """Put the own part in. secrets: by party, for masks. outputs: f_l' of the round's entities, where it asks for it."""
+        """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round asks for it."""
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)

@@ -1,4 +1,4 @@
-"""What a party knows of the others in a partition: the present life of each, and with it the key to agree on masks."""
+"""What a party knows about the others in a partition: the current life of each, and its key to agree on masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PUBLIC_BYTES", "Answers", "Peers"]
 PUBLIC_BYTES = 32
 KEY = b"peer/"
 # Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the partition, so the last
-# that was heard of need not be the present one.
+# one received need not be the current life.
 MOST_LIVES = 8
 
 
@@ -32,7 +32,7 @@ class _Life(msgspec.Struct, array_like=True):
 
 
 class _Peer(msgspec.Struct, array_like=True):
-    """lives: the one that was heard of last at the end. revisions, tellings: whose numbers were heard, these by life."""
+    """lives: the last one received at the end. revisions, tellings: numbers of those received, tellings by life."""
 
     lives: list[_Life] = []
     revisions: list[NumberRange] = []
@@ -47,20 +47,20 @@ class Answers(msgspec.Struct, array_like=True):
 
 
 class _Told(msgspec.Struct, array_like=True):
-    """number: of the own life that the others were told of. telling: how often anybody was told of it."""
+    """number: of the own life that was announced to the others. telling: how often it was announced to anybody."""
 
     number: Count = 0
     telling: Count = 0
-    # Last, so that a release that does not know of it takes the rest. Before it says anything it writes this record without it: so
-    # what was answered is forgotten where features of any bandwidth may have been drawn alike meanwhile.
+    # Last, so that a release without this field can read the rest. Such a release writes the record without it before it sends
+    # anything. So the answers are forgotten where it may have drawn features of any bandwidth alike.
     answers: Answers = msgspec.field(default_factory=Answers)
 
 
 class Peers:
-    """The parties of a federation as one of them knows them in a partition; remembered as ``peer/NUMBER`` and ``told``.
+    """The parties of a federation as one of them knows them in a partition. Remembered as ``peer/NUMBER`` and ``told``.
 
     The party's own incarnation begins with the object and is never remembered: after a restart nobody, not even the party itself,
-    can make the masks of before.
+    can compute the earlier masks.
 
     names: of all parties, in order.
     own: this party's place among them.
@@ -77,41 +77,41 @@ class Peers:
         self._entropy = entropy
         self.incarnation = OwnIncarnation(entropy())
         self._told = _Told()
-        # Found when it is first asked for.
+        # Computed when it is first needed.
         self._is_complete: bool | None = None
-        # Since when somebody takes another life for the present one.
+        # Since when a party takes another life for the current one.
         self.mistaken_since: float | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether every other party has said how to reach it, and no two say the same: then one of them is not who it says."""
+        """Whether every other party has announced its life, and no two announced the same: then one of them would be false."""
         if self._is_complete is None:
             self._is_complete = not self.missing and len(set(self.numbers)) == len(self._names)
         return self._is_complete
 
     @property
     def missing(self) -> list[str]:
-        """The parties that have not."""
+        """The parties that have not announced their life."""
         return [name for number, name in enumerate(self._names) if number != self._own and not self.knows_of(number)]
 
     @property
     def numbers(self) -> list[int]:
-        """The incarnations of all parties, in order; KeyError if one was never heard of."""
+        """The incarnations of all parties, in order; KeyError if one is unknown."""
         return [self.number_of(party) for party in range(len(self._names))]
 
     def number_of(self, party: int) -> int:
-        """The latest incarnation of a party; KeyError if it was never heard of."""
+        """The latest incarnation of a party; KeyError if none is known."""
         return self.incarnation.number if party == self._own else self._peers[party].lives[-1].number
 
     def knows_of(self, party: int) -> bool:
-        """Whether the party has ever said how to reach it."""
+        """Whether the party has ever announced a life."""
         peer = self._peers.get(party)
         return peer is not None and bool(peer.lives)
 
     def know(self, numbers: Sequence[int]) -> bool:
-        """Whether these are incarnations of all parties, this one's present one among them.
+        """Whether these are known incarnations of all parties, with the current one of this party.
 
-        Which of another's is the present one it knows itself, and answers to no other.
+        Only the other party knows which of its own is the current one. It does not answer to any other.
         """
         return self.complete and all(
             number == self.incarnation.number
@@ -121,20 +121,20 @@ class Peers:
         )
 
     def knows(self, party: int, number: int) -> bool:
-        """Whether this incarnation of another party was heard of."""
+        """Whether this incarnation of another party is known."""
         peer = self._peers.get(party)
         return peer is not None and any(life.number == number for life in peer.lives)
 
     def was_heard(self, party: int, message: Incarnation) -> bool:
-        """Whether this very message came before: what it says may be over by now."""
+        """Whether this very message came before, so that it may be outdated."""
         known = self._peers.get(party)
         return known is not None and was_heard(known.tellings, message.number, message.telling)
 
     def hear(self, party: int, message: Incarnation) -> bool:
-        """A party says which life of it this is. Returns whether another was its latest. PeerError for a key of another number.
+        """Take a party's announcement of its life. Returns whether another was its latest. PeerError for a key of another number.
 
-        Nothing proves that the party said so. What is wrong is put right by its next word, to which every answer leads that names
-        another life than its own.
+        Nothing proves that the party wrote it. The party's next announcement corrects a false one, and every message to it that
+        names a wrong life makes it announce again.
         """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
@@ -160,7 +160,7 @@ class Peers:
         return True
 
     def pair_secrets(self, numbers: Sequence[int]) -> Mapping[int, bytes]:
-        """By party, what only this party's present life and that incarnation of it can compute; of ones that it knows."""
+        """By party, the secret that only this party's current life and that incarnation can compute. All have to be known."""
         return {party: self._pair_secret(party, number) for party, number in enumerate(numbers) if party != self._own}
 
     def _pair_secret(self, party: int, number: int) -> bytes:
@@ -170,9 +170,9 @@ class Peers:
         return self._secrets[party, number]
 
     def note_revision(self, party: int, epoch: int, sequence: int, at: float) -> bool:
-        """Whether a revision with these numbers is new. PeerError for numbers that no party can have come to."""
+        """Whether a revision with these numbers is new. PeerError for numbers that no party can have reached."""
         check_numbers(epoch, sequence, at)
-        # It may come before the party's first word: that lies in another topic.
+        # It may come before the party's first announcement, which is in another topic.
         peer = self._peers.setdefault(party, _Peer())
         if was_heard(peer.revisions, epoch, sequence):
             return False
@@ -182,11 +182,11 @@ class Peers:
 
     @property
     def are_told(self) -> bool:
-        """Whether the others were told of this life."""
+        """Whether this life was announced to the others."""
         return self._told.number == self.incarnation.number
 
     def tell(self) -> int:
-        """Somebody is told of this life. Returns the number of this telling."""
+        """Count an announcement of this life to a party. Returns the number of the announcement."""
         before = self._told.telling if self._told.number == self.incarnation.number else 0
         self._told = _Told(self.incarnation.number, before + 1, self._told.answers)
         self._parts.remember(b"told", self._told)
@@ -198,16 +198,16 @@ class Peers:
         return self._told.answers
 
     def answered(self) -> None:
-        """There are more :attr:`answers`."""
+        """Remember :attr:`answers`, which have changed."""
         self._parts.remember(b"told", self._told)
 
     def is_mistaken(self, now: float) -> None:
-        """Somebody takes another life for the present one: at the next tick all are told again."""
+        """A party takes another life for the current one: the next tick announces this one to all again."""
         if self.mistaken_since is None:
             self.mistaken_since = now
 
     def begin_anew(self) -> None:
-        """Take another life, for it is not known any more what this one has answered."""
+        """Begin another life, because it is no longer known what this one has answered."""
         self.incarnation = OwnIncarnation(self._entropy())
         self._secrets.clear()
         self._is_complete = None

@@ -1,4 +1,4 @@
-"""Sums that a party is making: its own part, and those of the parties below it, until all are there."""
+"""Sums that a party collects: its own part and the sums of the parties below it, until all are there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from streamfl.role import PeerError
 __all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
 
 Key = tuple[int, int]
-"""Of a round: the incarnation of the active party that asks, and its number there."""
+"""Names a round: the incarnation of the active party that asks, and the round's number in it."""
 
-# Stages of sums below this number are of the first active party's rounds, of so many more of the second's, and so on.
+# Stages of the first active party's rounds are below this number. The next ``STAGES`` numbers are the second's, and so on.
 STAGES = 128
 # The sum of a round itself.
 SUM = 1
@@ -26,7 +26,7 @@ SUM = 1
 
 @dataclass
 class Stage:
-    """One of a round's sums so far. values: None: nothing came yet. contributors: the parties in it."""
+    """One of a round's sums so far. values: None if nothing came yet. contributors: the parties in it."""
 
     values: NDArray[Any] | None = None
     known: NDArray[np.uint8] | None = None
@@ -41,14 +41,14 @@ class Stage:
 
 @dataclass
 class PendingSum:
-    """A round that this party has a part in.
+    """A round that this party takes part in.
 
-    since: when it was first heard of.
+    since: when its first message came.
     total: the stage of the round's own sum, which says whose round it is.
-    announced, identity: of the round; None: a party below was faster than the announcement.
+    announced, identity: of the round; None: a sum from below came before the announcement.
     missing: entities whose own columns have not come.
     answered: whether the own part is in.
-    sent: stages whose sum has gone on.
+    sent: stages whose sum was sent on.
     early: sums from below that came before the announcement.
     """
 
@@ -67,12 +67,12 @@ class PendingSum:
 
 
 class PendingSums:
-    """The rounds of one partition that are under way. None of it is remembered: after a restart they are abandoned.
+    """The rounds of one partition that are under way. They are not remembered: a restart abandons them.
 
     own: this party's place among all.
     trees: by stage, who adds whose sums.
-    limit: so many rounds at most; the oldest gives way.
-    abandon: told of each that is given up, with the reason.
+    limit: most rounds. Beyond it the oldest is given up.
+    abandon: called with each round that is given up, and the reason.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PendingSums:
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest round was first heard of."""
+        """When the first message of the oldest round came."""
         return next(iter(self._rounds.values())).since if self._rounds else None
 
     def waiting(self) -> Iterator[tuple[Key, PendingSum]]:
@@ -109,7 +109,7 @@ class PendingSums:
                 yield key, pending
 
     def begin(self, key: Key, now: float, total: int = SUM) -> PendingSum:
-        """The round of this name, new or as it stands. total: the stage of its own sum."""
+        """The round of this name, which is made if there is none. total: the stage of its own sum."""
         pending = self._rounds.get(key)
         if pending is None:
             pending = self._rounds[key] = PendingSum(now, total)
@@ -118,14 +118,14 @@ class PendingSums:
         return pending
 
     def end(self, key: Key) -> None:
-        """The sum is made, and has gone on."""
+        """Forget a round whose sums were sent on or opened."""
         del self._rounds[key]
 
     def give_up(self, key: Key, reason: str) -> None:
         self._abandon(key, self._rounds.pop(key), reason)
 
     def give_up_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
-        """Give up every round, but those of the incarnation ``but``. root: only those that this active party asks."""
+        """Give up every round except those of the incarnation ``but``. root: only rounds that this active party asks."""
         for key, pending in list(self._rounds.items()):
             if key[0] != but and root in (None, self.root_of(pending)):
                 self.give_up(key, reason)
@@ -135,18 +135,18 @@ class PendingSums:
         return self._trees[pending.total].root
 
     def expire(self, seconds: float, now: float) -> None:
-        """Give up what was first heard of so many seconds ago."""
+        """Give up rounds whose first message came ``seconds`` ago or earlier."""
         for key, pending in list(self._rounds.items()):
             if pending.since + seconds <= now:
                 self.give_up(key, "timeout")
 
     def set_back(self, now: float) -> None:
-        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         for pending in self._rounds.values():
             pending.since = min(pending.since, now)
 
     def check_sender(self, party: int, message: PartialSum) -> None:
-        """PeerError unless this is the whole sum of a party directly below this one."""
+        """PeerError unless this is the complete sum of a party directly below this one."""
         tree = self._trees.get(message.stage)
         if tree is None or party not in tree.children[self._own]:
             raise PeerError("topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum")
@@ -173,7 +173,7 @@ class PendingSums:
         return True
 
     def is_whole(self, pending: PendingSum, stage: int) -> bool:
-        """Whether the own part and those of all below are in."""
+        """Whether the own part and the parts of all parties below are in."""
         return pending.answered and len(pending.stage(stage).contributors) == len(self._subtrees[stage][self._own])
 
 

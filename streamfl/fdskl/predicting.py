@@ -1,6 +1,6 @@
-"""How an active party predicts entities: all parties are asked for them, and what comes of it is published.
+"""How an active party predicts entities: it asks all parties for their parts, and publishes the predictions.
 
-Before anything is learnt f is 0, whatever the columns. Then they are asked which entities they know, and nothing else.
+Before anything is learnt f is 0, whatever the columns. Then the parties are asked only which entities they know.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Wanted:
 
 
 class Predicting:
-    """Of one partition. What waits for a prediction is remembered by the forecasts.
+    """Predicts the entities of one partition. The forecasts remember which entities wait.
 
     settings, active: of the party.
-    partition: what it does as any party.
+    partition: what every party has of the partition.
     figures: of all partitions.
     model, forecasts, cache, catch_up, rounds: of the partition.
-    sends: where predictions are put.
-    learn_from: told of entities that were predicted and have their label.
+    sends: list to which predictions are added.
+    learn_from: called with entities that were predicted and have their label.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class Predicting:
         self._rounds = rounds
         self._sends = sends
         self._learn_from = learn_from
-        # Entities that were asked for, and of which a party has new columns since.
+        # Entities that were asked for, and have to be asked for again because a party has new columns since.
         self._again: set[str] = set()
-        # Of entities that were asked for, those whose answer is of columns that are not the latest.
+        # Entities that were asked for, and whose answer is from outdated columns.
         self._outdated: set[str] = set()
-        # Entities of which it is to be known who knows them, those first that have waited longest.
+        # Entities for which the parties are asked only who knows them, the longest waiting ones first.
         self._unlearnt: dict[_Wanted, Sequence[str]] = {}
         self._keeps = active.learning.solver == "newton"
         self._last_now = 0.0
         forecasts.on_forget = self._forget
 
     def begin(self, now: float) -> None:
-        """Messages of this time follow."""
+        """Set the time of the messages that follow."""
         self._last_now = now
 
     def want(self, entity: str, now: float, offset: int | None = None) -> None:
-        """The entity is to be predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
+        """Have the entity predicted, once more if it was asked for with older columns. offset: of its sample, if that came."""
         if self._forecasts.is_asked_for(entity):
             self._again.add(entity)
             return
@@ -112,22 +112,22 @@ class Predicting:
             self.gather(full_only=True)
 
     def revised(self, entity: str) -> None:
-        """Some party has other columns of the entity than its features are of."""
+        """A party has new columns of the entity, so its features are outdated."""
         self._cache.forget(entity)
         if self._forecasts.is_asked_for(entity):
             self._outdated.add(entity)
 
     def told_of(self, wanted: _Wanted) -> None:
-        """Who knows them was answered."""
+        """The parties have answered who knows these entities."""
         del self._unlearnt[wanted]
 
     @property
     def wake_at(self) -> float | None:
-        """When nobody's word is waited for any longer of the first of them."""
+        """When waiting for who knows the first of the entities ends."""
         return next(iter(self._unlearnt)).since + self._settings.round_seconds if self._unlearnt else None
 
     def keep(self, question: Question, features: NDArray[np.float64]) -> None:
-        """Features that entities are predicted by serve to learn from them, too: (entities, features of the question)."""
+        """Keep the features of a prediction, which learning uses too: (entities, features of the question)."""
         if self._keeps:
             rows = [place for place, one in enumerate(question.entities) if one not in self._outdated]
             entities, small = [question.entities[row] for row in rows], features.astype(np.float32)
@@ -135,7 +135,7 @@ class Predicting:
         self._outdated.difference_update(question.entities)
 
     def gather(self, full_only: bool) -> None:
-        """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
+        """Ask for gathered entities, in rounds. full_only: an incomplete round waits for more entities."""
         most = self._most
         while self._forecasts.gathered >= (most if full_only else 1):
             self._ask(self._forecasts.gather(most))
@@ -160,14 +160,15 @@ class Predicting:
                 self._learn_from(entity, found.label)
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         for wanted in self._unlearnt:
             wanted.since = min(wanted.since, now)
 
     def pass_time(self, now: float) -> None:
-        """A tick: whoever is away for the time of a round is not waited for any longer, for nothing that it knows goes into f.
+        """A tick. Before anything is learnt, a party that is away is waited for no longer than the time of a round, because its
+        columns do not change f. If the parties cannot be asked any more, none is waited for, as after a restart.
 
-        Nor is anybody where nobody can be asked any more; neither would be after a restart. With a model all are waited for.
+        Once there is a model all parties are waited for.
         """
         for wanted, entities in list(self._unlearnt.items()):
             is_over = wanted.since + self._settings.round_seconds <= now
@@ -179,20 +180,20 @@ class Predicting:
         self._outdated = {entity for entity in self._outdated if self._forecasts.get(entity) is not None}
 
     def _forget(self, entity: str) -> None:
-        """The entity's forecast is gone."""
+        """The entity's forecast was forgotten."""
         self._catch_up.predicted(entity, self._last_now)
         self._partition.pending_headers.forget(entity)
         self._cache.forget_unlabelled(entity)
 
     @property
     def _most(self) -> int:
-        """Of how many entities f fits into a round."""
+        """Most entities whose f fits into one round."""
         return fit_together(len(self._model.snapshot().alphas), self._active.learning.bits // 8)
 
     def _ask(self, entities: Sequence[str], alone: bool = False) -> None:
-        """Ask for f of these entities by the present version of the model. alone: nobody is, where nothing is learnt."""
+        """Ask for f of these entities by the current version of the model. alone: ask nobody if nothing is learnt."""
         if not self._model.snapshot().ranges and (alone or not self._partition.peers.complete):
-            # f is 0 whoever knows them, and this party alone has its word.
+            # f is 0 whichever parties know them. Only this party's own columns are counted.
             known = np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
             self.predict(entities, np.zeros(len(entities)), known, self._model.version)
             return
@@ -200,7 +201,7 @@ class Predicting:
             self._rounds.want(question)
 
     def _asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
-        """Questions for f of these entities by the present version of the model."""
+        """Questions for f of these entities by the current version of the model."""
         expansion, width = self._model.snapshot(), self._active.learning.bits // 8
         if not expansion.ranges:
             for part in cut(entities, 1, 1, most):
@@ -216,15 +217,15 @@ class Predicting:
             yield replace(question, renewed=partial(self._asked_anew, question.entities))
 
     def _asked_anew(self, entities: Sequence[str]) -> Question:
-        """The version that was asked for may be over by now."""
+        """The question by the current version of the model: the one that was asked for may be outdated."""
         return next(self._asked(entities, len(entities)))
 
     def _who_knows(self, wanted: _Wanted) -> Question:
-        """How many parties have columns of these entities."""
+        """The question how many parties have columns of these entities."""
         return Question(wanted, KNOWN, [], self._unlearnt[wanted], renewed=partial(self._known_anew, wanted))
 
     def _known_anew(self, wanted: _Wanted) -> Question | None:
-        """The same; but where something was learnt meanwhile f is not 0 any more, and is asked for."""
+        """The same question. If something was learnt meanwhile f is not 0 any more, and is asked for instead."""
         if not self._model.snapshot().ranges:
             return self._who_knows(wanted)
         self._ask(self._unlearnt.pop(wanted))

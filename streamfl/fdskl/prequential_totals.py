@@ -1,4 +1,4 @@
-"""How good a partition's predictions have been over its whole life: sums that are remembered, so that no restart bends them."""
+"""How good a partition's predictions have been over its whole life: sums that are remembered, so that they survive restarts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from streamfl.wire import Count
 
 __all__ = ["PrequentialTotals", "measure_totals", "of_no_use"]
 
-# A sum stays where it can be remembered and taken back.
+# Sums are cut here, so that they can be remembered and restored.
 LARGEST = 1e300
-# Labels before which a loss says little.
+# With fewer labels a loss says little.
 FEWEST = 256
 Sum = Annotated[float, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[float, msgspec.Meta(ge=0.0, le=LARGEST)]
 
 
 class PrequentialTotals(msgspec.Struct, array_like=True):
-    """Of predictions whose label came, each made before its label was learnt from.
+    """Sums over predictions whose label came, each made before its label was learnt from.
 
-    labels: how many. loss: of the predictions, added up. total, squares: of these labels and of their squares, added up.
+    labels: how many. loss: sum of the losses. total, squares: sums of the labels and of their squares.
     """
 
     labels: Count = 0
@@ -33,7 +33,7 @@ class PrequentialTotals(msgspec.Struct, array_like=True):
     squares: Positive = 0.0
 
     def score(self, loss: float, label: float) -> None:
-        """A prediction has lost so much by its label."""
+        """Add the loss of a prediction, and its label."""
         self.labels += 1
         self.loss = min(self.loss + loss, LARGEST)
         self.total = max(-LARGEST, min(self.total + label, LARGEST))
@@ -41,8 +41,8 @@ class PrequentialTotals(msgspec.Struct, array_like=True):
 
 
 def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
-    """A sentence for the operator where a constant would have lost less than the predictions so far; None where none would, or
-    they are few. what: the loss.
+    """A sentence for the operator if a constant would have lost less than the predictions so far; None if none would, or while
+    there are few. what: the loss.
     """
     constant = what.of_constant(totals.labels, totals.total, totals.squares)
     if totals.labels < FEWEST or totals.loss <= constant:
@@ -56,7 +56,7 @@ def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
 
 
 def measure_totals(totals: Iterable[PrequentialTotals], what: MarginLoss) -> Iterator[Measurement]:
-    """The sums of all partitions of a worker: they move with their partitions. what: the loss."""
+    """The sums over all partitions of a worker. They move with their partitions. what: the loss."""
     totals = list(totals)
     life = "over the partitions' whole life, whoever had them"
     labels, loss = sum(one.labels for one in totals), sum(one.loss for one in totals)

@@ -7,9 +7,9 @@ from bisect import bisect_right
 __all__ = ["MOST_LIVES", "MOST_RUNS", "ReceivedRounds"]
 
 MOST_LIVES = 256
-# Runs of numbers without a gap, of all lives together.
+# Most runs of numbers without a gap, in all lives together.
 MOST_RUNS = 4096
-# The latest rounds of which is known what was asked.
+# Latest rounds whose identity is remembered.
 MOST_IDENTITIES = 4096
 
 
@@ -33,7 +33,7 @@ class _Numbers:
         return before or (place < len(self.firsts) and self.firsts[place] == number + 1)
 
     def note(self, number: int) -> None:
-        """One that was not received comes."""
+        """Add a number that was not received before."""
         place = bisect_right(self.firsts, number)
         before = place > 0 and self.lasts[place - 1] == number - 1
         after = place < len(self.firsts) and self.firsts[place] == number + 1
@@ -50,7 +50,7 @@ class _Numbers:
 
 
 class ReceivedRounds:
-    """Numbers of rounds by the active party's life, in any order. No number counts as received that was not.
+    """Numbers of rounds by the active party's life, in any order. A number that was not received never counts as received.
 
     >>> received = ReceivedRounds()
     >>> [received.note((7, number), b"asked") for number in (0, 2**50, 1, 0, 2**50)]
@@ -70,7 +70,7 @@ class ReceivedRounds:
         return sum(len(numbers.firsts) for numbers in self._lives.values())
 
     def note(self, key: tuple[int, int], identity: bytes) -> bool:
-        """A round of this name came; False if it has come before. identity: of what it asks."""
+        """Note that a round of this name came. Returns False if it came before. identity: digest of what it asks."""
         numbers = self._lives.setdefault(key[0], _Numbers())
         if key[1] in numbers:
             return False
@@ -81,7 +81,7 @@ class ReceivedRounds:
         return True
 
     def is_another(self, key: tuple[int, int], identity: bytes) -> bool:
-        """Whether a round of this name came that asked something else, or may have: anybody can write numbers that are to come."""
+        """Whether a round of this name came that asked something else, or may have: anybody can write future numbers."""
         return key in self and self._identities.get(key) != identity
 
     def is_crowded(self, key: tuple[int, int]) -> bool:
@@ -92,6 +92,6 @@ class ReceivedRounds:
         return key[1] not in numbers and not numbers.goes_on(key[1]) and len(self) >= MOST_RUNS
 
     def forget(self) -> None:
-        """The party takes another life, in which nothing was answered."""
+        """The party begins another life, in which nothing was answered."""
         self._lives.clear()
         self._identities.clear()

@@ -37,10 +37,10 @@ from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 
-# What is remembered of the columns altogether is one record, of 80 bytes a column.
+# The scale of all columns is remembered as one record, with 80 bytes a column.
 MOST_COLUMNS = 12_000
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-# What each party hears: from whom comes below.
+# Kinds of messages that parties receive. `_read` says which of them a party does.
 _INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
 _CAUTION = {
     "paper": "with aggregation.mask = \"paper\" readers learn differences of a party's columns: grant Read to nobody but the party",
@@ -67,7 +67,7 @@ def _fingerprint(settings: FdsklSettings) -> int:
 
 
 def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
-    """By stage of a round, who adds whose sums."""
+    """The topology of each stage of a round, by stage."""
     count, root, kind = len(settings.federation.parties), settings.federation.root, settings.aggregation.topology
     actives = settings.federation.actives
     trees = {STAGES * place + SUM: aggregation(kind, count, active) for place, active in enumerate(actives)}
@@ -78,7 +78,7 @@ def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
 
 
 def _column_names(samples: EntitySamplesSection, dimension: int, party: str) -> tuple[str, ...]:
-    """A draw belongs to a column's name. Columns without one have their party's and a number."""
+    """Frequencies are drawn by column name. Columns without names are named by party, field and number."""
     if samples.input_names is not None:
         return tuple(samples.input_names)
     return tuple(f"{party}/{samples.features}/{number}" for number in range(dimension))
@@ -121,7 +121,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         first_entities=settings.standardisation.first_entities,
         auto=settings.standardisation.transform == "auto",
         noise=_noise(settings, given),
-        # What it asks of itself tells nobody anything.
+        # The only active party answers nobody but itself.
         features_per_entity=None if settings.is_open or federation.active_parties == [name] else settings.features_per_entity,
         entropy=lambda: os.urandom(32),
         carry=carried(settings.predictions) if name == federation.active_party else carried_nothing,
@@ -130,7 +130,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
 
 
 def _derived(secret: bytes, settings: FdsklSettings) -> bytes:
-    """What frequencies are drawn from: of the secret and the federation, so that two federations have nothing in common."""
+    """The key of the frequencies, derived from the secret and the federation, so that two federations have nothing in common."""
     content = msgspec.msgpack.encode((secret, _fingerprint(settings), settings.own_party))
     return hashlib.blake2b(content, digest_size=32, person=b"frequencies").digest()
 
@@ -187,7 +187,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
 
 
 def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
-    """What users read of f: the probability of label 1; with the smooth hinge, f from -1 to 1 as 0 to 1; or the label's unit."""
+    """Maps f to what is published: the probability of label 1; smooth hinge: f from -1 to 1 as 0 to 1; or the label's unit."""
     if loss == "logistic":
         return lambda output: float(expit(output))
     if loss == "smooth-hinge":
@@ -212,7 +212,7 @@ def _decoder(codec: Codec[Any]) -> Callable[[Record], Any]:
 
 
 def _heard(settings: FdsklSettings) -> list[str]:
-    """What this party hears of others."""
+    """Kinds of messages that others may send to this party."""
     if len(settings.federation.parties) == 1:
         return []
     actives, own = settings.federation.active_parties, settings.required_party()
@@ -221,14 +221,14 @@ def _heard(settings: FdsklSettings) -> list[str]:
 
 
 def _read(settings: FdsklSettings) -> list[str]:
-    """Of these, what anybody says to it: nobody is below a leaf."""
+    """Kinds of messages that this party reads. A leaf reads no sums, for no party is below it."""
     number = settings.federation.parties.index(settings.required_party())
     leaf = not any(tree.children[number] for tree in trees_of(settings).values())
     return [kind for kind in _heard(settings) if kind != "sums" or not leaf]
 
 
 def _said(settings: FdsklSettings) -> dict[str, list[str]]:
-    """What this party says to others: to whom."""
+    """Kinds of messages that this party sends, and the names of the parties that each goes to."""
     own = settings.required_party()
     others = [name for name in settings.federation.parties if name != own]
     number = settings.federation.parties.index(own)
@@ -269,7 +269,7 @@ def _channels(settings: FdsklSettings) -> Channels:
 
 
 def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    """Labels of classes: one that is neither 0 nor 1 is refused before it is waited with."""
+    """Refuses a class label that is neither 0 nor 1 when it is decoded, before it waits for its sample."""
 
     def checked(record: Record) -> Any:
         label = decode(record)
@@ -280,13 +280,13 @@ def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
 
 
 def _log(settings: FdsklSettings) -> str | None:
-    """The topic whose order is that of several active parties' iterations; None for a party that does not read it."""
+    """The topic that orders the iterations of several active parties; None for a party that does not read it."""
     shared = settings.is_active and len(settings.federation.actives) > 1
     return f"{settings.federation.name}.turns" if shared else None
 
 
 def _between(settings: FdsklSettings) -> list[str]:
-    """The topics of what parties say to one another, this one's share of them."""
+    """The topics between parties that this party reads or writes."""
     federation, own = settings.federation.name, settings.required_party()
     heard = [f"{federation}.{own}.{kind}" for kind in _read(settings)]
     said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
@@ -311,14 +311,14 @@ def _topics(settings: FdsklSettings) -> list[TopicSpec]:
 
 
 def _partitioned_like(settings: FdsklSettings) -> dict[str, str]:
-    """An entity's records at all parties, and what is said and remembered of it, lie in partitions of the same number."""
+    """An entity's records, messages and state lie in the partition of the same number at all parties."""
     like = settings.required_samples(f"a {WORKER}").topic
     labels = [settings.required_labels("the active party").topic] if settings.is_active else []
     return dict.fromkeys((*labels, *_between(settings), f"{settings.member}.state"), like)
 
 
 _MAY_CHANGE = {
-    # Who may speak for whom is checked with each message.
+    # Which member may write for which party is checked with each message.
     "federation.members",
     "learning.bandwidth",
     "learning.bandwidth_multiplier",
@@ -338,7 +338,7 @@ _MAY_CHANGE = {
     "learning.catch_up_samples",
     "learning.catch_up_patience_seconds",
     "aggregation.study",
-    # What was drawn from it is remembered by a digest, and another one is refused.
+    # The state remembers a digest of the secret and refuses another one.
     "aggregation.secret_file",
     "aggregation.round_seconds",
     "aggregation.rounds_in_flight",
@@ -359,19 +359,19 @@ _MAY_CHANGE = {
 
 
 def _state_settings(settings: FdsklSettings) -> StateSettings:
-    """Of a party's state: its columns, its features, and what the active party has learnt."""
+    """Settings that a party's state was made with: of its columns, its features, and what the active party has learnt."""
     content = by_key(
         settings,
         ("federation", "party", "samples", "labels", "learning", "aggregation", "alignment", "standardisation", "privacy"),
     )
     if not settings.is_active:
-        # The active party's keys: another party's file may have them, and they have no effect there.
+        # Only the active party uses these keys. Another party's file may have them.
         content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
     return StateSettings.of(content, _MAY_CHANGE)
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
-    """Whether it alone knows the model. Another party's secret, which it would forget, is what the model's features are of."""
+    """Whether this party alone knows the model. Any other would forget the secret that the model's features are drawn from."""
     return settings.federation.active_parties == [settings.own_party]
 
 

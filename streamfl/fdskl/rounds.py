@@ -1,4 +1,4 @@
-"""What an active party wants to know of entities, cut into rounds that fit into records, so many on their way at a time."""
+"""Questions of an active party about entities, cut into rounds that fit into records, a limited number under way at a time."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from streamfl.fdskl.model import Expansion
 
 __all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of"]
 
-# An entity's name is up to four bytes a character, and has a header.
+# Bytes in front of an entity's encoded name.
 NAME_HEADER = 5
 
 
 class Wanting(Protocol):
-    """Who wants to know."""
+    """Takes the answers to its questions."""
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        """The sum over all parties. known: of how many parties' columns each entity's part is."""
+        """Take the sum over all parties. known: how many parties had the columns of each entity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
     """What one round asks.
 
-    wanting: who wants to know.
-    renewed: what is asked instead where the round came to nothing, if anything; None: the same.
+    wanting: takes the answer.
+    renewed: returns the question to ask instead if the round was given up, or None for none. Left out: the same one is asked.
     """
 
     wanting: Wanting
@@ -44,9 +44,10 @@ class Question:
 
 
 class Rounds:
-    """Questions that wait, and those that were asked. None of it is remembered: a restart asks anew.
+    """Questions that wait, and those that were asked. None of them is remembered: a restart asks anew.
 
-    limit: so many on their way at a time; of outputs as many more, for each waits for phases that are asked for meanwhile.
+    limit: most questions under way at a time, and as many more for outputs: each of these waits for phases that are asked for
+    meanwhile.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,17 +58,17 @@ class Rounds:
         self._next = 0
 
     def __len__(self) -> int:
-        """How many are on their way."""
+        """How many are under way."""
         return len(self._asked)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is wanted."""
+        """Whether any question waits or is under way."""
         return bool(self._waiting or self._outputs or self._asked)
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any were not asked yet."""
+        """Whether any question was not asked yet."""
         return bool(self._waiting or self._outputs)
 
     def want(self, question: Question) -> None:
@@ -88,14 +89,14 @@ class Rounds:
         return self._asked.pop(key, None)
 
     def ask_again(self, key: tuple[int, int]) -> None:
-        """A round came to nothing: its question waits again, before all others."""
+        """A round was given up: its question waits again, before all others."""
         if (question := self._asked.pop(key, None)) is not None:
             again = question if question.renewed is None else question.renewed()
             if again is not None:
                 self._queue(again).appendleft(again)
 
     def drop(self, wanting: Wanting) -> None:
-        """Nobody wants to know this any more: what waits is not asked, and what was asked is not asked again."""
+        """Forget all questions of ``wanting``: those that wait are not asked, and those that were asked are not asked again."""
         self._waiting = deque(one for one in self._waiting if one.wanting is not wanting)
         self._outputs = deque(one for one in self._outputs if one.wanting is not wanting)
         self._asked = {key: one for key, one in self._asked.items() if one.wanting is not wanting}
@@ -111,9 +112,9 @@ class Rounds:
 def cut(entities: Sequence[str], numbers: int, width: int, most: int) -> Iterator[list[str]]:
     """Entities in parts whose sums and names fit into a record.
 
-    numbers: of an entity.
+    numbers: how many numbers an entity takes.
     width: bytes of a number.
-    most: so many entities together at most.
+    most: most entities in a part.
     """
     room = max(1, min(most, CARRIED_BYTES // max(1, numbers * width)))
     part: list[str] = []
@@ -145,5 +146,5 @@ def outputs_of(wanting: Wanting, entities: Sequence[str], expansion: Expansion, 
 
 
 def fit_together(features: int, width: int) -> int:
-    """Of how many entities the phases of so many features fit into a record. width: bytes of a number."""
+    """How many entities fit into a record with the phases of ``features`` features each. width: bytes of a number."""
     return max(1, min(MOST_ENTITIES, CARRIED_BYTES // (width * max(1, features))))

@@ -1,4 +1,4 @@
-"""How many labels make an iteration: few at first, for a slow stream is to be learnt from soon."""
+"""How many labels start an iteration: few at first, so that a slow stream is learnt from soon."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["ends_of_iterations", "labels_wanted"]
 
 
 def labels_wanted(learnt: int, first: int, most: int) -> int:
-    """New labels that make the next iteration: ``first``, then as many as all before it had, up to ``most``.
+    """New labels that start the next iteration: ``first``, then as many as all before it had, up to ``most``.
 
-    A function of the labels that were learnt from alone, which are remembered: so a restart comes to the same.
+    It depends only on the number of labels learnt from, which is remembered, so a restart gives the same.
     """
     return min(most, max(first, learnt))
 
 
 def ends_of_iterations(first: int, most: int) -> Iterator[int]:
-    """Labels that have come when each iteration is due, one iteration after the other, without end.
+    """Yields for each iteration, without end, how many labels have come when it is due.
 
     >>> from itertools import islice
     >>> list(islice(ends_of_iterations(32, 256), 7))

@@ -15,14 +15,14 @@ SECRET_BYTES = 32
 
 
 class _Record(msgspec.Struct, array_like=True):
-    """secret: none where a file has it. digest: of it, so that another one is noticed."""
+    """secret: empty if a file has it. digest: of the secret, so that another one is noticed."""
 
     secret: bytes
     digest: bytes
 
 
 class Secret:
-    """32 bytes; remembered as ``secret``, where a file has them by their digest alone.
+    """32 bytes, remembered as ``secret``. If a file has them, only their digest is remembered.
 
     parts: where it is remembered.
     value: from the file, or new.
@@ -36,13 +36,13 @@ class Secret:
         self._remembered = False
 
     def remember(self) -> None:
-        """The partition is in use: from now on its features are of this secret."""
+        """Remember the secret: from now on features of the partition are drawn from it."""
         if not self._remembered:
             self._remembered = True
             self._parts.remember(b"secret", _Record(b"" if self._is_given else self.value, _digest(self.value)))
 
     def restore(self, value: bytes) -> None:
-        """Take it back. PeerError where the file has another one than the features were drawn from."""
+        """Restore the secret. PeerError if the features were drawn from another one than the file has."""
         record = msgspec.msgpack.decode(value, type=_Record)
         self._remembered = True
         if record.secret and not self._is_given:

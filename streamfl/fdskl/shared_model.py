@@ -1,7 +1,7 @@
-"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and the part of f here.
+"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and this party's part of f.
 
 Iterations are made one after the other, in the order in which they were asked for in one log that all active parties write and
-read. So each sees exactly those before it, and a version of the model is the number of iterations that came to their end there.
+read. So each sees exactly those before it, and the version of the model is the number of iterations that have ended in the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANOTHER_LEARNING = "another loss, label range or number of features an iteration
 
 
 class SharedModel:
-    """One partition's.
+    """The shared model of one partition.
 
     settings, active: of the party.
-    partition: what it does as any party.
+    partition: what every party has of the partition.
     model, rounds: this party's.
     """
 
@@ -46,7 +46,7 @@ class SharedModel:
         )
 
     def take_turn(self, message: Turn) -> bool:
-        """The log says this next. Returns False for what came before. PeerError for what no active party can have said."""
+        """Take the next message in the log. False for one that came before. PeerError for one that no active party can send."""
         names, settings = self._settings.parties, self._settings
         party = names.index(message.sender) if message.sender in names else -1
         if party not in settings.actives:
@@ -71,11 +71,11 @@ class SharedModel:
         return True
 
     def ask(self) -> Send:
-        """This party has enough labels for an iteration."""
+        """Ask for a turn: this party has enough labels for an iteration."""
         return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
 
     def end(self, iteration: SharedSgdIteration) -> Send:
-        """This party's iteration has come to its end, and the model is of the next version."""
+        """Announce that this party's iteration has ended, and with it the next version of the model."""
         model = self._model
         self.outputs.model_changed()
         assert model.bandwidth is not None

@@ -1,6 +1,6 @@
-"""Columns with mean 0 and deviation 1, by the first entities of a party; columns with heavy tails as logarithms.
+"""Scales columns to mean 0 and deviation 1, by the first entities of a party; columns with heavy tails become logarithms.
 
-The same rule serves a party, which sees one entity after the other, and a table that is there as a whole.
+The same rule serves a party, which sees one entity after the other, and a whole table.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ __all__ = ["Scaling", "Standardisation", "combined", "moments_of", "no_moments",
 Floats = NDArray[np.float64]
 # The fourth standardised moment beyond which a column has heavy tails; a normal distribution has 3.
 HEAVY_TAILS = 6.0
-# A column of two values is divided by so much of their distance at least, or a rare flag would make an entity unlike all others.
+# A column of two values is divided by at least this share of their distance. Otherwise a rare flag would make an entity unlike all
+# others.
 LEAST_FLAG = 0.2
-# A standardised column beyond this is cut off: it says no more than that it is far out. Columns that grow, such as a time, would
-# otherwise make every later entity unlike all before it.
+# Standardised columns are cut off here. Otherwise columns that grow, such as a time, would make every later entity unlike all
+# before it.
 FAR_OUT = 5.0
-# The same for a column of one value, whose deviation nobody knows: it says no more than whether the value is another one.
+# The same for a column that had one value, so that its deviation is unknown: only whether a value differs is used.
 ANOTHER_VALUE = 1.0
-# And for columns that are used as they come.
+# The same for columns that are used as they come.
 LARGEST_INPUT = 1e6
-# Of the fourth moment, by which a column of two values may seem to have more.
+# Rounding error of the fourth moment, by which a column of two values may seem to have more.
 ROUNDING = 1e-6
 LARGEST_SUM = 1e300
 
 
 def no_moments(columns: int) -> Floats:
-    """Of no entities: see :func:`moments_of`."""
+    """The moments of no entities: see :func:`moments_of`."""
     return np.zeros((5, 2, columns))
 
 
 def moments_of(rows: Floats) -> Floats:
-    """Moments of columns as they are, and of arcsinh of them, (5, 2, columns), of the numbers that there are.
+    """Moments of columns as they are, and of their arcsinh, (5, 2, columns). What is no number is left out.
 
     They are: count, mean, and the sums of the second, third and fourth powers of the differences from the mean.
     """
@@ -51,7 +52,7 @@ def moments_of(rows: Floats) -> Floats:
     rows = np.where(seen[0], rows, 0.0)
     values = np.stack([rows, np.arcsinh(rows)])
     counts = seen.sum(axis=1).astype(np.float64)
-    # Differences from any value of a column: a constant one has none, whatever rounding its mean has.
+    # Differences from one value of the column: in a constant column they are 0, however its mean is rounded.
     first = np.take_along_axis(values, seen.argmax(axis=1)[:, np.newaxis], axis=1)
     differences = np.where(seen, values - first, 0.0)
     means = differences.sum(axis=1) / np.maximum(1.0, counts)
@@ -62,11 +63,11 @@ def moments_of(rows: Floats) -> Floats:
 
 
 def combined(one: Floats, other: Floats) -> Floats:
-    """Moments of the entities of both.   (Pebay 2008, eq. 2.1, 3.1 and 4.1; of single entities, one-pass updates)"""
+    """Moments of both sets of entities together.   (Pebay 2008, eq. 2.1, 3.1 and 4.1; of single entities, one-pass updates)"""
     count, mean, second, third, fourth = one
     more, mean_of_more, second_of_more, third_of_more, fourth_of_more = other
     total = np.maximum(1.0, count + more)
-    # Parts of the whole. Of counts, which are exact, so that a part that is all is 1.
+    # Shares of the whole, from counts. These are exact, so the share of a part that is all is 1.
     part, rest = more / total, count / total
     apart = np.where((count > 0) & (more > 0), mean_of_more - mean, 0.0)
     square = apart * apart
@@ -90,9 +91,9 @@ def combined(one: Floats, other: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What is done to each column, (columns,) each.
+    """The scaling of each column; each array is (columns,).
 
-    logarithms: arcsinh first. means, deviations: are taken off, and divided by. limits: what is beyond is cut off.
+    logarithms: whether arcsinh comes first. means: subtracted. deviations: divided by. limits: values beyond are cut off.
     """
 
     logarithms: NDArray[np.bool_]
@@ -101,13 +102,13 @@ class Scaling:
     limits: Floats
 
     def apply(self, rows: Floats) -> Floats:
-        """(n, columns); 0, the mean, for what is no number."""
+        """Scaled rows, (n, columns); 0, the mean, for what is no number."""
         scaled = (np.where(self.logarithms, np.arcsinh(rows), rows) - self.means) / self.deviations
         return np.asarray(np.where(np.isfinite(rows), np.clip(scaled, -self.limits, self.limits), 0.0))
 
 
 def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
-    """Mean 0 and deviation 1 of each column.
+    """The scaling that gives each column mean 0 and deviation 1.
 
     moments: as :func:`moments_of` has them.
     auto: arcsinh comes first where the fourth standardised moment is above 6, and not where it would only squeeze an evenly spread
@@ -116,14 +117,14 @@ def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
     counts, means, second, third, fourth = moments
     counts = np.maximum(1.0, counts)
     deviations = np.sqrt(second / counts)
-    # Of very small numbers the squares of squares are 0, and nothing is known of their tails.
+    # The squares of squares of very small numbers are 0, so nothing is known of their tails.
     known = second * second > 0
     safe = np.where(known, second, 1.0)
     skewness = np.where(known, np.sqrt(counts) * third / safe**1.5, 0.0)
     kurtosis = np.where(known, counts * fourth / safe**2, 3.0)
     logarithms = (kurtosis[0] > HEAVY_TAILS) & auto
     if auto:
-        # Of two values, and of nothing else, kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is this many deviations.
+        # Only for two values the kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is sqrt(4 + skewness^2) deviations.
         flags = kurtosis - skewness**2 - 1 < ROUNDING * kurtosis
         deviations = deviations * np.where(flags, np.maximum(1.0, LEAST_FLAG * np.sqrt(4 + skewness**2)), 1.0)
     limits = np.where(deviations > 0, FAR_OUT, ANOTHER_VALUE)
@@ -132,7 +133,7 @@ def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
 
 
 class _Remembered(msgspec.Struct, array_like=True):
-    """count: entities. moments: (5, 2, columns). frozen: they stay."""
+    """count: entities. moments: (5, 2, columns). frozen: whether they are final."""
 
     count: Count
     moments: bytes
@@ -140,15 +141,15 @@ class _Remembered(msgspec.Struct, array_like=True):
 
 
 class Standardisation:
-    """Moments of a party's columns until enough entities were seen; then they stay. Remembered as ``columns``.
+    """Moments of a party's columns, which are frozen once enough entities were seen. Remembered as ``columns``.
 
-    They stay from the sample on that is the ``first``-th of its partition: whoever reads the samples again comes to the same.
+    They are frozen at the ``first``-th sample of the partition, so reading the samples again gives the same moments.
 
     parts: where they are remembered.
     count: columns.
     wanted: False: columns are used as they come.
-    first: so many entities.
-    patience: seconds without a sample after which no more are waited for.
+    first: entities after which the moments are frozen.
+    patience: seconds without a sample after which the party waits for no more.
     auto: whether arcsinh comes first where a column has heavy tails; False: only mean and deviation are taken.
     """
 
@@ -167,22 +168,22 @@ class Standardisation:
         self._quiet_since: float | None = None
 
     def begin(self, now: float) -> None:
-        """Messages of this time follow."""
+        """Set the time of the messages that follow."""
         if self._quiet_since is None:
             self._quiet_since = now
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         if self._quiet_since is not None:
             self._quiet_since = min(self._quiet_since, now)
 
     @property
     def waits_until(self) -> float:
-        """When those seen are taken for all that there are, if no sample comes until then; at once before any message."""
+        """When the entities seen so far count as all, if no sample comes until then; at once before any message."""
         return -math.inf if self._quiet_since is None else self._quiet_since + self._patience
 
     def see(self, columns: Floats, now: float) -> None:
-        """One more entity, (columns,); of no effect once frozen."""
+        """Add an entity, (columns,). It has no effect once the moments are frozen."""
         if self.frozen:
             return
         self._quiet_since = now
@@ -192,13 +193,13 @@ class Standardisation:
         self._remember()
 
     def freeze(self) -> None:
-        """No more entities are waited for. Answers of this have to come after the commit in which it is remembered."""
+        """Wait for no more entities. Answers computed with the moments have to come after the commit that remembers this."""
         if not self.frozen:
             self.frozen = True
             self._remember()
 
     def apply(self, rows: Floats, known: NDArray[np.bool_]) -> Floats:
-        """Rows as features take them, (n, columns); 0, the mean, for entities that are not known."""
+        """Standardised rows, (n, columns); 0, the mean, for entities that are not known."""
         found = scaling_of(self._moments, self._auto).apply(rows) if self._wanted else np.clip(rows, -LARGEST_INPUT, LARGEST_INPUT)
         found[~known] = 0.0
         return found

@@ -1,4 +1,4 @@
-"""The sums of one partition that a party has a part in: its own part goes in, and those of the parties below it.
+"""The sums of one partition: a party adds its own part to the sums of the parties below it.
 
 FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every round
 that named the old one is abandoned.
@@ -35,7 +35,7 @@ from streamfl.wire import VERSION
 
 __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
-# Rounds that are under way at a party, in multiples of those that the active one lets be.
+# Most rounds under way at a party, in multiples of rounds_in_flight.
 PENDING = 4
 TOO_LARGE = (
     f"a round is not answered, for this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
@@ -44,35 +44,35 @@ TOO_LARGE = (
 
 
 class Collector(Protocol):
-    """Who takes what rounds come to, at an active party."""
+    """Takes the results of rounds, at an active party."""
 
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        """A round's sum over all parties, its masks gone. known: of how many parties' columns each entity's part is."""
+        """Take a round's sum over all parties, without masks. known: how many parties had the columns of each entity."""
 
     def abandoned(self, key: Key) -> None:
-        """A round came to nothing."""
+        """A round was given up."""
 
 
 class Outputs(Protocol):
-    """Who knows f_l' of entities, at one of several active parties."""
+    """Computes f_l' of entities, at one of several active parties."""
 
     def want(self, key: Key, announced: Round) -> None:
-        """They are asked for in this round."""
+        """Compute them for this round."""
 
     def has(self, key: Key) -> bool:
         """Whether they are known."""
 
     def drop(self, key: Key) -> NDArray[np.float64] | None:
-        """The round is answered or over. Returns them, (n,), if they are known."""
+        """Forget a round that is answered or over. Returns its outputs, (n,), if they are known."""
 
 
 class Sums:
-    """Answers rounds. Nothing of it is remembered.
+    """Answers rounds. It remembers nothing.
 
     settings: of the party.
     partition: its number.
     peers, own_part, standardisation: the owners of what goes into a sum.
-    sends: where messages are put that have to go out.
+    sends: list to which messages to send are added.
     figures, notices: for the operator.
     """
 
@@ -96,32 +96,32 @@ class Sums:
         self._figures = figures
         self._notices = notices
         actives = len(settings.actives)
-        # Of several active parties each has outputs on their way too, and their phases.
+        # With several active parties each also has rounds of outputs under way, and of the phases for them.
         most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
         self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
         self._last_now = 0.0
-        # Before the last sample.
+        # As it was before the last sample.
         self._scale_was_known = False
 
     def begin(self, now: float) -> None:
-        """Messages of this time follow."""
+        """Set the time of the messages that follow."""
         self._last_now = now
 
     def columns_came(self, entity: str) -> None:
-        """Rounds may have waited for an entity's own columns, or for so many entities."""
+        """Answer rounds that waited for this entity's own columns, or for the columns' scale."""
         for key, pending in self.pending.waiting():
             if entity in pending.missing or not self._scale_was_known:
-                # Whoever has told all that it may stays one that is not known.
+                # An entity that has reached features_per_entity still counts as unknown.
                 if not self.own_part.missing_of((entity,)):
                     pending.missing.discard(entity)
                 self._answer_if_possible(key, pending)
         self._scale_was_known = self._standardisation.frozen
 
     def party_began(self, party: int, number: int) -> None:
-        """A party says that a life of it has begun that is not the one it had: what names another one comes to nothing."""
+        """A party has begun another life: give up the rounds that name another one."""
         if party in self._settings.actives:
             self.pending.give_up_all("incarnation", but=number, root=party)
         self.try_again()
@@ -131,7 +131,7 @@ class Sums:
                 self.pending.give_up(key, "incarnation")
 
     def try_again(self) -> None:
-        """More is known than before: answer what waited for it."""
+        """More is known than before: answer the rounds that waited for it."""
         for key, pending in self.pending.waiting():
             self._answer_if_possible(key, pending)
 
@@ -148,7 +148,7 @@ class Sums:
             return
         identity = identity_of(content, settings.federation, self._partition)
         if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
-            # One of two rounds of a name would be shut out; one without room to note it could be answered twice.
+            # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
             self._received.forget()
             self.pending.give_up_all("incarnation")
             self._peers.begin_anew()
@@ -186,7 +186,7 @@ class Sums:
                 return
             total = message.stage - message.stage % STAGES + SUM
             if self._settings.own == self._settings.trees[total].root:
-                # Whoever announces knows every round that there is.
+                # The party that announces rounds knows all of its own.
                 self._figures.ignored["old_incarnation"] += 1
                 return
             pending = self.pending.begin(key, now, total)
@@ -200,18 +200,18 @@ class Sums:
         self._go_on(key, pending)
 
     def pass_time(self, now: float) -> None:
-        """A tick: answer without columns that have not come, and give up what has waited too long."""
+        """A tick: answer without columns that did not come in time, and give up rounds that took too long."""
         settings = self._settings
         for key, pending in self.pending.waiting():
             self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
         if (at := self._freezes_at) is not None and at <= now:
-            # Answers come with a later commit. One that got out, of moments that a crash forgets, would be learnt from.
+            # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer was computed with.
             self._standardisation.freeze()
         self.pending.expire(settings.round_seconds, now)
 
     @property
     def _freezes_at(self) -> float | None:
-        """When fewer entities than are wanted have to do, for a round waits for the columns' scale."""
+        """When the columns' scale is taken from fewer entities than wanted, because a round waits for it."""
         if self._standardisation.frozen:
             return None
         waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
@@ -239,7 +239,7 @@ class Sums:
     # ----
 
     def _may_answer(self, key: Key, pending: PendingSum) -> bool:
-        """Whether everybody in a round is as it says, and what is asked for is known."""
+        """Whether the round names known lives of all parties, and the outputs that it asks for are known."""
         announced = pending.announced
         if announced is None or pending.answered or not self._peers.know(announced.incarnations):
             return False
@@ -250,7 +250,7 @@ class Sums:
         return self._standardisation.frozen or (pending.announced is not None and pending.announced.purpose == KNOWN)
 
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
-        """Put the own part in, if its columns are here; whatever: or their mean."""
+        """Add the own part if its columns are here. whatever: use the mean of missing ones."""
         if not self._may_answer(key, pending):
             return
         if not self._knows_scale(pending) or (pending.missing and not whatever):
@@ -263,7 +263,7 @@ class Sums:
             if found is not None:
                 outputs = found
             if not (np.abs(outputs) <= LARGEST_PART).all():
-                # Whoever asks gives the round up when its time is over, and not at once: it would come again at once.
+                # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
                 self._notices.say("range", TOO_LARGE)
                 return
         self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
@@ -279,7 +279,7 @@ class Sums:
             self._figures.ignored["sum_again"] += 1
 
     def _go_on(self, key: Key, pending: PendingSum) -> None:
-        """Send on what is whole; at the party that asked, open the sum when all of it is."""
+        """Send on the sums that are complete. The party that asked opens the sum when all its stages are complete."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
         stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._settings.own]

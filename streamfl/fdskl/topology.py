@@ -1,9 +1,9 @@
 """Who sends partial sums to whom: trees, stars and rings that end at the active party, and what each worker could combine of them.
 
-Under the paper's masks a feature's phase needs two sums, of masked parts over T1 and of masks over T2 (Algorithm 3). The paper asks
-that they be totally different (Definition 2), which is not enough: a worker that hears one leaf's part in T1 and that leaf's mask
-in T2 has it unmasked, and so has one that can subtract what it hears. What counts is the rank of all that a
-worker hears, :func:`unmasked_combinations`. One-time masks need no T2.
+Under the paper's masks a feature's phase needs two sums, of masked parts over T1 and of masks over T2 (Algorithm 3). The paper
+requires T1 and T2 to be totally different (Definition 2). This is not enough: a worker that receives a leaf's part in T1 and the
+leaf's mask in T2 can unmask the part, and so can one that gets both by subtraction. What counts is the rank of all that a worker
+receives, :func:`unmasked_combinations`. One-time masks need no T2.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Aggregation:
     messages: int
 
     def below(self, worker: int) -> frozenset[int]:
-        """The workers whose parts are in the sum that this one sends, itself too."""
+        """The workers whose parts are in the sum that this worker sends, itself included."""
         return frozenset((worker,)).union(*(self.below(child) for child in self.children[worker]))
 
 
@@ -46,19 +46,19 @@ def aggregation(kind: Kind, parties: int, root: int, without: int | None = None,
     """T1 over all parties; with ``second``, T2 over all but ``without``, for the masks of a feature that this party owns.
 
     - tree: in T1 the others are paired up, pairs are paired up, and the last sends to the root: its only message, from three
-      parties on. In T2 nobody but the root hears anything who heard something in T1, so that no part meets its mask. The two are
-      totally different for any number of parties, any root and any owner: T1 depends on the root, while for one T1 of all roots
-      there is no T2 with three parties. With two, T2 is the root alone, which has nothing to hear. Where T1 without the owner is a
-      subtree of T1 (2^k + 2 parties, the owner the last), T2 comes to the root in two halves.
+      parties on. A worker other than the root that receives something in T1 receives nothing in T2, so that no part meets its
+      mask. The two are totally different for any number of parties, any root and any owner: T1 depends on the root, because with
+      one T1 for all roots there is no T2 of three parties. With two parties T2 is the root alone, which receives nothing. Where T1
+      without the owner is a subtree of T1 (2^k + 2 parties, the owner the last), T2 comes to the root in two halves.
     - ring: T1 runs up from the worker after the root to the root, T2 runs down. Not totally different where the owner is the last
-      of T1, and without unmasked combinations all the same.
+      of T1, but without unmasked combinations.
     - star: all send to the root, in both. Under the paper's masks it subtracts each one's mask from its part: for comparison only.
 
-    kind: of both.
+    kind: of T1 and T2.
     parties: how many, one or more.
     root: the active party.
-    without: p', the feature's owner, and no other than the root; with ``second`` alone.
-    second: whether it is T2.
+    without: p', the feature's owner, any party but the root; only with ``second``.
+    second: whether to return T2.
     """
     if not 0 <= root < parties:
         raise ValueError(f"the root {root} is not among {parties} parties")
@@ -82,16 +82,15 @@ def hops(kind: Kind, parties: int) -> int:
 
 
 def messages(kind: Kind, parties: int) -> int:
-    """Messages of T1, and of a T2 over so many: one of every party but the root."""
+    """Messages of T1, or of a T2 over this number of parties: one from every party but the root."""
     return parties - 1
 
 
 def totally_different(first: Aggregation, second: Aggregation) -> bool:
     """Whether no subtree of more than one leaf is in both (Definition 2).
 
-    The workers are the leaves. Each adds its children's sums one after the other, and every sum on the way is a subtree, known by
-    its
-    leaves: trees over the same leaves count as the same, whatever their order, which is stricter than the paper.
+    The workers are the leaves. Each adds its children's sums one after the other. Every sum on the way is a subtree, identified by
+    its leaves: trees over the same leaves count as the same, whatever their order, which is stricter than the paper.
     """
     return _subtrees(first).isdisjoint(_subtrees(second))
 
@@ -103,10 +102,10 @@ def unmasked_combinations(
     second: Aggregation | None = None,
     owner: int | None = None,
 ) -> int:
-    """How many independent sums of others' parts, without their masks, a worker can make of all that it hears of one feature.
+    """How many independent unmasked sums of others' parts a worker can make from all that it receives for one feature.
 
-    rank(all it hears) - rank(the masks in it), over the columns (o, masks) of others: parts and masks of the worker are known to
-    it. One at the active party is the answer of the round.
+    rank(all it receives) - rank(the masks in it), over the columns (o, masks) of others: the worker knows its own parts and masks.
+    One at the active party is the answer of the round.
 
     worker: its number.
     mask: one-time: each pair's, which one adds and the other subtracts. paper: b_p of each, in T1 and in T2. none.
@@ -140,7 +139,7 @@ def _made(parties: int, root: int, parent: dict[int, int]) -> Aggregation:
 
 def _paired(line: list[int], root: int) -> dict[int, int]:
     """Neighbours in pairs, pairs of pairs, and so on, the first of each receiving; the first of all sends to the root."""
-    # Without its last set bit, an index is that of the pair's first.
+    # An index without its lowest set bit is the index of the first of its pair.
     return {worker: line[index & (index - 1)] if index else root for index, worker in enumerate(line)}
 
 
@@ -148,10 +147,10 @@ def _second_tree(first: Aggregation, others: list[int], without: int) -> Aggrega
     parties, root = len(first.parent), first.root
     deaf = [other for other in others if other != without and not first.children[other]]
     hearing = [other for other in others if other != without and first.children[other]]
-    # One turn of them against the other parts the pairs of T1, but with few parties.
+    # Except with few parties, one rotation of one list against the other separates the pairs of T1.
     for halves, turn, shift in itertools.product((False, True), range(len(deaf) or 1), range(len(hearing) or 1)):
         late, free = hearing[shift:] + hearing[:shift], deaf[turn:] + deaf[:turn]
-        # At even places somebody may hear something, but at the last one, behind which there is nobody.
+        # A worker at an even place may receive something, except at the last place, which has no worker behind it.
         line = [
             (free or late).pop(0) if place % 2 == 0 else (late or free).pop(0) for place in range(len(deaf) + len(hearing))
         ]

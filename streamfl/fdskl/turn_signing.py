@@ -1,4 +1,4 @@
-"""Who wrote a turn, where members have keys: every active party reads it, so it is signed for all and not sealed for one."""
+"""Signatures of turns, where members have keys. Every active party reads a turn, so it is signed for all and not sealed for one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["decode_signed", "signer"]
 
 
 def signer(identity: Identity | None, topic: str) -> Callable[[Turn, int], Turn]:
-    """Signs what is said in a partition of the topic; without keys it stays as it is."""
+    """Returns a function that signs a turn for a partition of the topic. Without keys it leaves the turn as it is."""
     if identity is None:
         return lambda message, partition: message
     sign = identity.sign
@@ -23,7 +23,7 @@ def signer(identity: Identity | None, topic: str) -> Callable[[Turn, int], Turn]
 
 
 def decode_signed(identity: Identity | None) -> Callable[[Record], Turn]:
-    """Reads a turn. With keys: PeerError unless a member that speaks for its sender wrote it, and for this place."""
+    """Decodes turns. With keys: PeerError unless a member that may write for the sender signed it for this topic and partition."""
 
     def decode(record: Record) -> Turn:
         message = TURN.decode(record.value)

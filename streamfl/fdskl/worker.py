@@ -40,7 +40,7 @@ class FdsklWorker:
     """A party of the federation.
 
     settings: what is the same in all partitions.
-    active: what only an active party has; None: this is another one.
+    active: settings of an active party; None at any other.
     patience: seconds without an answer after which the party is not ready.
     kind: the role's name, for the operator.
     """
@@ -67,7 +67,7 @@ class FdsklWorker:
 
     @property
     def fingerprint(self) -> int:
-        """Of the settings that all members have to share."""
+        """Fingerprint of the settings that have to be the same at all members."""
         return self.settings.fingerprint
 
     @property
@@ -164,7 +164,7 @@ class FdsklWorker:
         for active in self._actives.values():
             active.catch_up.end()
         for partition, task in self._tasks.items():
-            # Of one that began among these messages.
+            # Another life may have begun during these messages.
             task.tell_of_this_life()
             replies += task.take_sends()
             if partition in self._actives:
@@ -176,11 +176,11 @@ class FdsklWorker:
     # ---- what others may look at
 
     def partition(self, number: int) -> WorkerPartition:
-        """What it holds of a partition, as any party."""
+        """What every party has of a partition."""
         return self._tasks[number]
 
     def active_partition(self, number: int) -> ActivePartition:
-        """What it holds of a partition as an active party."""
+        """What only an active party has of a partition."""
         return self._actives[number]
 
     # ---- state
@@ -263,12 +263,12 @@ class FdsklWorker:
 
     @property
     def _ended(self) -> int:
-        """Sums that were sent, or opened."""
+        """Sums sent or opened so far."""
         counts = self._figures.counts
         return counts["sums_sent"] + counts["sums_opened"]
 
     def _look(self, ended: int, tick: bool, now: float) -> None:
-        """Whether somebody owes an answer for too long."""
+        """Watch how long answers have been missing."""
         owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
             active.is_waiting for active in self._actives.values()
         )

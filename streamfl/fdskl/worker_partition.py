@@ -1,4 +1,4 @@
-"""What a party holds of one partition, whoever it is: the owners of its state, and what comes in for them."""
+"""What every party has of one partition: the owners of its state, and the messages for them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WorkerPartition:
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
-        # One more: a sample's are there before the oldest forecast gives way to its own.
+        # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
         self._life = _Life()
         self._sends: list[Send] = []
@@ -85,20 +85,20 @@ class WorkerPartition:
     # ---- what comes in
 
     def begin(self, now: float) -> None:
-        """Messages of this time follow. Tell the others of this life, unless they were."""
+        """Set the time of the messages that follow, and announce this life to the others unless that was done."""
         self.sums.begin(now)
         self.standardisation.begin(now)
-        # In one commit with what others have to know before they ask: no answer is of a secret that is not remembered.
+        # In one commit with the announcement that others need before they ask: no answer uses a secret that is not remembered.
         self.secret.remember()
         self.tell_of_this_life()
 
     def tell_of_this_life(self) -> None:
-        """Tell the others of it, unless they were."""
+        """Announce this life to the others unless that was done."""
         if not self.peers.are_told:
             self._tell_all()
 
     def take_sample(self, sample: Sample, record: Record, now: float) -> bool:
-        """An entity's own columns came. Returns whether others had to do with older ones, or without."""
+        """Take an entity's own columns. Returns whether others were answered with older ones, or without."""
         self._figures.counts["samples"] += 1
         entity, columns = sample.client, np.array(sample.features, np.float64)
         self.pending_headers.came(entity, record)
@@ -108,10 +108,10 @@ class WorkerPartition:
         return late
 
     def tell_revision(self, entity: str, now: float) -> None:
-        """The active party has to ask for an entity again."""
+        """Tell the active party to ask for an entity again."""
         settings, life = self._settings, self._life
         if not life.epoch or is_to_come(life.epoch, now):
-            # One that a clock far ahead has named would be refused until that time comes.
+            # An epoch from a clock far ahead would be refused until that time comes.
             life.epoch = max(1, epoch_at(now))
         life.sequence += 1
         self.parts.remember(b"life", life)
@@ -120,10 +120,10 @@ class WorkerPartition:
         self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
 
     def take_incarnation(self, message: Incarnation) -> None:
-        """A party says which life of it this is: what names another one comes to nothing.
+        """Take a party's announcement of its life. Rounds that name another life of it are given up.
 
-        It is answered where the life is new, or where the party knows another one of this party: so whoever has lost its state
-        hears of all others, and whoever was told wrongly, in whosever name, is put right.
+        This party answers if the life is new, or if the other party knows another life of this one. So a party that has lost its
+        state learns the lives of all others, and a false announcement, in anybody's name, is corrected.
         """
         party = self.sums.party_of(message.sender)
         if self.peers.was_heard(party, message):
@@ -131,7 +131,7 @@ class WorkerPartition:
             return
         known = self.peers.knows(party, message.number)
         began = self.peers.hear(party, message)
-        # A life that was heard of before is the present one for whoever announces rounds; for others it is as good as any.
+        # A party that announces rounds takes a known life that comes again for the current one. Others accept any known life.
         if began and (not known or self._settings.own in self._settings.actives):
             self.sums.party_began(party, message.number)
         if began or message.known != self.peers.incarnation.number:
@@ -140,14 +140,14 @@ class WorkerPartition:
     def pass_time(self, now: float) -> None:
         """A tick."""
         if self.peers.mistaken_since is not None:
-            # However often it was mistaken since the last.
+            # Once, however many mistakes there were since the last tick.
             self.peers.mistaken_since = None
             self._tell_all()
         self.sums.pass_time(now)
         self.columns.expire(now)
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """The clock was ahead: set later times back to ``now``."""
         if self.peers.mistaken_since is not None:
             self.peers.mistaken_since = min(self.peers.mistaken_since, now)
         self.columns.set_back(now)
@@ -160,7 +160,7 @@ class WorkerPartition:
         return min((at for at in times if at is not None), default=None)
 
     def take_sends(self) -> list[Send]:
-        """What has to go out."""
+        """Take out the messages to send."""
         sends = self._sends[:]
         self._sends.clear()
         return sends
@@ -192,7 +192,7 @@ class WorkerPartition:
         return iter(self.parts.changed_state())
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take back one part; False if it is not of this. Raises PeerError or ValueError for what cannot have been remembered."""
+        """Restore one part. Returns False for a part of another owner. Raises PeerError or ValueError for impossible state."""
         kind, _, name = key.partition(b"/")
         if key == b"columns":
             self.standardisation.restore(value)

@@ -1,4 +1,4 @@
-"""What a worker of FDSKL is told once, for all of its partitions."""
+"""The settings of a worker of FDSKL, the same for all of its partitions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["WorkerSettings"]
 class WorkerSettings:
     """What is the same in all partitions of a party. See :class:`~streamfl.fdskl.worker.FdsklWorker`.
 
-    features_per_entity: that a party tells; None: no matter how many, for where members have no keys a stranger may have asked.
-    carry: at the party that predicts, of a sample's record the headers that its prediction gets.
+    features_per_entity: most that a party answers; None: no limit, because a stranger may have asked if members have no keys.
+    carry: at the party that predicts, which headers of a sample's record its prediction gets.
     """
 
     federation: str
@@ -52,7 +52,7 @@ class WorkerSettings:
 
     @property
     def name(self) -> str:
-        """Of this party."""
+        """The name of this party."""
         return self.parties[self.own]
 
     @property
@@ -61,7 +61,7 @@ class WorkerSettings:
         return self.actives[0]
 
     def contributions(self, secret: bytes, partition: int) -> Contributions:
-        """The party's part of sums. secret: that its frequencies are drawn from."""
+        """The party's part of sums. secret: the one that its frequencies are drawn from."""
         return Contributions(
             kernel=self.kernel,
             columns=self.columns,

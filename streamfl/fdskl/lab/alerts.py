@@ -1,4 +1,4 @@
-"""What somebody has to look after in kernel federations."""
+"""The alerts of kernel federations."""
 
 from streamfl.monitoring.alerts import Alert, increased, stopped
 

@@ -1,4 +1,4 @@
-"""What must hold of a federation of masked sums, whatever happened: checked from its topics, with everybody's secrets."""
+"""What must hold for a federation of masked sums, whatever happened: checked from its topics, with the secrets of all parties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["check_outcome"]
 
 
 def check_outcome(bus: FaultyBus, chosen: FdsklScenario) -> None:
-    """Nobody was refused, no mask served twice, everybody was predicted as the model says, and every label was learnt once."""
+    """No record was refused, no mask was used twice, predictions are what the model says, and every label was learnt once."""
     for member in chosen.members:
         letters = list(bus.read(chosen.of(member).dead_letters))
         require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
@@ -51,7 +51,7 @@ def check_outcome(bus: FaultyBus, chosen: FdsklScenario) -> None:
 
 
 def check_predicted(bus: Bus, chosen: FdsklScenario, found: dict[tuple[int, str], list[Prediction]]) -> None:
-    """Each entity that the active party saw, and no other."""
+    """Each entity that the active party saw was predicted, and no other."""
     predicted, expected = {entity for _, entity in found}, chosen.to_be_predicted(bus)
     require(expected <= predicted, f"never predicted: {sorted(expected - predicted)[:3]}")
     seen = {entity for party, entity in chosen.columns if party == chosen.active}
@@ -67,7 +67,7 @@ def check_revisions(chosen: FdsklScenario, entity: str, predictions: list[Predic
         require(numbers[begin:end] == list(range(end - begin)), f"{entity}: revisions {numbers}")
     again = len(chosen.columns[chosen.active, entity]) if entity in chosen.labels or chosen.forgets else 1
     require(len(begins) <= again, f"{entity}: revisions {numbers}, and it came {again} times")
-    # A party's new columns, or columns that come late, are one more; so is what the active party itself has.
+    # New or late columns of a party give one more prediction, and so do the active party's own columns.
     most = sum(len(chosen.columns.get((party, entity), ())) for party in chosen.parties)
     require(chosen.forgets or len(numbers) <= most, f"{entity}: revisions {numbers} of {most} samples")
 
@@ -77,7 +77,7 @@ def check_outputs(
 ) -> None:
     """Each prediction is what the model of its version gives for columns that the parties had.
 
-    In the end that is what they have, unless a label came, for then nothing is predicted again.
+    The last one is from the latest columns, unless a label came: then the entity is not predicted again.
     """
     settles = chosen.settings.alignment.revise and not chosen.forgets and chosen.permanent_fault is None
     for number, prediction in enumerate(predictions):
@@ -86,7 +86,7 @@ def check_outputs(
         if prediction.model == 0:
             require(prediction.score == 0.0, f"{what}: {prediction.score:g}, nothing was learnt")
         if prediction.model == 0 or model is None:
-            # Two versions of one commit: the first is nowhere.
+            # If one commit made two versions, the first is not stored anywhere.
             continue
         latest_only = settles and number == len(predictions) - 1 and prediction.entity not in chosen.labels
         tolerance, nearest = oracle.tolerance(model), math.inf
@@ -118,7 +118,7 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
         model = state.get((partition, b"model"))
         version, bandwidth = (0, 0.0) if model is None else [msgspec.msgpack.decode(model)[place] for place in (0, 5)]
         if several and (turns := state.get((partition, b"turns"))) is not None:
-            # Of all iterations, the party's own.
+            # Only the party's own iterations.
             version = msgspec.msgpack.decode(turns)[3]
         size = chosen.settings.learning.block_instances
         first = chosen.settings.learning.first_block

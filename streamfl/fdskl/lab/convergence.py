@@ -1,4 +1,4 @@
-"""How fast doubly stochastic steps come to the best function: E|f_T(x) - f*(x)|^2 over numbers of iterations T."""
+"""How fast doubly stochastic steps approach the best function: E|f_T(x) - f*(x)|^2 over numbers of iterations T."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Problem:
         ends = set(looks) or {iterations}
         for iteration, (row, phi) in enumerate(zip(chosen.tolist(), features, strict=True)):
             gamma = step_size(rule, iteration, step, self.regularisation, iterations if rule == "horizon" else None)
-            # Outputs are kept over the common scale of their alphas, as a model keeps these.
+            # Outputs are divided by the common scale of their alphas, as the alphas of a model are.
             present = scale * outputs[row : row + 1]
             alpha = step_alphas(phi[row].reshape(1, 1), present, self.labels[row : row + 1], gamma, self.loss)
             scale = decay(scale, gamma, self.regularisation)
@@ -80,5 +80,5 @@ def distances(problem: Problem, rule: StepRule, step: float, horizons: Sequence[
 
 
 def slope(horizons: Sequence[int], errors: Floats) -> float:
-    """Of log error over log T, by least squares."""
+    """The slope of log error over log T, by least squares."""
     return float(np.polyfit(np.log(horizons), np.log(errors), 1)[0])

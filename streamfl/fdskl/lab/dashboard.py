@@ -1,4 +1,4 @@
-"""What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
+"""The dashboard of kernel federations: loss, lag, abandoned rounds, what is forgotten, what is broken."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.entity_panels import loss_tile

@@ -35,7 +35,7 @@ PARTIES = ("east", "north")
 LABEL_DELAY, BATCH = 200, 128
 # Virtual seconds of a message.
 NETWORK_DELAY = 0.1
-# The model is drawn at so many points of each axis.
+# Points of each axis at which the model is drawn.
 GRID = 60
 TITLES = {
     "together": "the two parties together",
@@ -66,7 +66,7 @@ class _Overheard:
                 self.asked, self.numbers = asked, np.frombuffer(sent.values, number_type(32).newbyteorder("<"))
 
     def first_feature(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Of the round's entities, what was sent of its first feature, in radians: numbers of entities, and (entities,)."""
+        """The numbers of the round's entities, and what was sent for its first feature, in radians: (entities,) each."""
         assert self.asked is not None
         assert self.numbers is not None
         count = sum(one.count for one in self.asked.ranges)
@@ -76,7 +76,7 @@ class _Overheard:
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Let both parties learn together, each alone, one that has both columns, and a linear model; draw what is learnt and said."""
+    """Let both parties learn together, each alone, one that has both columns, and a linear model; draw what is learnt and sent."""
     table = _table(seed)
     heard = _Overheard()
     together = _run(PARTIES, table, seed, heard)
@@ -158,7 +158,7 @@ def _linear(table: VerticalTable) -> float:
 def _draw(
     out: Path, table: VerticalTable, together: KernelOutcome, levels: dict[str, float], heard: _Overheard
 ) -> None:
-    """The border that was learnt, accuracy over time, and what one party says of its column."""
+    """Draw the border that was learnt, accuracy over time, and what one party sends of its column."""
     pyplot = new_pyplot()
     figure, (border, curve, said) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     east, north = (own[:, 0] for own in table.inputs)
@@ -180,7 +180,7 @@ def _draw(
     entities, sent = heard.first_feature()
     said.scatter(north[entities], sent, s=8, color=FEDERATION)
     said.set_yticks([0, np.pi, 2 * np.pi], ["0", "π", "2π"])
-    # With two parties the other one can take the mask off: it hides from everybody else.
+    # With two parties the other one can take the mask off. It hides the numbers from everybody else.
     label_axes(said, "What Kafka carries of one feature", "column of the party north")
     said.set_ylabel("sent by north")
     figure.suptitle("streamfl: two parties, each with one coordinate of the same points")

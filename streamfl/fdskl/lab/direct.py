@@ -23,13 +23,13 @@ from streamfl.fdskl.standardisation import moments_of, scaling_of
 __all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
 
 Floats = NDArray[np.float64]
-# Distances between entities that the bandwidth is the median of; rows of which features are computed at a time.
+# Most distances between entities for the bandwidth, which is their median; rows whose features are computed at a time.
 MOST_DISTANCES, CHUNK = 256, 4096
 
 
 @dataclass(frozen=True)
 class Party:
-    """names: of its columns. inputs: (entities, columns), as its features take them. secret: None for shared frequencies."""
+    """names: of its columns. inputs: standardised, (entities, columns). secret: None for shared frequencies."""
 
     names: Sequence[str]
     inputs: Floats
@@ -38,13 +38,13 @@ class Party:
 
 @dataclass
 class Learnt:
-    """A model and how it came about.
+    """A model and how it was learnt.
 
-    outputs: of each entity that was shown, in that order, f by the model before it learnt from it.
+    outputs: f of each entity that was shown, in that order, by the model before it learnt from the entity.
     bandwidth: of the kernel.
     first: number of the oldest kept feature. alphas: of the kept ones.
     iterations, features_dropped: how many.
-    phases: numbers that each party put into sums, but for those of predictions.
+    phases: numbers that each party put into sums, except for predictions.
     """
 
     outputs: list[float] = field(default_factory=list)
@@ -68,16 +68,16 @@ class Learnt:
 
 
 def standardised(inputs: Floats, first: int) -> Floats:
-    """Columns as a party has them, by its first entities, (n, columns); a missing number becomes the mean.
+    """Columns that are standardised by a party's first entities, (n, columns); a missing number becomes the mean.
 
-    first: so many entities.
+    first: the number of these entities.
     """
     rows = np.asarray(inputs, dtype=np.float64)
     return scaling_of(moments_of(rows[:first])).apply(rows)
 
 
 def median_distance(inputs: Sequence[Floats], entities: Sequence[int], laplacian: bool = False) -> float:
-    """The median distance between these entities, two by two, without those that are 0; 1 where all are."""
+    """The median distance of pairs of these entities, without distances of 0; 1 if all are 0."""
     whole = np.concatenate([own[list(entities)[: len(entities) // 2 * 2]] for own in inputs], axis=1)
     differences = whole[0::2] - whole[1::2]
     distances = np.abs(differences).sum(axis=1) if laplacian else np.linalg.norm(differences, axis=1)
@@ -85,7 +85,7 @@ def median_distance(inputs: Sequence[Floats], entities: Sequence[int], laplacian
 
 
 class _Features:
-    """phi of entities by the columns of all parties. bits: None, phases are sums of floats; or 32 or 64, of circle numbers."""
+    """phi of entities from the columns of all parties. bits: None: phases are sums of floats; 32 or 64: of circle numbers."""
 
     def __init__(self, parties: Sequence[Party], density: SpectralDensity, seed: int, root: int, bits: int | None) -> None:
         self._bits = bits
@@ -222,7 +222,7 @@ class _Newton:
         return (kept[0] * self._size, np.concatenate([self._alphas[block] for block in kept])) if kept else (0, np.zeros(0))
 
     def _plan(self) -> tuple[list[int], bool]:
-        """Blocks of this iteration, and whether the first takes the place of the oldest."""
+        """Blocks of this iteration, and whether the first replaces the oldest."""
         learning, kept = self._learning, sorted(self._alphas)
         if room := self._most - len(kept):
             return list(range(self._next, self._next + min(room, learning.visits))), False

@@ -16,19 +16,19 @@ __all__ = ["FAULTS", "simulate", "simulate_liveness", "simulate_several"]
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    """Run the scenario of this seed on a bus, memory or sqlite, and check everything that must hold."""
     return _simulate(scenario(seed), bus)
 
 
 def simulate_several(seed: int, bus: str = "memory") -> Verdict:
-    """The same of several active parties."""
+    """The same with several active parties."""
     return _simulate(scenario_of_several(seed), bus)
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+    """The same with a permanent fault: everything that does not depend on the lost part has to finish.
 
-    Without a party no sum is whole. Then the active one goes on asking, gives up what is not answered, and says so.
+    Without a party no sum is complete. Then the active party goes on asking, gives up unanswered rounds, and reports it.
     """
     chosen = _with_a_fault_that_stays(seed)
     if chosen.absent is None:
@@ -57,7 +57,7 @@ def _with_a_fault_that_stays(seed: int) -> FdsklScenario:
     draws = rng_for(seed, "simulation", "what stays, of masked sums")
     chosen = scenario(seed)
     workers = {name: max(2, count) for name, count in chosen.workers.items()}
-    # Nobody waits for ever for columns that never come.
+    # So that no party waits for ever for columns that never come.
     alignment = chosen.settings.alignment.model_copy(
         update={"reply_seconds": min(0.5, chosen.settings.alignment.reply_seconds), "patience_seconds": 15.0}
     )

@@ -1,4 +1,4 @@
-"""A whole federation on the memory bus, with a virtual clock: parties take their turns until nothing moves any more."""
+"""A whole federation on the memory bus, with a virtual clock: parties take turns until nothing moves any more."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from streamfl.simulation.network import NetworkBus, Traffic
 __all__ = ["BETWEEN", "KernelFederation", "active_member", "settings_of_all"]
 
 LABELS = "labels"
-# What parties say to one another.
+# Kinds of messages between parties.
 BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
-# Numbers that are computed at once where a model is evaluated.
+# Numbers that are computed at once when a model is evaluated.
 EVALUATED = 2**22
 
 
 def active_member(name: str, label: str = "y") -> dict[str, Any]:
-    """Sections of a member that knows the labels, for whoever runs all members in one process."""
+    """Sections of a member that knows the labels, for a run of all members in one process."""
     return {
         "role": {"kind": WORKER},
         "party": {"name": name},
@@ -45,9 +45,9 @@ def active_member(name: str, label: str = "y") -> dict[str, Any]:
 
 
 def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> FdsklSettings:
-    """What the members of a federation share, as :class:`KernelFederation` takes it: that fills in what is a single member's.
+    """The settings that all members share, for :class:`KernelFederation`, which fills in those of a single member.
 
-    sections: what differs from the defaults, by the section's name.
+    sections: values that differ from the defaults, by the section's name.
     """
     federation = FdsklFederation.model_validate({"name": "f", "parties": list(parties), **sections.pop("federation", {})})
     return FdsklSettings.model_validate({"federation": federation, **active_member(federation.active_party), **sections})
@@ -56,14 +56,14 @@ def settings_of_all(parties: Sequence[str], **sections: Mapping[str, Any]) -> Fd
 class KernelFederation:
     """One partition, every party in its worker.
 
-    settings: of any member; what belongs to a single one is filled in here.
+    settings: of any member; those of a single member are filled in here.
     inputs: by party, in the order of federation.parties, (entities, its columns).
     columns: by party, the names of its columns.
-    labels: (entities,); of several active parties each is told its own ones.
+    labels: (entities,); each of several active parties gets its own ones.
     label_range: of the labels.
     delay: virtual seconds from a worker's turn to the next.
     network_delay: virtual seconds from one party to another.
-    overheard: told each message between parties.
+    overheard: called with each message between parties.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class KernelFederation:
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
         federation = settings.federation
         self.bus.between = {f"{federation.name}.{name}.{kind}" for name in federation.parties for kind in BETWEEN}
-        # Of several active parties, each of which reads all of it.
+        # The log of several active parties, each of which reads all of it.
         self.bus.logs.add(f"{federation.name}.turns")
         self.bus.between |= self.bus.logs
-        # A secret is made up here, so none is read.
+        # Secrets are drawn here, so no file is read.
         aggregation = settings.aggregation.model_copy(update={"secret_file": None})
         self.workers: dict[str, Worker] = {}
         self._lives: dict[str, int] = {}
@@ -120,7 +120,7 @@ class KernelFederation:
 
     @property
     def held(self) -> ActivePartition:
-        """What it holds of the one partition."""
+        """What the active party has of the one partition."""
         return self.active.active_partition(0)
 
     @property
@@ -138,17 +138,17 @@ class KernelFederation:
         return [message.sender for message in said if message.learnt]
 
     def learner_of(self, entity: int) -> str:
-        """The active party that knows the entity's label: they are dealt out in turn."""
+        """The active party that knows the entity's label: labels are dealt out in turn."""
         names = self.settings.federation.active_parties
         return names[entity % len(names)]
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds from the beginning until something moved last."""
+        """Virtual seconds from the beginning until something last moved."""
         return self._moved - self.begin
 
     def write_samples(self, entities: Sequence[int]) -> None:
-        """Let every party have its columns of these entities."""
+        """Write every party's columns of these entities."""
         for name, own, names in zip(self.settings.federation.parties, self.inputs, self._columns, strict=True):
             rows = own[list(entities)].tolist()
             self.bus.write(
@@ -159,7 +159,7 @@ class KernelFederation:
             )
 
     def write_labels(self, entities: Sequence[int]) -> None:
-        """Let the active parties have the labels of these entities, each those that are its own."""
+        """Write the labels of these entities, each for the active party that knows it."""
         self.bus.write(
             [
                 Outgoing(f"{LABELS}-{self.learner_of(one)}", str(one).encode(), self._encode({"y": float(self.labels[one])}))
@@ -168,7 +168,7 @@ class KernelFederation:
         )
 
     def run(self, most_seconds: float = 1e9) -> None:
-        """Go on until nothing moves and nothing is waited for, or for so many virtual seconds."""
+        """Run until nothing moves and nothing is waited for, or for ``most_seconds`` virtual seconds."""
         until = self.now + most_seconds
         while self.now < until:
             moved = False
@@ -188,21 +188,21 @@ class KernelFederation:
             self.now = min(until, max(self.now + self._delay, min(arrival, wake)))
 
     def predictions(self) -> list[Prediction]:
-        """All that were published, in order."""
+        """All published predictions, in order."""
         topic = f"{self.settings.federation.name}.predictions"
         return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read(topic)]
 
     def traffic(self, kind: str) -> Traffic:
-        """What parties said to one another of this kind, one of ``BETWEEN``."""
+        """The messages between parties of this kind, one of ``BETWEEN``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
         return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
     def figure(self, party: str, name: str) -> float:
-        """A measurement of a party's, over all of its labels."""
+        """A measurement of a party, summed over its labels."""
         return sum(one.value for one in self.workers[party].measure() if one.name == name)
 
     def standardised(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> list[NDArray[np.float64]]:
-        """By party, other entities' columns as its features see them, (n, columns); the mean of those of an absent party."""
+        """By party, standardised columns of other entities, (n, columns); for an absent party their mean."""
         rows = []
         for (name, role), own in zip(self.roles.items(), inputs, strict=True):
             known = np.full(len(own), name != absent)
@@ -210,12 +210,12 @@ class KernelFederation:
         return rows
 
     def evaluate(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> NDArray[np.float64]:
-        """f of other entities by the present model, computed with every party's own frequencies and without noise: (n,).
+        """f of other entities by the current model, computed with every party's own frequencies and without noise: (n,).
 
         absent: a party that knows none of them.
         """
         parts, count = list(self.expansions.values()), len(inputs[0])
-        # Each is 0 where another party has the coefficient.
+        # A party's coefficients are 0 where another party has them.
         expansion = replace(parts[0], alphas=np.sum([one.alphas for one in parts], axis=0))
         outputs = np.zeros(count)
         if not len(expansion.alphas):
@@ -233,7 +233,7 @@ class KernelFederation:
         self.workers.pop(name).close()
 
     def restart(self, name: str) -> None:
-        """Another process takes the party up, from its changelog alone."""
+        """Start another process of the party, from its changelog alone."""
         if name in self.workers:
             self.stop(name)
         started = {**self.workers, name: self._start(name)}
@@ -251,7 +251,7 @@ class KernelFederation:
         self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
         worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
         role = cast(FdsklWorker, worker.role)
-        # Others are to compute the same figures.
+        # Drawn from the seed, so that others compute the same figures.
         life = self._lives[name] = self._lives.get(name, 0) + 1
         draws = rng_for(settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else []))
         own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))

@@ -1,4 +1,4 @@
-"""FDSKL: its federations, and what has to hold of the active party and of another."""
+"""The fuzzer's federations of FDSKL, and what has to hold at the active party and at another one."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ ACTIVE, OTHER = "press", "pump"
 PARTIES = (ACTIVE, OTHER, "belt")
 ENTITIES = ("e-1", "e-2", "ü-3")
 ROUNDS = 24
-# Of the messages that could be decoded: the share that stays what has been said before.
+# Share of the decoded messages that still repeat what was sent before.
 STALE = 0.2
-# One in so many messages has a member go on with what it has taken back.
+# One message in this many makes a member go on with what it has restored.
 GOES_ON = 10
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -90,7 +90,7 @@ def actives(federation: str) -> list[str]:
 
 @cache
 def settings(federation: str, name: str) -> FdsklSettings:
-    """Of the party of this name."""
+    """The settings of the party of this name."""
     content = FEDERATIONS[federation]
     learning = {
         "bandwidth": 1.5,
@@ -116,14 +116,14 @@ def settings(federation: str, name: str) -> FdsklSettings:
 
 
 def member(federation: str, name: str) -> Member:
-    """A party, as good as new."""
+    """A new party."""
     found = Member.of(settings(federation, name))
     always_alike(found.role)
     return found
 
 
 def always_alike(role: Role) -> None:
-    """Begin the partitions anew with keys that the recorded messages name: those of a real party differ in each of its lives."""
+    """Open the partitions again with keys that the recorded messages name: keys of a real party differ in each of its lives."""
     worker, lives = cast(FdsklWorker, role), count()
     name = worker.settings.name
     worker.settings = replace(
@@ -137,7 +137,7 @@ def always_alike(role: Role) -> None:
 
 
 def sample(federation: str, entity: str, number: int) -> Message:
-    """What a party sees of an entity, as its users would write it."""
+    """A party's sample of an entity, as its users would write it."""
     section = settings(federation, ACTIVE).samples
     assert section is not None
     inputs = [math.sin(number), math.cos(number / 3), number % 5 / 5]
@@ -147,7 +147,7 @@ def sample(federation: str, entity: str, number: int) -> Message:
 
 
 def label(federation: str, entity: str, number: int) -> Message:
-    """Its label."""
+    """An entity's label, as users would write it."""
     section = settings(federation, ACTIVE).labels
     assert section is not None
     return _users(section.format, "labels", section.entity, entity, {section.label: float(number % 2)})
@@ -158,7 +158,7 @@ def _users(format: str, channel: str, field: str | None, entity: str, content: d
 
 
 def record(federation: str) -> list[Message]:
-    """Some messages of every kind, as a small run of the federation's roles makes them, each under "party/channel"."""
+    """Some messages of every kind from a small run of the federation's roles, each under "party/channel"."""
     parties = {name: member(federation, name) for name in PARTIES}
     heard: dict[str, list[Message]] = {name: [] for name in parties}
     found: list[Message] = []
@@ -198,12 +198,12 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Message, ...]:
 
 
 def run(federation: str) -> Run:
-    """A federation of all parties, for whoever comes back to what they remember."""
+    """A federation of all parties, to be resumed from what they remember."""
     own = {}
     for name in PARTIES:
         chosen = settings(federation, name)
         assert chosen.samples is not None
-        # Everybody sees other columns of the same entities.
+        # Every party sees other columns of the same entities.
         samples = chosen.samples.model_copy(update={"topic": f"readings-{name}"})
         own[name] = chosen.model_copy(update={"samples": samples})
 
@@ -224,7 +224,7 @@ class FdsklTarget(RoleTarget):
     def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, member: str) -> None:
         self.federation = federation
         self.chosen = settings(federation, member)
-        # Of the last round that it knows of: its name and its announcement.
+        # The last round that it knows of: its name, and the identity of its announcement.
         self.last: tuple[int, int, bytes] | None = None
         self._number = 1000
         self._good = 0
@@ -234,7 +234,7 @@ class FdsklTarget(RoleTarget):
         always_alike(self.role)
 
     def take(self, message: Message) -> str | None:
-        """What was said before is ignored: most are made to be new, whatever else is wrong with them."""
+        """Repeated messages are ignored, so most are made new, whatever else is wrong with them."""
         if self.random.random() >= STALE:
             message = self._as_the_next(message)
         return super().take(message)
@@ -259,18 +259,18 @@ class FdsklTarget(RoleTarget):
         return message
 
     def knows(self, content: bytes) -> None:
-        """A round was announced."""
+        """Note an announced round."""
         announced = ROUND.decode(content)
         root = PARTIES.index(announced.sender) if announced.sender in PARTIES else 0
         self.last = announced.incarnations[root], announced.number, identity_of(content, self.chosen.federation.name, 0)
 
     def good_entity(self) -> str:
-        """One that nobody has heard of."""
+        """An entity that no party knows."""
         self._good += 1
         return f"good-{self._good}"
 
     def let_time_pass(self) -> None:
-        """Until everything that can be too old is."""
+        """Pass the time after which everything that can expire has expired."""
         self.now += self.chosen.alignment.expiry_seconds
         self.tick()
 
@@ -296,7 +296,7 @@ class FdsklTarget(RoleTarget):
 
 
 class ActiveTarget(FdsklTarget):
-    """The active party, told by its users and by the others."""
+    """The active party, with messages from its users and from the others."""
 
     def goes_on(self) -> None:
         self.let_time_pass()
@@ -312,7 +312,7 @@ class ActiveTarget(FdsklTarget):
 
 
 class OtherTarget(FdsklTarget):
-    """A party without labels, told by its users, by the active one and by those below it."""
+    """A party without labels, with messages from its users, the active party and the parties below it."""
 
     def goes_on(self) -> None:
         self.let_time_pass()
@@ -336,7 +336,7 @@ class OtherTarget(FdsklTarget):
 
 
 class RestoredMember(Restored):
-    """A party that goes on with what it took back of a damaged changelog."""
+    """A party that goes on with what it restored from a damaged changelog."""
 
     def take(self, message: Message) -> str | None:
         reason = super().take(message)
@@ -351,7 +351,7 @@ class RestoredMember(Restored):
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """What makes each of them."""
+    """By name, a function that makes the target."""
     make: dict[str, Callable[[str], Target]] = {}
     for kind, codec in (("incarnations", INCARNATION), ("rounds", ROUND), ("sums", PARTIAL_SUM), ("revisions", REVISION)):
         who = OTHER if kind == "rounds" else ACTIVE

@@ -1,4 +1,4 @@
-"""What the parties of a simulated federation used and said, whether it was committed or not."""
+"""What the parties of a simulated federation used and sent, whether it was committed or not."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Observed", "decode_prediction", "recorded"]
 
 @dataclass
 class Observed:
-    """What no topic shows.
+    """Facts about a run that no topic shows.
 
     lives: the parties' names, one for each secret that was made.
-    hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so no key comes again.
-    reused: of those that did, what was hidden.
-    trouble: whether the active party ever said that nobody answers. announced, abandoned: whether it asked for any round, or gave
-    one up.
+    hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so no key may come again.
+    reused: for each key that did, a sentence on what it hid.
+    trouble: whether the active party ever reported that nobody answers. announced, abandoned: whether it asked for any round, or
+    gave one up.
     begun: by partition and version of the model, the entities of each iteration that began there.
     """
 
@@ -40,7 +40,7 @@ class Observed:
     begun: dict[tuple[int, int], list[list[str]]] = field(default_factory=dict)
 
     def hides(self, numbers: NDArray[Any], own: int, key: bytes) -> None:
-        """A party adds the keystream of this key to its numbers, or takes it off."""
+        """Note that a party adds the keystream of this key to its numbers, or subtracts it."""
         digest = hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
         before = self.hidden.get((own, key))
         if before is not None:
@@ -54,8 +54,8 @@ def decode_prediction(record: Record) -> Prediction:
 
 @contextmanager
 def recorded(observed: Observed) -> Iterator[None]:
-    """Whatever roles of this process mask, or begin to learn from, is noted meanwhile."""
-    # What these modules import from others stands in them by name, and is replaced there.
+    """Note meanwhile what roles of this process mask, and what they begin to learn from."""
+    # These modules import the functions by name, so the functions are replaced in the modules.
     places: list[tuple[Any, str]] = [(contributions, "masked"), (masks, "mask_key"), (ActivePartition, "_next_iteration")]
     before = [getattr(owner, name) for owner, name in places]
     masked, mask_key, next_iteration = before

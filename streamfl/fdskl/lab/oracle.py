@@ -1,4 +1,4 @@
-"""What only somebody with all secrets can compute: every party's part of every feature, and the model at each of its versions."""
+"""Computes, with the secrets of all parties, every party's part of every feature, and the model at each of its versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamfl.simulation.faults.observed_messages import latest
 
 __all__ = ["Model", "Oracle", "models_of"]
 
-# Of a phase, in radians: of the same sums in another order, where frequencies are as large as a Laplacian kernel's.
+# Rounding of a phase, in radians, if sums are made in another order and frequencies are as large as a Laplacian kernel's.
 ROUNDING = 1e-7
 
 Columns = Sequence[float] | None
@@ -27,7 +27,7 @@ Columns = Sequence[float] | None
 
 @dataclass(frozen=True)
 class Model:
-    """What is remembered of a model: version, kept features from ``first`` on, coefficients (kept,)."""
+    """The remembered state of a model: version, kept features from ``first`` on, coefficients (kept,)."""
 
     version: int
     first: int
@@ -42,7 +42,7 @@ class Model:
 
 
 def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
-    """By partition and version, the models that active parties remembered, those of which all have done so."""
+    """By partition and version, the models that all active parties remembered, with their coefficients together."""
     found = [_models_of(bus, chosen, party) for party in chosen.settings.federation.active_parties]
     return {
         partition: {
@@ -55,7 +55,7 @@ def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
 
 
 def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[int, Model]]:
-    """What one of them remembered. Versions of one commit are the last of them."""
+    """The models that one active party remembered: the last version of each commit."""
     found: dict[int, dict[int, Model]] = {partition: {} for partition in range(chosen.partitions)}
     size = chosen.settings.learning.block_features
     alphas: dict[int, dict[int, NDArray[np.float64]]] = {partition: {} for partition in range(chosen.partitions)}
@@ -82,7 +82,7 @@ def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[in
 
 
 class Oracle:
-    """Has the secrets and the standardisation of all parties, from what they remember."""
+    """Computes features with the secrets and the standardisation of all parties, from their state."""
 
     def __init__(self, bus: Bus, chosen: FdsklScenario) -> None:
         self._chosen = chosen
@@ -92,9 +92,9 @@ class Oracle:
     def features(
         self, partition: int, entity: str, model: Model, first: int, count: int
     ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
-        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), of whatever parties can have had.
+        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns there may have been.
 
-        With them: which parties had columns, and whether these are all the latest.
+        Yields before them which parties had columns, and whether these are all the latest.
         """
         parts: list[list[tuple[bool, bool, NDArray[np.float64]]]] = []
         for party in self._chosen.parties:

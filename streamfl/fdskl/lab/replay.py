@@ -1,4 +1,4 @@
-"""Every iteration once more, from the equations: what the model of one version becomes by what it learnt from."""
+"""Computes every iteration again from the equations: each version of the model from the one before and what it learnt from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from streamfl.simulation.faults.observed_messages import require
 __all__ = ["check_learning"]
 
 Floats = NDArray[np.float64]
-# Newton's features are of float32, and so is what it adds to f from iteration to iteration.
+# Newton's features are float32, and so is what it adds to f in each iteration.
 CLOSE = 2e-3
 
 
 def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models: dict[int, Model]) -> None:
-    """Each version is what its iteration makes of the version before and of the entities that it began with.
+    """Require that each version is what its iteration makes of the version before and of the entities that it began with.
 
-    An iteration that came to nothing began with others perhaps: one of all that began has to fit.
+    An iteration that was given up may have begun with other entities, so one of all that began has to fit.
     """
     for version, after in models.items():
         before = models.get(version - 1)
@@ -87,7 +87,7 @@ def _newton(
         whole = -np.linalg.solve(hessian, gradient)
         made = after.alphas[first - after.first :][:size] - own
         if blocks.count(first) == 1:
-            # The step may have been halved; where that is decided by rounding either is right.
+            # The step may have been halved. Where rounding decides that, either is right.
             halves = [_apart(made, whole * 2.0**-halved) for halved in (range(4) if learning.loss == "logistic" else (0,))]
             apart = max(apart, min(halves))
         alphas[part] = own + made
@@ -98,7 +98,7 @@ def _newton(
 def _features(
     oracle: Oracle, partition: int, before: Model, after: Model, entities: list[str], first: int, count: int
 ) -> Floats:
-    """phi of entities that everybody knows, (n, count)."""
+    """phi of entities that all parties know, (n, count)."""
     del before
     rows = [next(oracle.features(partition, entity, after, first, count))[2] for entity in entities]
     return np.array(rows).reshape(len(entities), count)
@@ -119,7 +119,7 @@ def _slope(loss: str, outputs: Floats, labels: Floats) -> Floats:
 
 
 def _bend(loss: str, outputs: Floats, labels: Floats) -> Floats:
-    """L'', of the smooth hinge its bound."""
+    """L''; for the smooth hinge its bound."""
     if loss == "square":
         return np.full(len(outputs), 2.0)
     return np.asarray(expit(outputs) * expit(-outputs)) if loss == "logistic" else np.ones(len(outputs))

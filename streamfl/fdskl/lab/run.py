@@ -1,4 +1,4 @@
-"""A federation on a table, in epochs or in one pass: what it came to, and what others need to compute it again."""
+"""Runs a federation on a table, in epochs or in one pass. Returns the results, and the arrays to compute them again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_o
 
 __all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
 
-# So many times the test set is looked at during a run.
+# How often the test set is evaluated during a run.
 LOOKS = 20
 # Virtual time in which nothing that is replayed expires.
 FOR_EVER = 1e12
@@ -33,16 +33,17 @@ FOR_EVER = 1e12
 
 @dataclass(frozen=True)
 class KernelOutcome:
-    """How a federation ended.
+    """The results of a run.
 
-    final: on the test entities. constant_loss: there, of the best constant in hindsight. absent: as final, when the party of this
-    name knows none of them. progressive: of the last prediction of each entity that came before it was learnt from, None in epochs.
-    running_mean_loss: of what the labels before each say alone, where these have their loss. history: on the test entities, over
-    virtual time.
-    iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
-    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
-    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for. regret: summed loss of the
-    progressive predictions, less that of the better in hindsight of the model at the end and the best constant; None in epochs.
+    final: figures on the test entities. constant_loss: loss of the best constant in hindsight there. absent: by party, as final if
+    that party knows none of them. progressive: figures of each entity's last prediction before it was learnt from; None in epochs.
+    running_mean_loss: loss of predicting each label from those before it alone; None in epochs. history: figures on the test
+    entities over virtual time.
+    iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by kind, messages between
+    parties and their bytes. abandoned: rounds given up, by reason. forgotten: entities that active parties forgot, by reason.
+    parties: figures by name. bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    regret: summed loss of the progressive predictions, minus the smaller loss of the final model and the best constant; None in
+    epochs, or if the run was interrupted.
     """
 
     settings: FdsklSettings
@@ -115,12 +116,12 @@ def run_kernel(
     """Let the federation learn from the table's first entities.
 
     columns: by party, the names of its columns.
-    epochs: so many passes, each in an order of its own; all columns are there from the beginning, and labels come for one iteration
-    after the other. In a later pass an entity that the window has let go is shown again. None: one pass in the
-    table's order, an entity's label coming after ``label_delay`` more entities.
+    epochs: number of passes, each in an order of its own. All columns are there from the beginning, and labels come for one
+    iteration after the other. In a later pass an entity that has left the window is shown again. None: one pass in the table's
+    order; an entity's label comes after ``label_delay`` more entities.
     network_delay: virtual seconds of a message.
-    overheard: told each message between parties.
-    watch: told the share that is done; if it says True the run ends with what is there.
+    overheard: called with each message between parties.
+    watch: called with the share that is done. If it returns True the run ends with what is there.
     DataError if the federation diverged.
     """
     count = table.learnt
@@ -190,7 +191,7 @@ def run_kernel(
 
 
 def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
-    """Of f at entities with these labels: 0 and 1 of classes, or numbers."""
+    """Figures of f at entities with these labels: 0 and 1 for classes, or numbers."""
     if not len(outputs):
         return VerticalFigures(seconds, None, None, None, math.nan)
     if loss == "square":
@@ -203,10 +204,10 @@ def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: 
 
 
 def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """All passes one after the other, so that no ``size`` labels of an iteration are twice of the same entity.
+    """All passes one after the other, so that the ``size`` labels of an iteration are of different entities.
 
-    orders: (passes, entities). Where a pass ends within an iteration, entities of it that the next pass would bring into the same
-    iteration come later in that pass.
+    orders: (passes, entities). If a pass ends within an iteration, entities of it that the next pass would bring into the same
+    iteration come later in the next pass.
     """
     count = orders.shape[1]
     shown = orders[:1].ravel()
@@ -240,7 +241,7 @@ def _in_epochs(
         entities = np.concatenate([own[begin:end] for own in shown.values()]).tolist()
         federation.write_labels(entities)
         federation.run()
-        # Its label came when the window had let it go, so its columns are waited for.
+        # Entities that had left the window when their label came: their columns are waited for.
         forecasts = federation.held.forecasts
         gone = [one for one in entities if (found := forecasts.get(str(one))) is not None and found.label is not None]
         if gone:
@@ -251,7 +252,7 @@ def _in_epochs(
 
 
 def _one_pass(federation: KernelFederation, count: int, ends: Iterator[int], label_delay: int) -> Iterator[float]:
-    """Entities up to the one whose coming brings the last label of an iteration; so each is predicted as if all came one by one."""
+    """Writes entities until the last label of an iteration is due, so that each is predicted as if all came one by one."""
     shown = known = 0
     while known < count:
         due = min(count, next(ends))
@@ -287,7 +288,7 @@ def _measures(figures: VerticalFigures) -> dict[str, float | None]:
 
 
 def _by_reason(federation: KernelFederation, figure: str) -> dict[str, int]:
-    """Of all active parties."""
+    """A figure of all active parties together, by reason."""
     found: dict[str, int] = {}
     for party in federation.settings.federation.active_parties:
         for one in federation.workers[party].measure():
@@ -309,7 +310,7 @@ def _last_predictions(federation: KernelFederation) -> tuple[list[int], NDArray[
 
 
 def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
-    """Of each entity's last prediction; entities that got none are left out."""
+    """Figures of each entity's last prediction; entities that got none are left out."""
     entities, outputs = _last_predictions(federation)
     return figures_of(outputs, labels[entities], loss, federation.seconds)
 
@@ -327,7 +328,7 @@ def _regret(
 
 
 def _of_running_mean(labels: NDArray[np.float64], loss: str) -> float:
-    """Mean loss of what the labels before each say alone."""
+    """Mean loss of predicting each label from those before it alone."""
     if loss != "smooth-hinge":
         return running_mean_loss(labels, 1 if loss == "square" else 2)
     outputs = 2 * running_means(labels, 2)[:, 1] - 1

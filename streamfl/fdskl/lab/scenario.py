@@ -26,10 +26,9 @@ from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_p
 __all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "labels_of", "scenario", "scenario_of_several"]
 
 LABELS = "labels"
-# Longer than any run.
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
-# What parties say to one another.
+# Kinds of messages between parties.
 BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 
 
@@ -37,11 +36,11 @@ BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 class FdsklScenario:
     """A federation of masked sums under faults.
 
-    dimensions: columns of each party. columns: by party and entity, all that it is ever given of it, in order. labels: by entity.
-    synchronous: every
-    party sees everything, once, and is waited for: then each iteration is known. permanent_fault: if any. absent: the
-    party that may say no more.
-    observed: what roles said and used, whether it was committed or not.
+    dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in order. labels: by
+    entity.
+    synchronous: every party gets everything once and is waited for, so that each iteration is known. permanent_fault: if any.
+    absent: the party that may stop sending.
+    observed: what roles sent and used, whether it was committed or not.
     """
 
     seed: int
@@ -82,7 +81,7 @@ class FdsklScenario:
 
     @property
     def forgets(self) -> bool:
-        """Members forget entities within the run."""
+        """Whether members forget entities within the run."""
         return self.settings.alignment.expiry_seconds < FOR_EVER
 
     @property
@@ -124,7 +123,7 @@ class FdsklScenario:
         return self.partitions * len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
-        """What a real process takes from chance follows from the seed, and differs in each of its lives."""
+        """Draw from the seed what a real process draws at random. It differs in each life."""
         role = cast(FdsklWorker, worker.role)
         lives = self.observed.lives
 
@@ -170,7 +169,7 @@ class FdsklScenario:
         return self.permanent_fault is not None and (topic, partition) in self.permanent_fault.places
 
     def to_be_predicted(self, bus: Bus) -> set[str]:
-        """What the active party sees, and can predict: with a party that says no more, nothing is certain."""
+        """The entities that the active party has to predict. If a party is absent, or entities are forgotten, none is certain."""
         if self.absent is not None or self.forgets:
             return set()
         topic, count = f"samples-{self.active}", self.partitions
@@ -184,7 +183,7 @@ def labels_of(chosen: FdsklScenario, party: str) -> str:
 
 
 def scenario_of_several(seed: int) -> FdsklScenario:
-    """As the scenario of this seed, with two active parties or more, where everybody sees everything, once, and is waited for."""
+    """The scenario of this seed with two or more active parties, where every party gets everything once and is waited for."""
     chosen, draws = scenario(seed), rng_for(seed, "simulation", "several active parties")
     names = [str(name) for name in draws.permutation(list(chosen.parties))][: int(draws.integers(2, len(chosen.parties) + 1))]
     given = chosen.settings
@@ -264,7 +263,7 @@ def scenario(seed: int) -> FdsklScenario:
             "regularisation": 0.01,
             "step": 0.5,
             "columns_share": 0.5 if chance(0.2) else 1.0,
-            # A worker that begins has a backlog of what came while there was none.
+            # A worker that starts has a backlog of records that came before.
             "catch_up_samples": (0, 1, 3)[seed // 3 % 3],
             "catch_up_patience_seconds": 2 * patience,
         },
@@ -285,15 +284,15 @@ def scenario(seed: int) -> FdsklScenario:
             "limit": 1000,
         },
         standardisation={
-            # Who waits for columns for ever cannot wait for more entities than there are.
+            # A party that waits for columns for ever cannot wait for more entities than there are.
             "columns": not synchronous and chance(0.8),
             "transform": "auto" if chance(0.5) else "none",
-            # Of few entities nobody knows whether there are heavy tails.
+            # Few entities do not show whether there are heavy tails.
             "first_entities": (2, 3, 4, 10)[between(0, 3)],
         },  # type: ignore[arg-type]
     )
     if synchronous:
-        # Whoever asks again is answered one day, for everybody sees everything.
+        # A party that asks again is answered in the end, because every party gets everything.
         alignment = settings.alignment.model_copy(update={"reply_seconds": FOR_EVER})
         settings = settings.model_copy(update={"alignment": alignment})
     dimensions = {name: between(1, 3) for name in names}
@@ -320,7 +319,7 @@ def scenario(seed: int) -> FdsklScenario:
 
 @dataclass
 class _Data:
-    """What is written."""
+    """The records to write."""
 
     readings: list[Reading] = field(default_factory=list)
     last: list[Reading] = field(default_factory=list)

@@ -35,7 +35,7 @@ USELESS = (
 
 
 class _Members(FdsklSettings):
-    """A file of any member, or of none: who the others are has to be known before the active one can be thought of."""
+    """Settings from any member's file, or from none, which are not checked yet: which party is active is read from them first."""
 
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> _Members:
@@ -125,7 +125,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def _tell(outcome: KernelOutcome) -> None:
-    """What a user would wonder about."""
+    """Print notes on what would surprise a user."""
     settings, forgotten = outcome.settings, outcome.forgotten
     if not outcome.iterations:
         learning = settings.learning
@@ -152,7 +152,7 @@ def _read(config: SettingsSource, label: str, active: str | None, seed: int | No
     if active is not None:
         own["active"] = active.split(",") if "," in active else active
     members = load_settings(config, _Members, {"federation": own, "bus": {"url": "memory://"}})
-    # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
+    # Sections of a single member come from the data here. Sections that all share are checked as for ``run``.
     sections: dict[str, Any] = {
         "federation": own,
         "bus": {"url": "memory://"},

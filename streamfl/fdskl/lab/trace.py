@@ -1,4 +1,4 @@
-"""What others need to compute a run again, without this code: columns, labels, draws, who was learnt from when, and the outcome."""
+"""Arrays to compute a run again without this code: columns, labels, draws, the entities of each iteration, and the outcome."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def trace_of(
     inputs/PARTY: its columns of all entities, standardised, (entities, columns).
     frequencies/PARTY: omega_i on its columns, (features, columns).
     phases, owners: b_i, and the number of the party that drew it, (features,).
-    labels: as the loss has them, -1 and 1 of classes, (entities,).
+    labels: as the loss takes them, -1 and 1 for classes, (entities,).
     instances: with ``sgd``, the entities of each iteration, (T, B). learners: the number of the active party that has the
     coefficient of each feature, (features,).
-    kept: first feature that is kept, and the one after the last, (2,). alphas: of those.
+    kept: first feature that is kept, and the one after the last, (2,). alphas: coefficients of the kept ones.
     scale: the common factor that is in ``alphas``. bandwidth: of the kernel. entities: those from this one on are the test rows.
     predictions: f of the test rows, (test,).
     """
