@@ -83,7 +83,7 @@ class KernelLearningSection(Section):
     """How coefficients are learnt. `newton`: one block of features at a time is solved for over the window. `sgd`: the paper's
     stochastic gradient."""
     features_limit: int = Field(default=2048, ge=1, le=MOST_FEATURES)
-    """Most random features kept. New ones beyond it replace the oldest."""
+    """Most random features kept, rounded down to whole blocks. New ones beyond it replace the oldest."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
     """Random features in a block. An iteration has one block with `sgd`, `visits` blocks with `newton`."""
     block_instances: int = Field(default=256, ge=1, le=1_000_000)
@@ -97,8 +97,8 @@ class KernelLearningSection(Section):
     """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept; then the kept ones
     are solved for again in turn."""
     sweeps: int | None = Field(default=None, ge=1, le=1_000_000)
-    """With `newton`: turns after which new features replace a block. Set it for a stream that drifts: the model forgets what no
-    longer holds. Left out: never."""
+    """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that drifts: the model forgets
+    what no longer holds. Left out: never."""
     cache_bytes: int = Field(default=268_435_456, ge=0)
     """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do not fit are asked for
     in each iteration."""
@@ -174,9 +174,10 @@ class EntityAlignmentSection(Section):
     reply_seconds: float = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
     """Seconds that a party waits for its own columns when it is asked for an entity. Then their mean stands in."""
     expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """Seconds without news of an entity after which it is forgotten. Set it to the longest delay of labels."""
+    """Seconds without news of an entity after which it is forgotten. Set it above the longest delay of labels."""
     limit: int = Field(default=100_000, ge=1)
-    """Most entities remembered per partition. When it is full the oldest is forgotten. At least learning.window."""
+    """Most entities remembered per partition. When it is full the oldest is forgotten. With `newton` at least
+    learning.window."""
     revise: bool = True
     """Whether the active party predicts an entity again when a party has new columns of it and no label has come."""
     linger_ms: float = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
