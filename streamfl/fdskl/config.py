@@ -97,8 +97,8 @@ class KernelLearningSection(Section):
     """With `newton`: blocks of features in an iteration. They are new until features_limit features are kept; then the kept ones
     are solved for again in turn."""
     sweeps: int | None = Field(default=None, ge=1, le=1_000_000)
-    """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that drifts: the model forgets
-    what no longer holds. Left out: never."""
+    """With `newton`: turns after which, on average, new features replace a block. Set it for a stream that drifts: the model
+    forgets what no longer holds. Left out: never."""
     cache_bytes: int = Field(default=268_435_456, ge=0)
     """Memory, in bytes, for features of a partition's labelled entities at the active party. Features that do not fit are asked for
     in each iteration."""
