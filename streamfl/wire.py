@@ -56,8 +56,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=127)]
 """The version of the protocol, in one byte."""
 
-# A Kafka record batch has a header of 61 bytes, and each record up to 21 bytes of lengths and deltas. A message that is alone in its
-# batch costs both, so counting both for every message can only overstate what is sent.
+# A Kafka record batch has a header of 61 bytes, and each record up to 21 bytes of lengths and deltas. A message that travels alone
+# costs both, so counting both for every message can only overstate what is sent.
 RECORD_OVERHEAD = 61 + 21
 
 Message = TypeVar("Message", bound=msgspec.Struct)
