@@ -88,7 +88,7 @@ class Connection:
 
         key: gives each record's key: the name of a field, a path such as "meta.site", or a function of the content. None: records
         without a key, in any partition. format: the encoding. ConfigurationError if ``contents`` is one content or a data frame.
-        DataError, or ConfigurationError for a key, names the first record that cannot be written; the records before it are written.
+        DataError, or ConfigurationError for a key, names the first record that cannot be written; those before it are written.
         """
         frame = not callable(getattr(contents, "columns", len))
         if frame or isinstance(contents, (Mapping, str, bytes)):

@@ -29,7 +29,7 @@ class OpenTransactions:
         self._open: dict[TopicPartition, tuple[int, float]] = {}
 
     def look(self) -> str | None:
-        """A text for the operator on records that are held back for unusually long. BusUnavailable if the cluster does not answer."""
+        """A text for the operator on records that are held back for unusually long. BusUnavailable if no broker answers."""
         now = self._clock()
         known, self._open, held = self._open, {}, []
         for topic in self._topics:
