@@ -72,5 +72,5 @@ def dashboards(
 
 
 def _folder(url: str) -> str:
-    """With a slash at the end, unless it says itself where a page's name belongs."""
+    """The URL with a slash at the end, unless it has ``{page}`` where a page's name belongs."""
     return url if not url or "{page}" in url or url.endswith("/") else f"{url}/"

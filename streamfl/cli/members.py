@@ -1,4 +1,4 @@
-"""``streamfl members``: keys of a federation's members, and the file that says who they are."""
+"""``streamfl members``: makes members' keys, and keeps the file of a federation's members."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def add(
     ] = None,
     federation: Annotated[str | None, typer.Option(help="federation.name; needed when the file is made.")] = None,
 ) -> None:
-    """Let a member take part, or give one that does a new key beside its old ones. The file is made if there is none."""
+    """Add a new member, or give a member a new key beside its old ones. The file is made if there is none."""
     for kind in role or ():
         find_kind(kind)
     known = _opened(file, federation)
@@ -106,7 +106,7 @@ def revoke(
 
 @members.command("list")
 def list_members(file: MembersArgument, format: FormatOption = OutputFormat.TABLE) -> None:
-    """Show who takes part, as what, for whom, and with which keys."""
+    """Show the members, their roles, for whom they speak, and their keys."""
     known = read_members(file)
     if format is OutputFormat.JSON:
         print_json({"federation": known.federation, "members": [_as_object(member) for member in known.members]})

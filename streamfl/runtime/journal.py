@@ -63,7 +63,7 @@ class _Kind:
 class Journal:
     """Logs refused records and a role's notices.
 
-    A kind is a place, which is a topic or the role, and a reason. The first event of each kind is logged at once, with all its facts.
+    A kind is a place, which is a topic or the role, and a reason. The first event of a kind is logged at once, with all its facts.
     Later events are counted; :meth:`catch_up` logs the count and the last event once in ``every`` seconds. A kind without events
     for this time is forgotten, and its next event counts as a first one. At most ``MOST_KINDS`` kinds are kept.
 

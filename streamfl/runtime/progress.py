@@ -1,4 +1,4 @@
-"""The log's line of progress: what a worker has done since the last line, and its present figures, whether anything happens or not."""
+"""The log's line of progress: what a worker has done since the last line, and its present figures, even if nothing happens."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def dead_letters(
     configured = read_configuration(config)
     reasons = frozenset(reason or ())
     with closing(configured.connect()) as bus:
-        # What follows may still be refused for this reason.
+        # With --follow, letters of a reason that is not there yet may still come.
         if reasons and not follow:
             check_reasons(bus, configured.settings.dead_letters, reasons)
         if replay:

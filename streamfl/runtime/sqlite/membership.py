@@ -1,8 +1,8 @@
 """A member of a consumer group in an SQLite bus: it shows that it lives, watches the others, and knows which partitions it has.
 
-A member shows that it lives by incrementing a number in its row whenever it polls, restores or commits. When a member sees another's
-number unchanged for that member's session timeout, it removes it from the group. Processes do not compare clocks, so neither setting
-a clock nor restarting the machine changes who counts as alive.
+A member shows that it lives by incrementing a number in its row whenever it polls, restores or commits. When a member sees
+another's number unchanged for that member's session timeout, it removes it from the group. Processes do not compare clocks, so
+neither setting a clock nor restarting the machine changes who counts as alive.
 """
 
 from __future__ import annotations
