@@ -226,7 +226,7 @@ class Input:
     ``decode`` raises PeerError, IgnoredRecord or NotYetReadable.
 
     makes_room: whether waiting messages in the role wait for these. Then this input is read even while a partition is full.
-    keyed_by: gives the name in a message that has to lie in the partition that the bus chooses for this key; None: any partition.
+    keyed_by: gives a name in a message. The message has to be in the bus's own partition for this name as key. None: in any.
     sender: the peers that write the topic; None: the user writes it.
     client: gives the client in whose name the role speaks because of a message.
     signed: where members have keys, each record, or the message it is a part of, has a signature that the system itself checks.
@@ -329,10 +329,10 @@ class Role(Protocol):
         """Begin a partition with an empty state."""
 
     def restore(self, change: StateChange) -> None:
-        """Take back what ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
+        """Restore a change that ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
 
     def close(self, partition: int) -> None:
-        """Forget a partition: another worker has it now."""
+        """Drop a partition's state: another worker has the partition now."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may go back."""

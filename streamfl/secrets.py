@@ -33,7 +33,7 @@ def read_private(path: str | Path, name: str) -> bytes:
     except ValueError as error:
         # A zero byte in the path.
         raise ConfigurationError(f"{name}: cannot be read: {error}") from None
-    # A file that a supervisor mounted belongs to another user, and this process reads it through its group.
+    # A file that a supervisor mounted belongs to another user, and this process may read it through the file's group.
     own, mode = status.st_uid == os.geteuid(), stat.S_IMODE(status.st_mode)
     if mode & (0o077 if own else 0o007):
         raise ConfigurationError(

@@ -32,7 +32,7 @@ def dashboards(
 ) -> None:
     """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON.
 
-    A file that is there and says something else stays, and nothing is written: it may have been edited. --force writes over it.
+    If a file exists with other content, nothing is written, because it may have been edited. --force overwrites it.
     """
     boards = {board.name: board for board in dashboards_of(installed_systems())}
     if name is not None and name not in boards:

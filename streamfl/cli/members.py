@@ -34,7 +34,8 @@ def init(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The 
 
 @members.command()
 def rotate(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The member's key file.")]) -> None:
-    """Make a member's next key, at the head of its key file, and print its public half. The old one stays in use until then."""
+    """Make a member's next key, at the head of its key file, and print its public half. The old key stays in use until the members'
+    file has the new one."""
     print_text(add_key(key_file).public.text)
     say(
         f"{key_file} has a new key, which this member's workers read by themselves: have the public key above added with streamfl "

@@ -34,7 +34,7 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
 
 @contextmanager
 def telling_remedy(configured: Configured) -> Iterator[None]:
-    """Adds to an :class:`Unreadable` what to do about it."""
+    """Adds the remedy to an :class:`Unreadable` that is raised within."""
     try:
         yield
     except Unreadable as failure:

@@ -15,7 +15,7 @@ from streamfl.monitoring.promql import lag_by_partition
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
 
 MEMBER = "system, federation, role, group"
-"""The labels that say whose worker it is, without the worker."""
+"""The labels that identify a member, without those of a single worker."""
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ class Step:
 
 
 class Session(Protocol):
-    """One worker's membership. Not thread-safe, but for :meth:`lag`."""
+    """One worker's membership. Not thread-safe, except :meth:`lag`."""
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records.
@@ -315,7 +315,7 @@ class Bus(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what the bus holds."""
+        """Free the bus's resources."""
 
 
 def connect(url: str, options: Mapping[str, Any] | None = None) -> Bus:

@@ -64,7 +64,7 @@ def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
 
 
 def stream_option(group: str) -> str:
-    """What a command needs besides CONFIG to mean this group's state."""
+    """The option, beside CONFIG, with which a command means this group's state."""
     # The group of `streamfl rekey` ends so. Its state is not the role's own, which has to stay.
     _, rekeying, name = group.rpartition(".rekey-")
     return f" --stream {name}" if rekeying else ""

@@ -1,4 +1,4 @@
-"""The trace that a record belongs to, as its headers name it."""
+"""The trace that a record's headers name."""
 
 from __future__ import annotations
 

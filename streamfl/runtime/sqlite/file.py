@@ -22,7 +22,7 @@ __all__ = ["Database", "create_file", "prepare"]
 
 APPLICATION = int.from_bytes(b"sfl1")
 SCHEMA_VERSION = 1
-# The log is cut back to this after a step that was larger.
+# The size to which the log is cut back after a larger step.
 LOG_BYTES = 64 * 1024 * 1024
 # Between two attempts at a statement for which SQLite itself does not wait.
 RETRY_SECONDS = 0.02
@@ -101,7 +101,7 @@ class Database:
             # Errors without a code of SQLite come from Python's module: they are mistakes of this code.
             if not hasattr(error, "sqlite_errorcode"):
                 raise
-            # The lower byte is the kind; the rest says more about it.
+            # The lower byte is the kind of error; the rest is detail.
             kind = error.sqlite_errorcode & 0xFF
             if kind == sqlite3.SQLITE_NOTADB:
                 raise ConfigurationError(f"bus.url: {self.path} is not an SQLite database; name another file") from error

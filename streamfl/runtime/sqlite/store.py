@@ -1,6 +1,6 @@
 """The topics of an SQLite bus and their logs: written, read, compacted.
 
-A record's id is its log's number and its offset in it, so that one index in the order of writing serves every reading.
+A record's id is made of its log's number and its offset, so that one index, in the order of writing, serves every read.
 """
 
 from __future__ import annotations
