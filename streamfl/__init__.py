@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# The one place of it: packages, the image, the command line and what is remembered take it from here.
+# The only place of the version: packages, the image, the command line and changelog records take it from here.
 __version__ = "0.2.0"
 
 from streamfl.role import ConfigurationError, PeerError
@@ -10,12 +10,12 @@ from streamfl.system import installed_systems, load
 
 __all__ = ["ConfigurationError", "PeerError"]
 
-# Beside what systems export: loaded when it is asked for, for a worker on a bus has no use for it.
+# Exports besides those of systems. They are loaded when they are used, because a worker does not need them.
 OWN = {"connect": "streamfl.connection:connect", "simulate": "streamfl.simulation.notebook:simulate"}
 
 
 def __getattr__(name: str) -> Any:
-    """What is exported here, or by a system, such as an estimator."""
+    """An export of this package or of a system, such as an estimator."""
     if name in OWN:
         return load(OWN[name])
     for system in installed_systems():

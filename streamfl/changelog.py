@@ -1,4 +1,4 @@
-"""State in parts, each under a changelog key of its own: what changed since the last commit, and large arrays in chunks."""
+"""State in parts, each under its own changelog key: tracks what changed since the last commit, and cuts large arrays in chunks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from streamfl.wire import decode_array, encode_array
 
 __all__ = ["ChangedParts", "changed_chunks", "restore_chunk"]
 
-# A record holds a megabyte at most.
+# Well below the largest record, one megabyte.
 CHUNK_BYTES = 512 * 1024
 
 
 class ChangedParts:
     """The parts of one partition's state that changed since the last commit, in the order of their last writing.
 
-    The owners of state in a partition share one, each with keys of its own, so that a changelog that was compacted gives back all
-    parts in the order in which they were written last.
+    The owners of state in a partition share one object, each with its own keys. So a compacted changelog restores all parts in the
+    order in which they were written last.
 
     >>> parts = ChangedParts()
     >>> parts.remember(b"entity/a", (1.0, 2))
@@ -41,16 +41,16 @@ class ChangedParts:
         return bool(self._changed)
 
     def remember(self, key: bytes, value: Any) -> None:
-        """The part ``key`` has this value now.
+        """Set the value of the part ``key``.
 
-        value: bytes, or anything that MessagePack holds. It is encoded when it is asked for: most parts are forgotten, or changed
-            again, before that. So whoever changes the object later has to say ``remember`` again.
+        value: bytes, or anything that MessagePack can encode. :meth:`changed_state` encodes it, because most parts are forgotten or
+            changed again before that. So after a later change of the object call ``remember`` again.
         """
         self._changed.pop(key, None)
         self._changed[key] = value
 
     def forget(self, key: bytes) -> None:
-        """The part ``key`` is no more."""
+        """Delete the part ``key``."""
         self._changed[key] = None
 
     def changed_state(self) -> list[tuple[bytes, bytes | None]]:
@@ -71,11 +71,11 @@ def changed_chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[bytes, 
 def restore_chunk(
     arrays: Mapping[str, NDArray[Any]], key: bytes, value: bytes, check: Callable[[str, NDArray[Any]], None]
 ) -> None:
-    """Take back one chunk in place.
+    """Restore one chunk in place.
 
-    arrays: all that there are, by name, each (size,).
+    arrays: all arrays by name, each (size,).
     check: raises PeerError for numbers that the named array cannot have held.
-    Raises PeerError with reason malformed for a chunk of other arrays than these.
+    Raises PeerError with reason malformed if the chunk belongs to none of the arrays.
     """
     parts = key.decode(errors="replace").split("/")
     array = arrays.get(parts[1]) if len(parts) == 3 and parts[0] == "array" and parts[2].isdecimal() else None

@@ -1,7 +1,7 @@
-"""What is taken back from a changelog is checked like what a stranger says: it may be damaged, whatever Kafka's checksums say.
+"""Checks restored state as strictly as a stranger's message: a changelog may be damaged, whatever Kafka's checksums say.
 
-Nothing that a role wrote is refused here. What it could not have written is: numbers that are none, counts below 0, times of no
-clock, names that no sample can have.
+The checks accept everything that a role wrote. They refuse what it cannot have written: NaN, counts below 0, impossible times,
+names that no sample can have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Content = TypeVar("Content")
 
 
 def check_name(content: bytes) -> str:
-    """The name of a client, a sample or an entity in the key of a changelog; PeerError if it is none."""
+    """The name of a client, a sample or an entity in a changelog key; PeerError if it is no name."""
     try:
         return msgspec.convert(content.decode(), Name)
     except (UnicodeDecodeError, msgspec.ValidationError) as error:
@@ -33,9 +33,9 @@ def check_name(content: bytes) -> str:
 
 
 def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
-    """The content of a changelog's value that msgpack encoded; PeerError with reason malformed.
+    """Decode a changelog's value from MessagePack; PeerError with reason malformed.
 
-    what: it is, in the error's text.
+    what: names the value in the error's text.
     """
     try:
         return msgspec.msgpack.decode(content, type=kind)
@@ -44,8 +44,8 @@ def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
 
 
 def check_within(numbers: Any, low: float, high: float, what: str) -> None:
-    """PeerError where a number is below ``low``, above ``high`` or none at all."""
-    # A signalling NaN warns wherever it is looked at.
+    """PeerError if a number is below ``low``, above ``high`` or NaN."""
+    # NumPy warns at every operation on a signalling NaN.
     with np.errstate(invalid="ignore"):
         array = np.asarray(numbers, np.float64)
         within = bool(((array >= low) & (array <= high)).all())

@@ -1,8 +1,8 @@
-"""Times that a role remembers: at no tick is one of them ahead of the clock.
+"""Keeps the times that a role remembers from being ahead of the clock.
 
-A role notes each time as it was given it. So one can be ahead only after the clock was set back, or where another clock wrote what
-was restored. Waited for as it stands it would hold things up for as long as the clock was ahead. It becomes the time of the tick
-that a worker gives in both cases, and is remembered so: every remembered time is the earlier of then and now.
+A role remembers each ``now`` as it got it. So a remembered time can be ahead only after the clock was set back, or if another clock
+wrote the state that was restored. The role would then wait for as long as the clock was ahead. In both cases the worker gives a
+tick, and at this tick the role replaces every remembered time by the earlier of it and now, in the changelog too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 
 
 class Aged(Protocol):
-    """``since``: in seconds, when it came."""
+    """An entry with ``since``: when it came, in seconds."""
 
     since: float
 
@@ -26,7 +26,7 @@ Entry = TypeVar("Entry", bound=Aged)
 
 
 class ClockGuard:
-    """Whether a time that is remembered may be ahead, so that a role looks at all of them only then.
+    """Tells whether a remembered time may be ahead, so that a role has to check all of them only then.
 
     >>> guard = ClockGuard()
     >>> guard.pass_to(4600.0, tick=False), guard.pass_to(1000.0, tick=True), guard.pass_to(1000.0, tick=True)
@@ -37,20 +37,20 @@ class ClockGuard:
         self._latest = -math.inf
 
     def opened(self) -> None:
-        """A partition was opened: what will be restored may have been written by another clock."""
+        """A partition was opened: another clock may have written the state that will be restored."""
         self._latest = math.inf
 
     def pass_to(self, now: float, *, tick: bool) -> bool:
-        """To be said at every ``receive``. True at a tick at which every remembered time above ``now`` has to be set to it."""
+        """Call it at every ``receive``. True at a tick at which every remembered time above ``now`` has to be set to ``now``."""
         ahead = tick and now < self._latest
         self._latest = now if tick else max(self._latest, now)
         return ahead
 
 
 def set_back(entries: MutableMapping[Key, Entry], now: float) -> list[Key]:
-    """Let what came after ``now`` have come now; returns the keys of it, to be remembered anew in this order.
+    """Set ``since`` of entries that came after ``now`` to ``now``. Returns their keys, to be remembered anew in this order.
 
-    entries: oldest first, and so they are left.
+    entries: oldest first; they stay in this order.
     """
     ahead = [key for key, entry in entries.items() if entry.since > now]
     for key in ahead:
@@ -61,7 +61,7 @@ def set_back(entries: MutableMapping[Key, Entry], now: float) -> list[Key]:
 
 
 def overdue(entries: Mapping[Key, Aged], expiry: float, now: float) -> Iterator[Key]:
-    """The keys of those that came ``expiry`` seconds ago, oldest first; each has to be removed before the next is asked for.
+    """The keys of entries that came ``expiry`` seconds ago or earlier, oldest first. Remove each before asking for the next.
 
     entries: oldest first.
     """
@@ -75,7 +75,7 @@ def overdue(entries: Mapping[Key, Aged], expiry: float, now: float) -> Iterator[
 def time_written(timestamp: float, now: float) -> float:
     """When a record was written to its topic, in seconds. A record without a timestamp counts as written now.
 
-    Whoever wrote the timestamp may have a clock that is ahead of ``now``.
+    The result may be ahead of ``now``: the writer's clock may be.
 
     >>> time_written(5.0, now=7.0), time_written(0.0, now=7.0)
     (5.0, 7.0)
@@ -84,7 +84,7 @@ def time_written(timestamp: float, now: float) -> float:
 
 
 def time_written_by(now: float, timestamp: float) -> float:
-    """The same, but not after ``now``: for what is compared with times of the clock here.
+    """The same, but never after ``now``: for comparison with times of the local clock.
 
     >>> time_written_by(7.0, 5.0), time_written_by(7.0, 9.0)
     (5.0, 7.0)

@@ -1,4 +1,4 @@
-"""A bus for people: write records, read a topic, follow it. Kafka and the bus in a file alike.
+"""A bus for use from Python: write records, read a topic, follow it, on Kafka or on the bus in a file.
 
     with streamfl.connect("sqlite://plant.db") as bus:
         bus.write("readings", [{"device": "press-4", "t1": 21.5}], key="device")
@@ -30,10 +30,10 @@ __all__ = ["Connection", "Message", "connect", "message_of"]
 
 TURN_SECONDS = 0.2
 POLL_RECORDS = 500
-# Of a write: what goes to the bus at once.
+# The records that a write gives to the bus at a time.
 BATCH_RECORDS = 1000
 
-# What encoders, and functions that give a key, raise of a content.
+# The errors that encoders, and the user's function for a key, raise at a bad content.
 UNWRITABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError, PeerError)
 
 Key = str | Callable[[Any], object] | None
@@ -41,9 +41,9 @@ Begin = float | Literal["earliest", "latest"]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A record as it lies in a topic, decoded.
+    """A decoded record of a topic.
 
-    time: in seconds since 1970. key: text, or bytes where it is none. value: as its format has it, or bytes if it is of another.
+    time: in seconds since 1970. key: text, or bytes if it is not UTF-8. value: decoded, or bytes if it is not in the format.
     """
 
     topic: str
@@ -56,15 +56,15 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def connect(url: str, **options: Any) -> Connection:
-    """The bus at a URL as ``bus.url`` has it, with options as ``[bus.options]`` has them.
+    """Connect to a bus. url: as in ``bus.url``. options: as in ``[bus.options]``.
 
-    ConfigurationError if URL or options will not do; :class:`streamfl.runtime.bus.BusUnavailable` if nobody answers.
+    ConfigurationError if URL or options are wrong; :class:`streamfl.runtime.bus.BusUnavailable` if the cluster does not answer.
     """
     return Connection(buses.connect(url, options))
 
 
 class Connection:
-    """Reads and writes outside any federation: nothing that it does moves a worker's offsets. One thread at a time.
+    """Reads and writes outside any federation: it never changes a worker's offsets. Use it from one thread at a time.
 
     >>> connection = connect("memory://doctest")
     >>> connection.create("readings")
@@ -76,23 +76,23 @@ class Connection:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
-        # Whoever follows holds a membership, and with some client libraries a thread that would keep the process alive.
+        # A follower is a group's member, and has in some client libraries a thread that would keep the process alive.
         self._open: weakref.WeakSet[Generator[Message, None, None]] = weakref.WeakSet()
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic if there is none of this name."""
+        """Create a topic if there is none of this name."""
         self.bus.create([buses.TopicSpec(topic, partitions, compacted=False)])
 
     def write(self, topic: str, contents: Iterable[Any], key: Key = None, format: str | Format = "json") -> int:
-        """Write a record for each of ``contents`` and wait until all are durable; how many they were.
+        """Write a record for each of ``contents`` and wait until all are durable. Returns their number.
 
-        key: of each record. The name of a field, a path such as "meta.site", or a function of the content; None: without one, and
-        in any partition. format: how they are encoded. ConfigurationError for one content in place of several, or a data frame.
-        DataError, or ConfigurationError for its key, names the first record that cannot be written: those before it are written.
+        key: gives each record's key: the name of a field, a path such as "meta.site", or a function of the content. None: records
+        without a key, in any partition. format: the encoding. ConfigurationError if ``contents`` is one content or a data frame.
+        DataError, or ConfigurationError for a key, names the first record that cannot be written; those before it are written.
         """
         frame = not callable(getattr(contents, "columns", len))
         if frame or isinstance(contents, (Mapping, str, bytes)):
-            # Each of its columns' names, keys or letters would be a record.
+            # Otherwise each column name, key or letter would become a record.
             rows = 'its rows, such as frame.to_dict("records")' if frame else "such as [content]"
             raise ConfigurationError(f"contents is one {type(contents).__name__}: several are expected, {rows}")
         encode, count = _encoder(_format(format)), 0
@@ -109,14 +109,14 @@ class Connection:
                 self.bus.write(records)
                 count += len(records)
             if wrong is not None:
-                # Whoever corrects the record and writes all again would have those before it twice.
+                # A user who corrects the record and writes all of them again would write those before it twice.
                 kind = ConfigurationError if isinstance(wrong, ConfigurationError) else DataError
                 before = f"Of the records before it {count} came into {topic}"
                 raise kind(f"record {count + 1}: {wrong}. {before}: go on from this record") from wrong
         return count
 
     def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[Message]:
-        """What lies in a topic up to now, a partition after the other.
+        """The records of a topic up to now, one partition after the other.
 
         begin: "earliest", "latest" or a time in seconds since 1970.
         """
@@ -127,11 +127,11 @@ class Connection:
     def follow(
         self, topic: str, begin: Begin = "latest", patience: float = math.inf, format: str | Format = "json"
     ) -> Generator[Message, None, None]:
-        """What comes to a topic from now on, for ever.
+        """The records that come to a topic from now on, without end.
 
-        begin: as :meth:`read` has it. patience: after so many seconds without a record it ends. It ends with the connection, too.
+        begin: as in :meth:`read`. patience: ends after this many seconds without a record. Closing the connection ends it, too.
         """
-        # Looked up before the first record is asked for: what is written from now on is followed.
+        # Offsets are looked up now, not at the first record, so that all that is written from now on is returned.
         going = self._following(topic, self._offsets(topic, begin), patience, _maker(format))
         self._open.add(going)
         return going
@@ -143,8 +143,8 @@ class Connection:
             yield from map(made, records)
 
     def records(self, topic: str, offsets: Mapping[int, int], patience: float = math.inf) -> Generator[Record, None, None]:
-        """The records from these offsets on, as they are, until none came for ``patience`` seconds."""
-        # A group of its own that never commits: it has every partition and leaves nothing behind.
+        """The undecoded records from these offsets on, until none came for ``patience`` seconds."""
+        # A new group that never commits: its only member gets every partition, and no offsets are left behind.
         subscription = Subscription(f"streamfl-follow-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
         with closing(self.bus.session(subscription)) as session:
             heard = time.monotonic()
@@ -165,7 +165,7 @@ class Connection:
         return dict(self.bus.offsets(topic, -math.inf if at is None else at))
 
     def close(self) -> None:
-        """End what is followed, and give back what the connection holds."""
+        """End all followers and close the bus."""
         for going in list(self._open):
             going.close()
         self.bus.close()
@@ -178,7 +178,7 @@ class Connection:
 
 
 def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
-    """The record with its key as text and its value decoded, each only where it can be."""
+    """The record with its key as text and its value decoded; bytes stay where this fails."""
     key: str | bytes | None = record.key
     if record.key is not None:
         try:
@@ -204,13 +204,13 @@ def _format(format: str | Format) -> Format:
 
 
 def _encoder(format: Format) -> Callable[[Any], bytes]:
-    """A function from a content to its bytes; ValueError where a number of it would come back as null."""
+    """A function from a content to its bytes; ValueError if a number in it would be written as null."""
     if is_textual(format):
         return format.encode
 
     def encode(content: Any) -> bytes:
         written = format.encode(content)
-        # JSON has neither NaN nor infinities, and a null is read as a value that is missing.
+        # JSON has neither NaN nor infinities, and a reader takes null for a missing value.
         found = _infinite(_plain(content), "") if b"null" in written else None
         if found is not None and _infinite(format.decoder(Any)(written), "") is None:
             raise ValueError(f"{found[0]} is {found[1]}, which would be written as null: leave the field out, or give None for it")
@@ -223,12 +223,12 @@ def _plain(content: Any) -> Any:
     try:
         return msgspec.to_builtins(content)
     except TypeError:
-        # A format may take more types than msgspec does.
+        # A format may accept more types than msgspec.
         return content
 
 
 def _infinite(content: Any, come: str) -> tuple[str, float] | None:
-    """The first number that is NaN or infinite, and where it stands."""
+    """The path and the value of the first number that is NaN or infinite."""
     if isinstance(content, float):
         return None if math.isfinite(content) else (come or "it", content)
     if isinstance(content, Mapping):

@@ -1,6 +1,6 @@
-"""What commands print: results on stdout, as a table, as lines or as one JSON object; all else on stderr.
+"""Output of commands: results on stdout, as a table, as lines or as one JSON object; all else on stderr.
 
-Nothing else prints. So no text that came from a topic moves a terminal's cursor.
+No other module prints. So no text from a topic can move a terminal's cursor.
 """
 
 from __future__ import annotations
@@ -72,33 +72,33 @@ FormatOption = Annotated[
 
 
 def print_json(content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """One object on stdout; numbers that JSON does not have are null. default: what to say of a value that it does not have."""
+    """Print one JSON object on stdout; NaN and infinities become null. default: encodes values of types that JSON does not have."""
     print_text(printable_json(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False, default=default)))
 
 
 def print_line(*cells: str) -> None:
-    """A line on stdout."""
+    """Print cells as one line on stdout."""
     print_text("  ".join(map(printable, cells)))
 
 
 def print_text(text: str) -> None:
-    """Lines on stdout."""
+    """Print lines on stdout."""
     sys.stdout.write(printable_lines(text) + "\n")
     sys.stdout.flush()
 
 
 def as_text(text: str, style: str = "") -> Text:
-    """For a terminal. It is no markup: what is shown comes from topics and files."""
+    """Text for a terminal, never parsed as markup, because it comes from topics and files."""
     return Text(printable_lines(text), style)
 
 
 def as_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, box: bool = True) -> Table:
-    """For a terminal. box: with lines between its cells."""
+    """A table for a terminal. box: with lines between its cells."""
     table = Table(title=None if title is None else as_text(title), title_justify="left")
     if not box:
         table.box = None
     for column in columns:
-        # A name that is cut is another name.
+        # Folded and not cut, because a name that is cut is another name.
         table.add_column(as_text(column), overflow="fold")
     for row in rows:
         table.add_row(*map(as_text, row))
@@ -106,7 +106,7 @@ def as_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str |
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
-    """A table on stdout, and notes beneath; of no rows, a line that says so."""
+    """Print a table on stdout with notes beneath; without rows, a line that says so."""
     rows = list(rows)
     if not rows:
         Console(file=sys.stdout).print(as_text(f"{title}: none"))
@@ -118,7 +118,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:
-    """Texts with a word before each on stdout."""
+    """Print texts on stdout, each with a word before it."""
     rows, console = list(rows), console or _console()
     console.print(as_text(title))
     width = max((len(word) for word, _ in rows), default=0) + 2
@@ -132,13 +132,13 @@ def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | N
 
 @contextmanager
 def drawn_anew() -> Iterator[Callable[[Sequence[RenderableType]], None]]:
-    """Within it what is given is drawn on stdout in place of what was there before."""
+    """Yields a function that draws on stdout, each time in place of the last drawing."""
     with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=False) as live:
         yield lambda parts: live.update(Group(*parts), refresh=True)
 
 
 def _console() -> Console:
-    """Of stdout: as wide as the terminal, or as COLUMNS says; where neither is there, no line is broken, for grep's sake."""
+    """stdout's console: as wide as the terminal, or as COLUMNS says. Without either it breaks no line, so that grep works."""
     console = Console(file=sys.stdout)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 10_000
@@ -147,22 +147,22 @@ def _console() -> Console:
 
 @contextmanager
 def until_nobody_reads() -> Iterator[None]:
-    """Ends what is printed within it, in silence, when the reader of stdout is gone: `… | head` has seen enough."""
+    """Ends the block silently when the reader of stdout is gone, as in `… | head`."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more when it ends.
+        # Python flushes stdout once more at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     print(printable_lines(text), file=sys.stderr, flush=True)
 
 
 def say_what_python_says() -> None:
-    """From now on tracebacks, and what is logged where no log is set up, are said as everything else."""
+    """From now on :func:`say` prints tracebacks, and logs where no logging is set up."""
     sys.excepthook = lambda _kind, error, _trace: _say_traceback(error)
     threading.excepthook = lambda told: _say_traceback(told.exc_value)
     logging.lastResort = _Logged(logging.WARNING)

@@ -1,4 +1,4 @@
-"""To whom a role's state belongs, so that it can move when its inputs get more partitions."""
+"""Which client each part of a role's state belongs to, so that it can move when the inputs get more partitions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Dealt"]
 
 @dataclass(frozen=True)
 class Dealt:
-    """State of clients, each of them in the partition in which its records come.
+    """The state of clients. Each client's state is in the partition of its records.
 
-    client_of: by a key of the changelog, the client that is remembered under it; None: it is the partition's own, and stays.
-    key_of: by a client's name, the key of its records; ValueError for a name that no key has.
+    client_of: from a changelog key to the client whose state is under it; None: the state belongs to the partition, and stays.
+    key_of: from a client's name to the key of its records; ValueError for a name that no key has.
     """
 
     client_of: Callable[[bytes], str | None]

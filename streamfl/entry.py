@@ -1,6 +1,6 @@
-"""Where a process begins: loads the command line, and ends with a number where the machine does not give what that needs.
+"""The entry point: loads the command line, and exits with code 71 if the machine lacks the resources for it.
 
-Only the standard library is imported here at first: under a limit of memory every other import may fail.
+At first only the standard library is imported here: under a memory limit every other import may fail.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import signal
 __all__ = ["SYSTEM", "main"]
 
 SYSTEM = 71
-# Of address space; it is asked for and given back.
+# Bytes of address space that have to be available; they are mapped and given back.
 LEAST_BYTES = 256 * 1024 * 1024
 SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
 
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    # The commands use one thread for products; the library would take memory for all processors while it is loaded.
+    # The commands use one thread for matrix products, and OpenBLAS would reserve memory for all processors at loading.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        # OpenBLAS ends the process by itself, with 1, where it gets none.
+        # Without this memory OpenBLAS would end the process itself, with code 1.
         mmap.mmap(-1, LEAST_BYTES).close()
         from streamfl.cli import main as run
         from streamfl.console import say_what_python_says
@@ -35,7 +35,7 @@ def main() -> None:
     try:
         run()
     except ImportError as error:
-        # A command is loaded when it is asked for.
+        # A command is imported only when it is run.
         _end(f"streamfl cannot be loaded: {_cause(error)}")
     except MemoryError as error:
         _end(f"out of memory: {str(error) or 'a limit (ulimit -v, a container) is too low for this work'}")
@@ -46,13 +46,13 @@ def main() -> None:
 
 
 def _end(text: str) -> None:
-    # Not by the print of Python, which may want memory; and no module is to clean up what it could not set up.
+    # Not by Python's print, which may need memory, and without exit handlers of modules that were not set up completely.
     os.write(2, f"error: {' '.join(text.split())}\n".encode(errors="replace")[:2000])
     os._exit(SYSTEM)
 
 
 def _cause(error: BaseException) -> str:
-    """What happened first: libraries wrap a failed import in pages of advice."""
+    """The original error: libraries wrap a failed import in pages of advice."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error) or "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A figure for whoever operates a member, and how it ages."""
+"""A figure for the operator of a member, and how it ages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Measurement"]
 class Measurement(msgspec.Struct, frozen=True, gc=False):
     """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients.
 
-    headline: one of the few figures that belong in the log's line of progress.
-    known: whether there is a figure yet; if not, the value says nothing, and ``/metrics`` has NaN.
-    until: the role's time until which the value says how things stand; from then on it is as if it were not known.
-    during: spans of the role's time, from and until, in each of which the value is one larger, whether anything comes or not.
+    headline: whether it is one of the few figures in the log's line of progress.
+    known: whether there is a figure yet. If not, the value means nothing, and ``/metrics`` has NaN.
+    until: the role's time until which the value is valid; from then on it counts as not known.
+    during: spans (begin, end) of the role's time. During each of them the value is one larger, whether messages come or not.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
     during: tuple[tuple[float, float], ...] = ()
 
     def at(self, now: float) -> Measurement:
-        """The measurement as it is at a time, by the clock that the role is given.
+        """The measurement at the time ``now``, by the role's clock.
 
         >>> Measurement("silent", "gauge", "", 1.0, during=((5.0, 8.0), (9.0, 20.0))).at(6.0).value
         2.0

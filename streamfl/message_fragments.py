@@ -1,16 +1,16 @@
-"""Messages longer than a record may be: sent in fragments, one record each, and put together again where they are read.
+"""Messages that are too long for a record: sent in fragments, one record each, and put together by the reader.
 
-A message that fits into a record is sent as it is. What is longer is cut by :func:`split`; the role that reads it owns a
-:class:`LongMessages`, which gives it whole messages and nothing else::
+A message that fits into a record is sent as it is. :func:`split` cuts a longer one. The role that reads it owns a
+:class:`LongMessages`, which returns whole messages only::
 
     def receive(self, batch, now):
         whole, replies = self.long.receive(batch, now)
         ...
 
-Fragments of one message go to one partition, in their order. A fragment says of which message of which sender it is, by the
-numbers that the sender counts its messages with (:mod:`streamfl.received_numbers`) and by a digest of the whole: a sender that
-does its work again may use a number for other content, and the two are put together apart. What is there already is remembered
-with the role's state, a key a fragment, so that whoever takes the partition goes on where the last owner stood.
+Fragments of one message go to one partition, in their order. A fragment names its sender and its message, by the numbers with which
+the sender counts its messages (:mod:`streamfl.received_numbers`) and by a digest of the whole message. The digest is needed because
+a sender that does its work again may use a number for other content. Fragments that have come are remembered in the role's state,
+one key each, so that the partition's next owner can go on.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from streamfl.wire import ROOM, VERSION, Codec, Count, Name, Version
 __all__ = ["FRAGMENT_BYTES", "ClaimedSender", "Fragment", "Limits", "LongMessages", "decoded_in_fragments", "split"]
 
 FRAGMENT_BYTES = ROOM
-# No MessagePack begins with it, so no message of a codec does.
+# No MessagePack value begins with this byte, so no message of a codec does.
 MARK = b"\xc1"
 DIGEST_BYTES = 16
-# A sender's earlier life may still be heard beside its present one; a third message has to be somebody's mistake.
+# Messages of a sender's earlier life may still come beside one of its present life; a third at a time is somebody's mistake.
 UNDER_WAY_OF_A_SENDER = 2
 FRAGMENT, HEARD = b"part/", b"heard/"
 _PLACE: Final = struct.Struct(f">QQ{DIGEST_BYTES}sI")
 
 
 class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Number ``place`` of a message of ``size`` bytes. epoch, sequence: the sender's numbers of it. digest: of all of it."""
+    """Fragment number ``place`` of a message of ``size`` bytes. epoch, sequence: the message's numbers. digest: of the whole."""
 
     version: Version
     sender: Name
@@ -57,7 +57,7 @@ class Fragment(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A fragment as it is remembered, under what names its message and place. since: when the message began, in its first one."""
+    """A remembered fragment; its key names the message and the place. since: when the message began, in its first fragment."""
 
     since: Time
     size: Count
@@ -65,7 +65,7 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 ClaimedSender = Callable[[Any], str | None]
-"""In whose name a whole message speaks; None: in its writer's own."""
+"""From a whole message to the member for whom it speaks; None: for its writer."""
 
 _codec = Codec(Fragment)
 _stored = msgspec.msgpack.Decoder(_Stored)
@@ -74,10 +74,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def split(sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: int = FRAGMENT_BYTES) -> list[bytes]:
-    """The values of the records that carry a message, in the order in which they have to be sent; itself if one is enough.
+    """The values of the records that carry a message, in the order of sending; the message itself if it fits into one.
 
-    sender, epoch, sequence: who sends it, and its number; no other message has them. fragment_bytes: of content in each; the reader
-    has to be told if it is not the usual.
+    sender, epoch, sequence: the sender and the message's numbers; no other message has these. fragment_bytes: bytes of content in
+    each fragment; the reader's limits need the same value if it is not the default.
 
     >>> [len(fragment) for fragment in split("pump", 1, 1, bytes(2_000_000))]
     [995943, 995943, 8229]
@@ -95,7 +95,7 @@ def split(sender: str, epoch: int, sequence: int, value: bytes, fragment_bytes: 
 
 
 def decoded_in_fragments(decode: Decode) -> Decode:
-    """``decode`` of an input that may bring messages in fragments: of one it makes a :class:`Fragment`."""
+    """``decode`` for an input that may bring fragments: these become :class:`Fragment`."""
 
     def decode_one(record: Record) -> Any:
         value = record.value
@@ -106,11 +106,11 @@ def decoded_in_fragments(decode: Decode) -> Decode:
 
 @dataclass(frozen=True)
 class Limits:
-    """What may wait in a partition.
+    """Bounds of what may wait in a partition.
 
-    message_bytes: of a whole message. messages: under way at a time; one more makes the one forgotten that began first.
-    senders: of whom it is remembered which messages were heard; one more makes the one forgotten that ended none for longest.
-    seconds: from a message's first fragment until it is forgotten. fragment_bytes: as in :func:`split`.
+    message_bytes: the largest whole message. messages: most incomplete messages at a time; when it is full the oldest is forgotten.
+    senders: most senders whose received numbers are remembered; when it is full the sender whose last complete message is oldest
+    is forgotten. seconds: from a message's first fragment until it is forgotten. fragment_bytes: as in :func:`split`.
     """
 
     message_bytes: int
@@ -124,13 +124,13 @@ class Limits:
             raise ValueError(f"{self}: every limit has to be above 0")
 
     def content_bytes(self, size: int, place: int) -> int:
-        """Of a fragment; 0 or less where a message has no such."""
+        """The bytes of content in a fragment; 0 or less if a message of this size has no such fragment."""
         return min(self.fragment_bytes, size - place * self.fragment_bytes)
 
 
 @dataclass(slots=True)
 class _Message:
-    """A message under way: its fragments by place."""
+    """An incomplete message: its fragments by place."""
 
     since: float
     size: int
@@ -138,7 +138,7 @@ class _Message:
 
     @property
     def have(self) -> int:
-        """How many fragments are there without a gap."""
+        """The number of fragments that have come without a gap."""
         return next(place for place in count() if place not in self.fragments)
 
 
@@ -148,22 +148,22 @@ _Name = tuple[str, int, int, bytes]
 
 @dataclass(slots=True)
 class _Task:
-    """A partition. messages: the one that began first is the first. heard: by sender; the one that ended longest ago is first."""
+    """A partition. messages: in the order in which they began. heard: by sender, in the order of their last complete messages."""
 
     messages: dict[_Name, _Message] = field(default_factory=dict)
     heard: dict[str, list[NumberRange]] = field(default_factory=dict)
 
 
 class LongMessages:
-    """The messages of a role that are under way in fragments: bounded, remembered under ``prefix`` in its changelog ``channel``.
+    """A role's incomplete messages: bounded, and remembered under ``prefix`` in its changelog ``channel``.
 
-    decode: of each input that may bring fragments, how a whole record becomes a message.
-    claimed_sender: in whose name a whole message speaks. Who wrote the fragments was asked for the sender that they name, so the
-    whole may speak for no other.
+    decode: by input that may bring fragments, the decoder of a whole record.
+    claimed_sender: gives the member for whom a whole message speaks. The fragments' writer was checked against the sender that they
+    name, so the whole message may speak for no other.
 
     A fragment is refused with the reason
     "oversized", "contradictory_part", "missing_part" or "damaged_part", or with what ``decode`` finds in the whole. A fragment
-    that came before, of a message that is under way or complete, changes nothing.
+    that came before, of an incomplete or complete message, changes nothing.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class LongMessages:
         self._changes = {place: value for place, value in self._changes.items() if place[0] != partition}
 
     def restore(self, change: StateChange) -> bool:
-        """Take back what :meth:`changed_state` gave; False if it is not this owner's. PeerError if it is damaged."""
+        """Restore a change from :meth:`changed_state`; False if it belongs to another owner. PeerError if it is damaged."""
         if not change.key.startswith(self._prefix):
             return False
         key, value = change.key.removeprefix(self._prefix), change.value or b""
@@ -214,14 +214,14 @@ class LongMessages:
             raise PeerError("malformed", f"{change.key[:60]!r} is no part of a message: {error}") from None
         message = task.messages.setdefault(name, _Message(stored.since, stored.size))
         if place == 0:
-            # Written anew after the clock was set back, it comes behind the others.
+            # The first fragment may have been written anew after the clock was set back; then it comes behind the others.
             message.since = stored.since
             task.messages[name] = task.messages.pop(name)
         message.fragments[place] = stored.content
         return True
 
     def receive(self, batch: Sequence[Received], now: float) -> tuple[list[Received], list[Rejection]]:
-        """The messages of a batch that are whole, each in the place of its last fragment, and the fragments that are refused."""
+        """The whole messages of a batch, each in the place of its last fragment, and the refused fragments."""
         ahead = self._clock_guard.pass_to(now, tick=not batch)
         if not batch:
             self._let_time_pass(now, ahead)
@@ -300,13 +300,13 @@ class LongMessages:
         return replace(received, message=message, record=record)
 
     def _note(self, partition: int, fragment: Fragment) -> None:
-        """The message is complete: whatever comes of it again changes nothing."""
+        """Note a complete message, so that its fragments change nothing when they come again."""
         heard = self._tasks[partition].heard
         ranges = heard.pop(fragment.sender, [])
         note(ranges, fragment.epoch, fragment.sequence)
         heard[fragment.sender] = ranges
         self._changes[partition, self._heard_key(fragment.sender)] = _encode(ranges)
-        # Numbers under which something else was begun mean nothing any more.
+        # Incomplete messages with the same numbers and another digest are obsolete.
         numbers = (fragment.sender, fragment.epoch, fragment.sequence)
         for name in [name for name in self._tasks[partition].messages if name[:3] == numbers]:
             self._forget(partition, name)
@@ -322,7 +322,7 @@ class LongMessages:
         own = [name for name in messages if name[0] == sender]
         if len(own) >= UNDER_WAY_OF_A_SENDER:
             self._forget(partition, own[0], "crowded_out")
-        # More than one where the limit was lowered since they were remembered.
+        # A loop, because the limit may have been lowered since the messages were remembered.
         while len(messages) >= self.limits.messages:
             self._forget(partition, next(iter(messages)), "crowded_out")
 
@@ -336,7 +336,7 @@ class LongMessages:
 
     def _forget(self, partition: int, name: _Name, reason: str | None = None) -> None:
         message = self._tasks[partition].messages.pop(name)
-        # The last first: what is left if only some of this is written still begins with the first fragment.
+        # The last fragment first: if only some of these are written, the rest still begins with the first fragment.
         for place in sorted(message.fragments, reverse=True):
             self._write(partition, self._fragment_key(name, place), None)
         if reason is not None:
@@ -346,12 +346,12 @@ class LongMessages:
 
     def _remember(self, partition: int, name: _Name, place: int) -> None:
         message = self._tasks[partition].messages[name]
-        # A time that is set back is written anew, and the first part alone with it. What has lost its first part is overdue.
+        # Only the first fragment has the time, so that a time that is set back costs one record. Without it a message is overdue.
         stored = _Stored(message.since if place == 0 else 0.0, message.size, message.fragments[place])
         self._write(partition, self._fragment_key(name, place), _encode(stored))
 
     def _write(self, partition: int, key: bytes, value: bytes | None) -> None:
-        # The order of the last writing is the order in which it is restored.
+        # State is restored in the order of the last writing.
         self._changes.pop((partition, key), None)
         self._changes[partition, key] = value
 

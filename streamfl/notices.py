@@ -1,4 +1,4 @@
-"""What a role has to tell its operator's log: at most one notice of each reason at a time."""
+"""A role's notices for the operator's log: at most one of each reason at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Notices"]
 
 
 class Notices:
-    """Keeps the first notice of each reason until the worker asks for it: there may be as many causes as messages.
+    """Keeps the first notice of each reason until the worker asks for it, because every message might cause one.
 
     >>> notices = Notices()
     >>> notices.say("late_update", "update 1 came late")
@@ -25,7 +25,7 @@ class Notices:
         self._first: dict[str, OperatorNotice] = {}
 
     def __contains__(self, reason: str) -> bool:
-        """Whether a notice of this reason is kept: then its text need not be made again."""
+        """Whether a notice of this reason is kept. Then the caller need not make its text again."""
         return reason in self._first
 
     def say(self, reason: str, text: str) -> None:
@@ -33,10 +33,10 @@ class Notices:
         self.add(OperatorNotice(reason, text))
 
     def add(self, notice: OperatorNotice) -> None:
-        """The same with a notice that is made already."""
+        """The same with a finished notice."""
         self._first.setdefault(notice.reason, notice)
 
     def collect(self) -> Iterable[OperatorNotice]:
-        """Hand out what was kept, and begin anew."""
+        """Return the kept notices and forget them."""
         notices, self._first = self._first, {}
         return notices.values()

@@ -1,7 +1,7 @@
-"""A role of few partitions that says much in each: messages are taken one by one, and whatever takes long is asked for.
+"""A role with few partitions and much work in each: it takes messages one by one and asks the worker for long computations.
 
-A message that led to work is done with when its result has come. What came behind it waits until then, within the same step: so a
-batch is the same as its messages one by one, and no work is ever under way in what is remembered.
+A message that asked for work is finished when the results have come. Later messages wait until then, within the same step. So a
+batch equals its messages one by one, and remembered state never contains work under way.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Then = Callable[[bytes], None]
 
 
 class Outbox:
-    """What a partition's messages lead to: records that go out, and work that is asked for.
+    """Collects what a partition's messages lead to: records to send, and work to ask for.
 
-    partition: its number. counts: of the member, for the operator.
-    record: of the message that is being taken; None at a tick.
+    partition: its number. counts: the member's counters, for the operator.
+    record: the record of the message that is being taken; None at a tick.
     """
 
     def __init__(self, partition: int, counts: Counter[str], notices: Notices) -> None:
@@ -55,7 +55,7 @@ class Outbox:
         self._asked: deque[tuple[Work, Then]] = deque()
 
     def send(self, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
-        """The records of a message; returns their bytes. headers: of each."""
+        """Send a message as one or more records; returns their total bytes. headers: the headers of each record."""
         size = 0
         for value in values:
             size += len(value)
@@ -64,24 +64,24 @@ class Outbox:
         return size
 
     def publish(self, channel: str, name: str, value: bytes, headers: Headers = ()) -> None:
-        """A record for the users' consumers, under an entity's name."""
+        """Send a record to the users' consumers. name: the entity, which becomes the key."""
         self._sends.append(Send(channel, name.encode(), value, None, headers))
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
-        """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
+        """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the work is refused."""
         self.counts["work"] += 1
         key = b"%d" % len(self._asked)
         self._asked.append((Work(WORK, self.partition, key, function, content), then))
 
     def take(self) -> tuple[list[Send], list[tuple[Work, Then]]]:
-        """All that was sent and asked for since the last call."""
+        """The records and the work since the last call."""
         sends, asked = self._sends, list(self._asked)
         self._sends, self._asked = [], deque()
         return sends, asked
 
 
 class Task(Protocol):
-    """A partition of a member."""
+    """A member's state and protocol on one partition."""
 
     outbox: Outbox
     parts: ChangedParts
@@ -91,14 +91,14 @@ class Task(Protocol):
 
     @property
     def owed(self) -> bool:
-        """Whether somebody owes it a message."""
+        """Whether a peer still has to answer this partition."""
 
     @property
     def trouble(self) -> str | None: ...
 
     @property
     def awaited(self) -> str | None:
-        """What it waits for before anything is learnt, and how much of it is there, in a sentence; None: nothing."""
+        """A sentence on what the partition waits for before it can learn, and how much of it is there; None: nothing."""
 
     def take(self, channel: str, message: Any, now: float) -> None: ...
 
@@ -115,15 +115,15 @@ One = TypeVar("One", bound=Task)
 
 
 class PartitionedRole(Generic[One]):
-    """A role over its partitions.
+    """A role that has one task for each partition.
 
-    make: a partition without state.
-    decode: of each input that may bring messages in parts.
-    limits: of these.
-    patience: seconds without a message that is owed, after which the member is not ready.
-    counted: what the member counts, by name, and in words for the operator. refusals: the reasons of the system's own why messages
-    are refused.
-    kept_apart: by the name of a further changelog, what a partition wants remembered there and not beside its other state.
+    make: builds a task without state.
+    decode: the decoder of each input whose messages may come in several records.
+    limits: bounds of these messages.
+    patience: seconds that an answer may be owed before the member is not ready.
+    counted: the counters of the member, by name, with a text for the operator. refusals: the system's own reasons for refusing
+    messages.
+    kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its other state.
     """
 
     prompt = True
@@ -150,7 +150,7 @@ class PartitionedRole(Generic[One]):
         self._notices = Notices()
         self._reply_deadline = ReplyDeadline(patience)
         self._queue: deque[Received] = deque()
-        # What work is for: its partition, the message that led to it, and what is done with the result.
+        # For each work under way: its partition, the message that asked for it, and the function that takes the result.
         self._awaited: deque[tuple[int, Received | None, Then]] = deque()
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -183,7 +183,7 @@ class PartitionedRole(Generic[One]):
         return f"nothing has come for {self._reply_deadline.patience:g} s while an answer is owed: see whether every member runs"
 
     def task(self, partition: int) -> One:
-        """What it holds of a partition."""
+        """The task of a partition."""
         return self._tasks[partition]
 
     def open(self, partition: int) -> None:
@@ -194,7 +194,7 @@ class PartitionedRole(Generic[One]):
     def close(self, partition: int) -> None:
         self._long.close(partition)
         del self._tasks[partition]
-        # Of a step that came to nothing: whoever has the partition next hears these messages again.
+        # These messages belong to a step that is not committed: the partition's next owner reads them again.
         self._queue = deque(one for one in self._queue if one.partition != partition)
         self._awaited = deque(one for one in self._awaited if one[0] != partition)
         if not self._tasks:
@@ -210,7 +210,7 @@ class PartitionedRole(Generic[One]):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
-        # What was asked for at a tick is nobody's answer.
+        # A batch of results is no answer of a peer.
         heard = bool(batch) and not self._awaited
         if self._awaited:
             for result in batch:
@@ -278,7 +278,7 @@ class PartitionedRole(Generic[One]):
             replies.append(Rejection(cause, error))
 
     def _go_on(self, cause: Received | None) -> Iterator[Send | Work]:
-        """What the last message led to."""
+        """What the last message led to, with the new work noted as awaited."""
         for task in self._tasks.values():
             sends, asked = task.outbox.take()
             yield from sends

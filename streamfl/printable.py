@@ -1,4 +1,4 @@
-"""The one place that makes text printable: what came from topics may hold signs that move a terminal's cursor or forge a line."""
+"""The one place that makes text printable: text from topics may hold characters that move a terminal's cursor or forge a line."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 __all__ = ["printable", "printable_json", "printable_lines"]
 
-# Letters, digits and the signs of ASCII, which nearly all texts are made of.
+# The printable characters of ASCII: nearly all texts have no others.
 PLAIN = re.compile(r"[ -~]*")
 
 
 def printable(text: str) -> str:
-    """The text on one line, with everything that is no visible sign escaped.
+    """The text on one line, with every character that is not printable escaped.
 
     >>> print(printable("press\\x1b[2J 7\\n\\u202e"))
     press\\x1b[2J 7\\n\\u202e
@@ -22,12 +22,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same with its line breaks."""
+    """The same, with line breaks kept."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(text: str) -> str:
-    """JSON of the same meaning: what is no visible sign stands within its strings alone, and is escaped there.
+    """JSON of the same meaning. Characters that are not printable occur only within its strings, and are escaped there.
 
     >>> print(printable_json('{"client": "press\\x7f"}'))
     {"client": "press\\u007f"}

@@ -1,6 +1,6 @@
-"""What a command shows on stderr while it takes long: nothing for 3 seconds, then a bar on a terminal, a line each 10 elsewhere.
+"""Progress of a long command on stderr: nothing for 3 seconds, then a bar on a terminal, or a line each 10 seconds elsewhere.
 
-One display serves a command. A piece of work that begins within another is shown in its place until it is over.
+A command has one display. A piece of work that begins within another is shown in its place until it ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BAR_SECONDS = 0.2
 
 
 class Progress:
-    """A piece of work. Whoever does it calls this to tell how much is done, and hears whether it is to end with what is there.
+    """The progress of a piece of work. The code that does the work calls it with how much is done; True asks it to stop early.
 
-    of: what is being worked off. interrupted: how far it had come at Ctrl-C; empty where nobody pressed it.
+    of: the name of the work. interrupted: how far it had come at Ctrl-C; empty if nobody pressed it.
     """
 
     def __init__(self, of: str) -> None:
@@ -35,14 +35,14 @@ class Progress:
         self.begin(of)
 
     def begin(self, of: str) -> None:
-        """Now something else is being worked off."""
+        """Begin another piece of work."""
         self.of = of
         self.done = 0.0
         self.total: float | None = None
         self._begun = time.monotonic()
 
     def __call__(self, done: float, total: float = 1.0) -> bool:
-        """done, total: in any unit; by default a share. True: it is to end."""
+        """done, total: in any unit; by default done is a share of 1. Returns True if the work has to stop with what is there."""
         self.done, self.total = done, total
         return bool(self.interrupted)
 
@@ -53,14 +53,14 @@ class Progress:
             time.sleep(min(left, BAR_SECONDS))
 
     def line(self) -> str:
-        """How it stands, in words."""
+        """The progress in words."""
         seconds = time.monotonic() - self._begun
         share = self.done / self.total if self.total else 0.0
         left = f", about {seconds / share - seconds:.0f} s left" if share else ""
         return f"{self._stand()}, {seconds:.0f} s{left}"
 
     def stop(self, _number: int, _frame: FrameType | None) -> None:
-        """A handler of SIGINT. The first is heard when the work has come so far that its figures fit together."""
+        """A handler of SIGINT. The first stops the work where its figures fit together; the second raises KeyboardInterrupt."""
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = self._stand()
@@ -74,7 +74,7 @@ class Progress:
 
 
 class _Display:
-    """Shows the innermost piece of work from a thread of its own: a command may be waiting for a cluster that says nothing.
+    """Shows the innermost piece of work from a thread of its own, because a command may wait for a cluster that does not answer.
 
     write: takes lines; None: stderr, and a bar if that is a terminal.
     """
@@ -87,7 +87,7 @@ class _Display:
         self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
 
     def begin(self) -> None:
-        # Where the machine gives no thread, nothing is shown.
+        # Without a free thread the command goes on and shows nothing.
         with suppress(RuntimeError):
             self._thread.start()
 
@@ -109,7 +109,7 @@ class _Display:
                 return
 
     def _draw(self, console: Console) -> None:
-        # Whoever is done within seconds does not load it.
+        # Imported here, so that a command that ends within seconds does not load it.
         from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
@@ -132,17 +132,17 @@ _display: _Display | None = None
 
 @contextmanager
 def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | None = None) -> Iterator[Progress]:
-    """Within it a command may take long. If Ctrl-C ends it, the last line says how far the work had come.
+    """Shows progress while the block runs. If Ctrl-C ends it, the last line says how far the work had come.
 
-    of: what is being worked off. stops: at the first Ctrl-C the work is told to end with what is there; a second ends the command.
-    write: takes the lines instead of stderr, such as a log that a worker writes.
+    of: the name of the work. stops: the first Ctrl-C asks the work to end with what is there; a second ends the command.
+    write: takes the lines instead of stderr, for instance into a worker's log.
     """
     global _display
     work = Progress(of)
     outermost = _display is None
     display = _display = _display or _Display(write)
     display.works.append(work)
-    # Python hears signals in one thread alone, and a shell's job in the background is not meant.
+    # Python handles signals in the main thread alone. A shell's background job ignores SIGINT and has to go on ignoring it.
     handler = signal.getsignal(signal.SIGINT)
     stops = stops and threading.current_thread() is threading.main_thread() and handler is not signal.SIG_IGN
     if stops:
@@ -152,7 +152,7 @@ def progress(of: str, *, stops: bool = False, write: Callable[[str], object] | N
     try:
         yield work
     except KeyboardInterrupt as error:
-        # The innermost says it.
+        # Only the innermost piece of work writes the line.
         if not getattr(error, "__notes__", ()):
             error.add_note(work.line())
             display.write(f"interrupted: {work.line()}")

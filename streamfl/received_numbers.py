@@ -1,9 +1,10 @@
-"""Which of a sender's numbers were heard, where anybody may write any number under its name.
+"""Which of a sender's message numbers were received, although anybody may write any number under its name.
 
-A sender counts what it sends by ``sequence`` within an ``epoch``, one life of its state, which is named by the microsecond in which
-it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *ranges*
-of numbers without a gap, and only a number in a range comes again. A number far ahead begins a range of its own, and the sender's
-own goes on beside it; so does an earlier epoch that keeps coming, or the one that a sender takes after its clock was set right.
+A sender counts its messages by ``sequence`` within an ``epoch``. An epoch is one life of the sender's state, named by the
+microsecond in which it began. Nothing proves that a number comes from the sender, so no number shuts out others: received numbers
+are remembered as *ranges* without a gap, and only a number within a range counts as repeated. A number far ahead begins a range of
+its own, and the sender's range goes on beside it. So does an earlier epoch that keeps coming, or the epoch that a sender takes
+after its clock was set right.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from streamfl.wire import Count
 
 __all__ = ["LARGEST_COUNT", "MOST_RANGES", "NumberRange", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
 
-# What any language holds exactly as a number; a sender that counts a million a second needs 285 years.
+# Any language holds this exactly as a number; a sender that counts a million a second needs 285 years to reach it.
 LARGEST_COUNT = 2**53
 MOST_RANGES = 16
-# By so much a sender's clock may be ahead of its reader's.
+# Seconds by which a sender's clock may be ahead of its reader's.
 EPOCH_SLACK = 86_400.0
-# A sender gives up an epoch that is ahead of its own clock by half of that: its reader's clock may be behind.
+# A sender gives up an epoch that is ahead of its own clock by half of that, because its reader's clock may be behind.
 EPOCH_MARGIN = EPOCH_SLACK / 2
 
 
 class NumberRange(msgspec.Struct, array_like=True, gc=False):
-    """Numbers ``first`` to ``last`` of an epoch, all of them heard."""
+    """Numbers ``first`` to ``last`` of an epoch, all of them received."""
 
     epoch: Count
     first: Count
@@ -38,9 +39,9 @@ def epoch_at(now: float) -> int:
 
 
 def is_to_come(epoch: int, now: float) -> bool:
-    """Whether a sender needs another epoch, for its own was named by a clock that was far ahead and would be refused.
+    """Whether a sender needs another epoch, because a clock that was far ahead named its own, and readers would refuse it.
 
-    It goes on counting in the new one: no number means two things, whichever epoch is heard.
+    The sequence goes on in the new epoch, so that no sequence number has two meanings, whichever epoch a reader gets.
 
     >>> is_to_come(epoch_at(200_000.0), 1000.0), is_to_come(epoch_at(1000.0), 1000.0)
     (True, False)
@@ -49,7 +50,7 @@ def is_to_come(epoch: int, now: float) -> bool:
 
 
 def check_numbers(epoch: int, sequence: int, at: float) -> None:
-    """PeerError with reason implausible for numbers that no sender can have come to by ``at``, in seconds."""
+    """PeerError with reason implausible for numbers that no sender can have reached by ``at``, in seconds."""
     if not 0 <= sequence <= LARGEST_COUNT:
         raise PeerError("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
     if not 0 <= epoch <= (at + EPOCH_SLACK) * 1e6:
@@ -59,18 +60,18 @@ def check_numbers(epoch: int, sequence: int, at: float) -> None:
 
 
 def was_heard(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
-    """Whether this very number was noted before."""
+    """Whether this number was noted before."""
     latest = ranges[-1] if ranges else None
     if len(ranges) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
-        # As nearly all come.
+        # The fast path of nearly all numbers.
         return False
     return any(one.epoch == epoch and one.first <= sequence <= one.last for one in ranges)
 
 
 def note(ranges: list[NumberRange], epoch: int, sequence: int) -> bool:
-    """Remember a number; True if a later one was noted just before, so that two lives of the sender speak in turns.
+    """Remember a number. True if the number noted just before was later: then two lives of the sender send in turns.
 
-    ranges: the one touched last is at the end. At most ``MOST_RANGES`` stay, and the one that was untouched for longest goes.
+    ranges: the range touched last is at the end. At most ``MOST_RANGES`` stay; the one that was untouched for longest is dropped.
 
     >>> ranges = []
     >>> [note(ranges, 7, number) for number in (1, 2, 1000, 3)]

@@ -1,4 +1,4 @@
-"""The last of what is measured, which says how things stand only while more of it comes."""
+"""The most recent measured items. They describe the present only while more of them come."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from streamfl.rhythm import Rhythm
 __all__ = ["WINDOW", "Recent"]
 
 WINDOW = 1000
-"""So many labels the windowed figures look back."""
+"""The number of labels in windowed figures."""
 
 Item = TypeVar("Item")
 
 
 class Recent(Generic[Item]):
-    """The last 1000 items since this was made; nothing of it is remembered.
+    """The last 1000 items since this object was made; they are not remembered in a changelog.
 
     items: oldest first.
 
@@ -32,7 +32,7 @@ class Recent(Generic[Item]):
         self._rhythm = Rhythm()
 
     def extend(self, items: Sequence[Item], now: float) -> None:
-        """These have come."""
+        """Add items that have come at ``now``."""
         if items:
             self.items.extend(items[-WINDOW:])
             self._rhythm.set_back(now)
@@ -40,6 +40,6 @@ class Recent(Generic[Item]):
 
     @property
     def until(self) -> float:
-        """From when on the items say nothing of the present, if no more come: the pause is longer than is usual."""
+        """The time from which the items no longer describe the present, if no more come: the pause is then unusually long."""
         at = self._rhythm.overdue_at
         return 0.0 if at is None else at

@@ -1,6 +1,6 @@
-"""Why a worker refuses records, whatever its system: each reason labels a metric and dead letters.
+"""Why a worker of any system refuses records: each reason labels a metric and dead letters.
 
-A system has further ones of its own, in ``System.refusals``. All of them have their counters from a worker's start.
+A system has further reasons of its own, in ``System.refusals``. All of them have their counters from a worker's start.
 """
 
 from collections.abc import Mapping

@@ -8,11 +8,11 @@ __all__ = ["ReplyDeadline"]
 
 
 class ReplyDeadline:
-    """Tells when somebody who goes on being asked has not answered for ``patience`` seconds.
+    """Tells when a peer that is asked again and again has not answered for ``patience`` seconds.
 
-    Whoever is not asked any more owes nothing: the asking has to go on for half of the patience, or a stream that ends would leave
-    a debt for ever. Every time is the role's ``now``, which may be set back: what was asked by a clock that was ahead counts as
-    asked now. Nothing of it is remembered: after a restart the waiting begins anew.
+    The requests have to go on for half of the patience. Otherwise the answer no longer counts as owed: after the end of a stream it
+    would be owed for ever. Every time is the role's ``now``, which may go back: a request at a later time than now counts as made
+    now. This state is not remembered: after a restart the waiting begins anew.
 
     >>> deadline = ReplyDeadline(patience=10.0)
     >>> deadline.asked(100.0)
@@ -35,11 +35,11 @@ class ReplyDeadline:
 
     @property
     def wake_at(self) -> float | None:
-        """When it is worth looking: None where nothing is owed, or it is overdue already."""
+        """When to call :meth:`look`; None if no answer is owed, or it is overdue already."""
         return None if self._since is None or self.overdue or self.patience == math.inf else self._since + self.patience
 
     def asked(self, now: float) -> None:
-        """Something went out that is to be answered; what went out before it is owed for longer."""
+        """A request went out. If an earlier request is unanswered, the waiting has begun with that."""
         if self._since is None:
             self._since = now
         self._last_asked = now
@@ -49,7 +49,7 @@ class ReplyDeadline:
         self._since, self.overdue = None, False
 
     def look(self, now: float) -> None:
-        """Time has passed."""
+        """Check the deadline at the time ``now``."""
         if self._since is None:
             return
         self._since, self._last_asked = min(self._since, now), min(self._last_asked, now)

@@ -1,8 +1,8 @@
-"""How often something comes that goes on coming, and until when a pause of it is nothing unusual.
+"""How often something recurs, and when a pause becomes unusual.
 
-A sensor that speaks once a day is not silent after an hour, and one that speaks each second is. So a pause is measured by the
-longest one that is usual. This is forgotten slowly, in step with its own length: a pause of a day over weeks, one of a minute
-within half an hour.
+An hour's pause is normal for a sensor that sends once a day, and silence for one that sends each second. So a pause is compared
+with the longest usual one. The longest usual pause is forgotten in proportion to its length: a day's over weeks, a minute's within
+half an hour.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from streamfl.changelog_checks import Amount, Time
 
 __all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm"]
 
-# Seconds. What comes within so short a time is not told apart: each step of it may be a record of a changelog.
+# Seconds. Arrivals closer together count as one, because each change may be a record of a changelog.
 STEP = 5.0
-# No pause that is shorter than this is unusual.
+# Seconds. No shorter pause is unusual.
 LEAST = 20.0
-# A pause is unusual once it is so many times as long as the longest usual one.
+# A pause is unusual once it is this many times as long as the longest usual one.
 TIMES = 3.0
-# The longest pause that counts as usual while too little has come to say.
+# Seconds. The longest usual pause that is assumed while too little has come to tell.
 UNKNOWN = 86_400.0
-# A pause is forgotten within so many times its length, if no other is as long.
+# A pause is forgotten within this many times its length, if no other is as long.
 FORGETTING = 20.0
 
 
 class Rhythm(msgspec.Struct, array_like=True):
-    """When something came, and how long it usually does not.
+    """When records came, and how long the usual pauses between them are.
 
-    Pauses are measured between the times at which records were written, so that a worker that was away takes none for their
-    writer's. A pause that goes on is measured by the worker's clock, since something came last.
+    Pauses are measured between the times at which records were written, so that a worker's own absence does not count as a pause of
+    the writer. The present pause is measured by the worker's clock, since the last record came.
 
-    begun, written: when the first and the last that came were written.
-    longest: the longest pause that is usual, in seconds.
-    heard: when the last came, by the clock; None: nothing came yet.
+    begun, written: when the first and the last record were written.
+    longest: the longest usual pause, in seconds.
+    heard: when the last record came, by the worker's clock; None: none came yet.
 
     >>> rhythm = Rhythm()
     >>> for second in range(0, 600, 10):
@@ -48,7 +48,7 @@ class Rhythm(msgspec.Struct, array_like=True):
     heard: Time | None = None
 
     def came(self, written_at: float, now: float) -> bool:
-        """Something came that was written then, not after ``now``. Returns whether anything has changed."""
+        """A record came that was written at ``written_at``, which is not after ``now``. Returns whether this object changed."""
         heard = self.heard
         if heard is None:
             self.begun = self.written = written_at
@@ -63,18 +63,18 @@ class Rhythm(msgspec.Struct, array_like=True):
 
     @property
     def overdue_at(self) -> float | None:
-        """From when on a pause is unusual, if nothing more comes; None: nothing ever came."""
+        """The time from which the present pause is unusual; None: nothing ever came."""
         if self.heard is None:
             return None
         allowed = TIMES * max(self.longest, LEAST)
-        # A burst says nothing of the pause that follows it.
+        # A burst does not tell how long the pause after it usually is.
         return self.heard + (allowed if self.written - self.begun >= allowed else TIMES * UNKNOWN)
 
     def set_back(self, now: float) -> bool:
-        """Let what was noted after ``now`` have been now: the clock was ahead. Returns whether anything was."""
+        """Set times after ``now`` to ``now``: the clock was ahead. Returns whether there were any."""
         if self.heard is None or max(self.written, self.heard) <= now:
             return False
         self.begun, self.written, self.heard = min(self.begun, now), min(self.written, now), min(self.heard, now)
-        # What was measured by that clock is no pause of anybody's.
+        # A pause that was measured by the clock that was ahead is no real pause.
         self.longest = min(self.longest, self.written - self.begun)
         return True

@@ -1,8 +1,8 @@
-"""The contract between a role (protocol and mathematics) and whatever runs it.
+"""The contract between a role (protocol and mathematics) and the worker that runs it.
 
 A role is a state machine: messages in, messages out. It has no clock (``now`` is given), no socket, no thread and no randomness but
 :mod:`streamfl.seeding`. One role object hosts every partition that its worker was assigned, so that all records of a poll are one
-array operation; what it remembers belongs to exactly one partition and moves with it.
+array operation. Each piece of its state belongs to exactly one partition and moves with it.
 
 The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 
@@ -12,17 +12,18 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as it was;
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
-7. what was accepted can be written: whatever it is remembered as, and whatever is sent of it, fits into a record and is taken back;
-8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.clock_guard`).
+7. what was accepted can be written: changelog entries and messages that follow from it fit into a record, and can be restored;
+8. a tick replaces every remembered time that is later than now with now, in the changelog too (:mod:`streamfl.clock_guard`).
 
-A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
-``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is
-judged by how long the role was away. The exception is what may be sent: a budget of bytes a second is of real time, whoever asks.
-A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` says, one comes
-after partitions were opened, for what was restored may be able to go on, and one when the clock was set back, for what was noted
-by a clock that was ahead would be waited for until that time comes again. A tick is withheld while messages that lay in a
-partition's inputs when it was opened are still unread, unless the partition is full, or nothing of them can be read for as long as
-a cluster is waited for: whoever was away hears what was said meanwhile before time passes.
+A batch with messages is never a tick: the clock's time passes for a role only with an empty batch. There the role checks timeouts
+and whatever else falls due at ``wake_at``. A message is judged by its own time in its topic alone, so that it does not matter how
+long the role was away. The exception is what may be sent: a budget of bytes a second counts real time.
+
+The worker gives a tick as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` is,
+it also gives one after partitions were opened, because restored state may be able to go on, and one after the clock was set back,
+because a time noted by a clock that was ahead would be waited for until it comes again. The worker withholds ticks while messages
+that lay in a partition's inputs when it was opened are unread: a role that was away reads them before time passes. It gives them
+all the same if the partition is full, or if nothing could be read for as long as the worker waits for a cluster.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ __all__ = [
 
 
 class ConfigurationError(Exception):
-    """Something the operator has to change; the text says what, where and to which values."""
+    """The operator has to change something; the text says what, where and to which values."""
 
 
 class DataError(Exception):
@@ -82,7 +83,7 @@ class PeerError(Exception):
 
 
 class IgnoredRecord(Exception):
-    """A record that is no message and nobody's mistake. It is counted, and it is no dead letter.
+    """A record that is no message and nobody's mistake. The worker counts it and writes no dead letter.
 
     reason: one of ``REASONS``; it labels a metric.
     """
@@ -103,15 +104,15 @@ class IgnoredRecord(Exception):
 
 
 class NotYetReadable(Exception):
-    """A record that cannot be read at present, and not because of its sender: what it takes to read it does not answer.
+    """A record cannot be read at present, and not because of its sender: a service that is needed to read it does not answer.
 
-    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later. Raised
-    by what writes records, it ends the step, as if the cluster were away.
+    The text says what the worker waits for and what the operator can do. Nothing is lost: the worker reads the record again later.
+    Raised while records are written, it ends the step, as if the cluster were away.
     """
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record as it lies in a topic. ``timestamp`` is in seconds."""
+    """A record of a topic. ``timestamp`` is in seconds."""
 
     topic: str
     partition: int
@@ -145,22 +146,22 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A received message that the role refused; the runner sends it to the dead letters."""
+    """A received message that the role refused; the worker sends it to the dead letters."""
 
     received: Received
     error: PeerError
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
-    """Computation that takes long, asked for in place of a reply; the worker does it beside its loop.
+    """A long computation that the role asks for in place of a reply. The worker does it beside its loop.
 
-    channel: on which the result comes, as the message of a :class:`Received`, with ``key``; no topic has this name. function: of a
-    module, pure: the same content gives the same result in any process, so whatever is random in it follows from ``content``. What
-    it cannot do it says in its result; an error that it raises ends the worker.
+    channel: the channel of the :class:`Received` that brings the result as its message, with ``key``; no topic has this name.
+    function: a pure function of a module. The same content gives the same result in any process, so anything random in it has to
+    follow from ``content``. It reports failures in its result; an error that it raises ends the worker.
 
-    All results of one ``receive`` come together in the next one, in the order in which they were asked for, at once: before any
-    other message, and before anything that led to them is committed. So no work is ever under way in what is remembered, and work
-    that a crash cut short is asked for again, by the same messages.
+    The next ``receive`` brings all results of this one together, in the order in which the role asked for them. It comes before any
+    other message, and before the messages that led to the work are committed. So remembered state never contains work under way,
+    and after a crash the same messages ask for the work again.
     """
 
     channel: str
@@ -170,12 +171,12 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     content: bytes
 
     def received(self, number: int, result: bytes) -> Received:
-        """The result as the role gets it; number: its place among those that were asked for with it."""
+        """The result as the role gets it. number: the place of this work among all that one ``receive`` asked for."""
         return Received(self.channel, result, Record(self.channel, self.partition, number, self.key, result))
 
 
 class StateChange(msgspec.Struct, frozen=True, gc=False):
-    """One remembered value of one partition on one changelog; value None forgets the key."""
+    """A remembered value of one partition, in one changelog. The value None forgets the key."""
 
     channel: str
     partition: int
@@ -184,11 +185,11 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class OperatorNotice(msgspec.Struct, frozen=True):
-    """Something for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
+    """A notice for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
 
     reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
-    of_records: it follows from the records alone, whatever the role remembers; ``streamfl check``, which does not take the state
-    back, tells no other.
+    of_records: whether the notice follows from the records alone, without the role's state. ``streamfl check`` does not restore the
+    state and shows only these.
     """
 
     reason: str
@@ -199,12 +200,12 @@ class OperatorNotice(msgspec.Struct, frozen=True):
 Decode = Callable[[Record], Any]
 Headers = tuple[tuple[str, bytes], ...]
 Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
-"""Of a record's key, value and partition: the headers that prove who wrote it."""
+"""From a record's key, value and partition to the headers that prove who wrote it."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Whose messages an input has: workers of the role ``kind``. claimed_sender: whom a message speaks for, if any."""
+    """Who writes an input: workers of the role ``kind``. claimed_sender: the member for whom a message speaks, if any."""
 
     kind: str
     claimed_sender: Callable[[Any], str | None]
@@ -212,7 +213,7 @@ class Sender:
 
 @dataclass(frozen=True)
 class Receiver:
-    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several."""
+    """Who reads an output: workers of the role ``kind``; of the party ``name``, if there are several parties."""
 
     kind: str
     name: str | None = None
@@ -224,12 +225,12 @@ class Input:
 
     ``decode`` raises PeerError, IgnoredRecord or NotYetReadable.
 
-    makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
-    keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
-    sender: the peers that write it; None: the user does.
-    client: in whose name the role speaks because of such a message.
-    signed: where members have keys, each record, or what it is a part of, has a signature that the system itself checks.
-    strict: what finds unreadable values, where the role takes these and tells nobody: `streamfl check` says if all are so.
+    makes_room: whether waiting messages in the role wait for these. Then this input is read even while a partition is full.
+    keyed_by: gives a name in a message. The message has to be in the bus's own partition for this name as key. None: in any.
+    sender: the peers that write the topic; None: the user writes it.
+    client: gives the client in whose name the role speaks because of a message.
+    signed: where members have keys, each record, or the message it is a part of, has a signature that the system itself checks.
+    strict: a decoder that refuses unreadable values, where the role accepts them silently. `streamfl check` reports if all are.
     """
 
     topic: str
@@ -247,8 +248,8 @@ class TopicSpec:
     """A topic as the federation needs it. ``partitions`` None: any number will do.
 
     options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
-    users: it is the user's own, and how long its records are kept is not ours to judge. caution: what its readers learn that its
-    name does not say, for whoever grants the right to read it. reason: why it has so many partitions, for the operator.
+    users: the topic is the user's own, and streamfl does not judge its retention. caution: what its readers learn beyond what its
+    name says, for the administrator who grants the right to read it. reason: why it needs this number of partitions.
     """
 
     name: str
@@ -263,19 +264,19 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class Channels:
-    """Which topics stand behind the names a role uses.
+    """The topics behind the channel names that a role uses.
 
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
     outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
-    receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
-    is one's. published: changelogs that peers read too, and that somebody else may therefore write to: the role is given all of
+    receivers: the peers that read an output; messages to them name their partition. party: the party in whose name all messages are
+    sent, if there is one. published: changelogs that peers read too, and that others may therefore write to. The role gets all
     their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
-    times: of outputs whose records have another time than that of their writing, how it is found in a record's headers, in seconds.
+    times: for outputs whose records have another time than that of their writing: finds it, in seconds, in a record's headers.
     signed: outputs that everybody may read and act on: where members have keys, each record is signed for all.
-    lasting: changelogs that outlive the federation, such as what was spent of a person's budget: other federations take them back
-    under other settings, and nobody deletes them to begin anew. dealt: whose state it is, so that it can move where the inputs get
-    more partitions; None: it cannot.
+    lasting: changelogs that outlive the federation, such as the spent part of a person's budget. Other federations restore them
+    under other settings, and nobody deletes them to begin anew. dealt: to which client each part of the state belongs, so that
+    the state can move when the inputs get more partitions; None: it cannot move.
     """
 
     inputs: Mapping[str, Input]
@@ -293,13 +294,13 @@ class Channels:
 
     @property
     def own_changelogs(self) -> dict[str, str]:
-        """Changelogs of this federation alone."""
+        """The changelogs that belong to this federation alone."""
         return {channel: topic for channel, topic in self.changelogs.items() if channel not in self.lasting}
 
 
 @runtime_checkable
 class Role(Protocol):
-    """What a worker, the simulator and the law suite ask of every role."""
+    """The interface of every role: the worker, the simulator and the law suite call it."""
 
     @property
     def wake_at(self) -> float | None:
@@ -307,18 +308,18 @@ class Role(Protocol):
 
     @property
     def full(self) -> Collection[int]:
-        """Partitions whose waiting messages have reached their bound: nothing more of their inputs, please, but what makes room."""
+        """Partitions whose waiting messages have reached their bound: the worker reads only those inputs that make room."""
 
     @property
     def waiting(self) -> Mapping[str, int]:
-        """What the role took and still has to work off, and how much of each kind, without zeros. The kinds are few and fixed.
+        """How much of each kind the role has taken and not worked off yet, without zeros. The kinds are few and fixed.
 
-        What it waits for until a time comes shows in ``wake_at``.
+        Waiting until a time shows in ``wake_at`` instead.
         """
 
     @property
     def prompt(self) -> bool:
-        """Peers wait for each message of this role: do not hold records back to fill the commit interval."""
+        """Whether peers wait for each message of this role. Then the worker does not gather records for a whole commit interval."""
 
     @property
     def trouble(self) -> str | None:
@@ -328,57 +329,57 @@ class Role(Protocol):
         """Begin a partition with an empty state."""
 
     def restore(self, change: StateChange) -> None:
-        """Take back what ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
+        """Restore a change that ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
 
     def close(self, partition: int) -> None:
-        """Forget a partition: another worker has it now."""
+        """Drop a partition's state: another worker has the partition now."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
-        """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may be set back."""
+        """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may go back."""
 
     def changed_state(self) -> Iterable[StateChange]:
-        """What has to be remembered since the last call, in the order in which it has to be written."""
+        """The changes of remembered state since the last call, in the order in which they have to be written."""
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """What the operator's log should say of what was received since the last call."""
+        """Notices for the operator's log about what the role received since the last call."""
 
     def forget(self, name: str) -> bool:
-        """Remove a client from every open partition, as if it had never been there; False if it is not known."""
+        """Remove a client from every open partition, as if it had never been there. False if the role does not know it."""
 
     def measure(self) -> Iterable[Measurement]:
-        """The role's figures, computed when asked for."""
+        """The role's figures, computed at the call."""
 
 
 @runtime_checkable
 class Waits(Protocol):
-    """What a worker asks besides of a role that may wait before it learns."""
+    """The further interface of a role that may wait before it learns."""
 
     @property
     def backlog(self) -> str | None:
-        """What it waits for and how much of it is there, in a sentence; None: nothing. The worker serves all the same."""
+        """A sentence on what the role waits for and how much of it is there; None: nothing. The worker is ready all the same."""
 
 
 @runtime_checkable
 class CatchesUp(Waits, Protocol):
-    """What a worker asks besides of a role that learns a backlog in step with its peers, and not all of it at once."""
+    """The further interface of a role that learns a backlog in step with its peers, and not all of it at once."""
 
     @property
     def most_records(self) -> int | None:
-        """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
+        """The most records of its inputs that the role takes in one batch now; None: as many as the worker likes."""
 
     @property
     def urgent(self) -> bool:
-        """As ``prompt``, for now: accuracy, or the speed of catching up, depends on how soon peers hear."""
+        """As ``prompt``, at present: accuracy, or the speed of catching up, depends on how soon peers get the messages."""
 
     def unread(self, records: Mapping[int, int]) -> None:
-        """How many records lie behind those of the next batch, by partition; control records may count.
+        """How many unread records follow those of the next batch, by partition; control records may count.
 
-        A partition of which that is not known is left out. It is part of the input: called before every ``receive``.
+        A partition where this is not known is left out. The worker calls it before every ``receive``: it is part of the input.
         """
 
 
 def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[Send | Rejection]:
-    """What comes of a batch in the end: the work that the role asks for is done here, for whoever has no loop to keep going."""
+    """The role's answers to a batch. Work that it asks for is done here, at once, for callers without a worker's loop."""
     answers: list[Send | Rejection] = []
     replies = role.receive(batch, now)
     while True:

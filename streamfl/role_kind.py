@@ -1,4 +1,4 @@
-"""What a system tells the runtime about each of its roles, so that the runtime can run it without knowing the system."""
+"""What the runtime has to know about a role, so that it can run it without knowing the system."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _any_number(_settings: RoleSettings) -> Mapping[str, str]:
 class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
-    settings: the class of its configuration file. build: the role, with no partition open. channels: the topics behind its names.
-    topics: the topics that it needs. state_settings: those that are remembered beside its state. partitioned_like: for a topic that
-    needs as many partitions as another, the other's name. begins_anew: whether its state may be forgotten while its peers keep
-    theirs, for `streamfl reset`: nothing was promised that depends on it. It may depend on the settings.
+    settings: the class of its configuration file. build: makes the role, with no partition open. channels: the topics behind its
+    channel names. topics: the topics that it needs. state_settings: the settings that are remembered beside its state.
+    partitioned_like: by topic, the name of another topic that has as many partitions. begins_anew: whether `streamfl reset` may
+    delete its state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
     """
 
     name: str
@@ -41,5 +41,5 @@ class RoleKind(Generic[Settings]):
     begins_anew: bool | Callable[[Settings], bool] = False
 
     def may_begin_anew(self, settings: Settings) -> bool:
-        """Whether the role of these settings may be reset."""
+        """Whether the role may be reset under these settings."""
         return self.begins_anew if isinstance(self.begins_anew, bool) else self.begins_anew(settings)

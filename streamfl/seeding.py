@@ -1,6 +1,6 @@
 """Counter-based random streams: the only source of randomness in streamfl.
 
-A stream is named by a seed and a path, and everybody who knows both draws the same numbers, in any order and in any language:
+A seed and a path name a stream. Everybody who knows both draws the same numbers, in any order and in any language:
 
 1. ``name = b"streamfl/1"`` followed by the seed as 8 bytes, little-endian, two's complement, and then, for every element of the
    path, one byte of type (``s`` for text, ``i`` for a whole number), the length of its bytes as 4 bytes little-endian, and its
@@ -8,7 +8,7 @@ A stream is named by a seed and a path, and everybody who knows both draws the s
 2. ``key = BLAKE2b(name, digest_size=16)``, read as two 64-bit little-endian words: the key of Philox4x64-10
    (Salmon et al. 2011), whose counter starts at 0. NumPy's ``Philox`` increments the counter before each block of four words.
 3. Word ``n`` of the stream, ``w``, gives the uniform ``u = ((w >> 11) + 1/2) * 2**-53`` in double precision, strictly between 0
-   and 1: where rounding makes it 1, which it does for the largest words alone, it is ``1 - 2**-53``.
+   and 1: where rounding gives 1, which happens for the largest words alone, ``u`` is ``1 - 2**-53``.
 4. A standard normal is the inverse of the normal distribution function at ``u`` (``scipy.special.ndtri``), a standard Cauchy is
    ``tan(pi (u - 1/2))``: one word each, so that no rejection loop has to be reproduced.
 """
@@ -65,7 +65,7 @@ def cauchy(count: int, seed: int, *path: PathElement) -> NDArray[np.float64]:
 class UniformSequence:
     """Random access to the uniforms of one stream: element n is a function of (seed, path, n) alone.
 
-    A block is drawn at a time, so that reading in order costs well under a microsecond an element.
+    It draws a block at a time, so that reading in order costs well under a microsecond an element.
 
     >>> draws = UniformSequence(7, "bin", "client-1")
     >>> bool(draws[100] == uniform(101, 7, "bin", "client-1")[100])

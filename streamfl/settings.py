@@ -1,6 +1,6 @@
-"""Settings: one TOML file a role, every key of it overridable by an environment variable STREAMFL_SECTION__KEY.
+"""Settings: one TOML file a role. An environment variable STREAMFL_SECTION__KEY overrides a key of it.
 
-Whatever is set last wins: defaults, then the file, then the environment, then what a command was told. A mistake is a
+The last source wins: defaults, then the file, then the environment, then a command's options. A mistake raises a
 :class:`~streamfl.role.ConfigurationError` that names the key, its value and what is allowed.
 """
 
@@ -53,7 +53,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
     forgotten: ClassVar[set[str]] = set()
-    """Keys that say how something is reached: no state is made with them, and none of them is remembered beside it."""
+    """Keys that only say how to reach something. State does not depend on them, so they are not remembered beside it."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -67,21 +67,21 @@ class Section(BaseModel):
         return value
 
     def remembered(self) -> dict[str, Any]:
-        """The keys as a role remembers what its state was made with, as plain values. A newer key belongs there where it changes
-        what the state means, and is not at its default."""
+        """The keys that are remembered beside a role's state, as plain values. A key of a newer release belongs here only if it
+        changes what the state means and is not at its default."""
         return self.model_dump(mode="json", exclude=self.forgotten)
 
 
 class Federation(Section):
-    """Who learns together. Every member has to be given the same values."""
+    """Who learns together. Every member needs the same values."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
-    """Names the random streams: members with the same seed draw the same numbers."""
+    """The seed of the random streams: members with the same seed draw the same numbers."""
     members: str | None = Field(default=None, min_length=1)
-    """The file with the members' names and public keys, which `streamfl members` makes. It belongs to identity.key_file. Left out:
-    whoever may write to a topic speaks for everybody who writes there."""
+    """The file with the members' names and public keys, which `streamfl members` makes. Set it together with identity.key_file.
+    Left out: anybody who may write to a topic can speak for every member that writes there."""
 
 
 class Bus(Section):
@@ -91,21 +91,23 @@ class Bus(Section):
     """`kafka://host:port,host:port`, `kafka+librdkafka://host:port`, `sqlite:///path`, or `memory://` within one process. A
     password in it is refused."""
     processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    """`exactly_once`: one transaction a commit. `at_least_once`: lower latency; after a crash a prediction may come twice."""
+    """How a commit is made. `exactly_once`: as one transaction. `at_least_once`: lower latency; after a crash a prediction may come
+    twice."""
     commit_interval_ms: int = Field(default=100, ge=0, le=86_400_000)
-    """For so many milliseconds records are gathered into one step. Shorter is sooner, longer is cheaper."""
+    """Milliseconds for which records are gathered into one step. Shorter: predictions come sooner. Longer: a record costs less."""
     max_poll_records: int = Field(default=4000, ge=1)
     """The most records in one step."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where a group that has never committed begins."""
+    """Where a consumer group that has never committed begins to read."""
     group: str | None = Field(default=None, min_length=1)
     """The consumer group. Left out: `<federation>.<kind>`, or `<federation>.<party>` for a party."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Handed to the client library as they are: security, timeouts, sizes. From the environment, 5 and true are read as JSON."""
+    """Options for the client library, passed on unchanged: security, timeouts, sizes. From the environment, 5 and true are read as
+    JSON."""
     connect_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """After so many seconds without a cluster a command gives up, with exit code 3."""
+    """Seconds for which a command waits for the cluster. Then it gives up, with exit code 3."""
     stall_timeout_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
-    """A worker whose loop has not gone round for so many seconds ends itself, with exit code 70, so that another takes over."""
+    """Seconds for which the loop of a worker may stand still. Then the worker exits with code 70, so that another takes over."""
 
     _is_a_place = field_validator("url")(check_url)
 
@@ -114,45 +116,45 @@ class RoleSection(Section):
     """What this process does in the federation."""
 
     kind: str = Field(min_length=1)
-    """One of the roles that the installed systems have."""
+    """The role: one of those that the installed systems have."""
 
 
 class IdentitySection(Section):
     """Who this member is, in a federation whose members have keys."""
 
     key_file: str | None = Field(default=None, min_length=1)
-    """The file with this member's private key, made by `streamfl members init`. It is refused if anybody else may read it. It
-    belongs to federation.members."""
+    """The file with this member's private key, made by `streamfl members init`. It is refused if other users may read it. Set it
+    together with federation.members."""
 
 
 class Metrics(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
-    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. Where another process has it, as a second
-    worker on the same machine finds it, the next free one of the 15 after it; the log says which."""
+    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. If another process has the port, such as
+    another worker on the same machine, the worker takes the next free one of the 15 after it and logs which."""
     host: str = "127.0.0.1"
-    """The address to listen on; 0.0.0.0 for everybody, as in a container."""
+    """The address to listen on. 0.0.0.0: all addresses, as needed in a container."""
 
 
 class Log(Section):
     """What is logged, on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe message that is shown."""
+    """The lowest severity that is logged."""
     format: Literal["console", "json"] = "console"
-    """`json`: one object a line."""
+    """The format of log lines. `json`: one object a line."""
     progress_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     """Seconds between two lines of progress; the first comes after 10. 0: none."""
 
 
 class TracingSection(Section):
-    """What a worker tells OpenTelemetry. It needs the extra `tracing`; the environment's OTEL_… say what is not said here."""
+    """Traces for OpenTelemetry. They need the extra `tracing`. Environment variables OTEL_… set what is not set here."""
 
     enabled: bool = False
-    """`true`: each step, and each sample with a header `traceparent`, has spans, which are sent by OTLP over HTTP."""
+    """Whether to send spans by OTLP over HTTP, for each step and for each sample with a header `traceparent`."""
     endpoint: str | None = Field(default=None, pattern=r"^https?://")
-    """The collector, such as `http://localhost:4318`. Left out: OTEL_EXPORTER_OTLP_ENDPOINT, or that."""
+    """The collector's URL. Left out: OTEL_EXPORTER_OTLP_ENDPOINT, or `http://localhost:4318`."""
 
     @field_validator("endpoint")
     @classmethod
@@ -165,7 +167,7 @@ class TracingSection(Section):
 class RoleSettings(BaseSettings):
     """The sections that every role has; a system's settings add their own.
 
-    Constructing one reads nothing but its arguments; :func:`load_settings` adds file and environment.
+    The constructor reads only its arguments; :func:`load_settings` adds file and environment.
     """
 
     model_config = SettingsConfigDict(
@@ -196,7 +198,7 @@ class RoleSettings(BaseSettings):
         return f"{self.federation.name}.dead-letters"
 
     def in_one_process(self) -> Self:
-        """The same federation between roles of one process: nobody has to prove who they are, and predictions are plain JSON."""
+        """These settings for a federation within one process: members have no keys, and predictions are plain JSON."""
         changed: dict[str, Any] = {
             "federation": self.federation.model_copy(update={"members": None}),
             "identity": IdentitySection(),
@@ -214,12 +216,12 @@ class RoleSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # A simulation builds settings of its own, which an operator's environment must not reach into.
+        # A simulation builds its own settings, and an operator's environment must not change them.
         return (init_settings,)
 
     @model_validator(mode="after")
     def _keys_have_members(self) -> RoleSettings:
-        # One without the other would look protected and not be.
+        # With one of the two alone a federation would look protected without being so.
         if self.identity.key_file is not None and self.federation.members is None:
             raise ValueError("federation.members is missing: with identity.key_file it names the file of the members' public keys")
         if self.federation.members is not None and self.identity.key_file is None:
@@ -235,7 +237,7 @@ class RoleSettings(BaseSettings):
 
 
 class GivenSettings(dict[str, Any]):
-    """Sections by name, keys within, given by a program in place of a file. No environment reaches into them."""
+    """Sections by name, keys within, given by a program in place of a file. The environment does not override them."""
 
     def __str__(self) -> str:
         return "the settings"
@@ -276,7 +278,7 @@ def load_kind(path: SettingsSource) -> str:
 
 
 def text_of(path: SettingsSource, section: str, key: str) -> str | None:
-    """One key of the file at ``path`` or of the environment, for who does not know which settings class reads the rest."""
+    """One key of the file at ``path`` or of the environment, for callers that do not know the settings class of the rest."""
     written = _read_file(path).get(section)
     given = None if isinstance(path, GivenSettings) else os.environ.get(f"{ENVIRONMENT_PREFIX}{section}__{key}".upper())
     text = given or (written.get(key) if isinstance(written, dict) else None)
@@ -300,7 +302,7 @@ def _read_file(path: SettingsSource) -> dict[str, Any]:
 
 def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
     for name in os.environ:
-        # A single underscore is somebody else's (Kubernetes sets STREAMFL_SERVICE_HOST for a service named streamfl).
+        # A name with single underscores is not ours (Kubernetes sets STREAMFL_SERVICE_HOST for a service named streamfl).
         if name.upper().startswith(ENVIRONMENT_PREFIX) and NESTED_DELIMITER in name:
             section = name[len(ENVIRONMENT_PREFIX) :].split(NESTED_DELIMITER)[0].lower()
             if section not in cls.model_fields:
@@ -316,7 +318,7 @@ def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
 
 
 def _json_or_text(value: Any) -> Any:
-    # The other sections say of which type their keys are; a client library's options do not.
+    # Other sections declare the types of their keys; the options of a client library have no declared types.
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is wrong with settings, in the names that the user wrote."""
+"""Mistakes in settings, explained with the names that the user wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["explained", "unknown"]
 
 
 def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, Any]) -> list[str]:
-    """A line for each key that is wrong, with its value and what is allowed. content: what was read."""
+    """A line for each wrong key, with its value and what is allowed. content: the settings as they were read."""
     lines: dict[str, list[str]] = {}
     for problem in error.errors():
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
@@ -40,12 +40,12 @@ def explained(error: ValidationError, cls: type[BaseModel], content: dict[str, A
 
 
 def _may_be_secret(path: list[str]) -> bool:
-    """Whether a password may stand there, in place or out of place."""
+    """Whether the value at this path may hold a password, in its proper place or not."""
     return path[:1] == ["bus"] and (len(path) == 1 or path[1] in ("url", "options"))
 
 
 def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tuple[list[str], Any]:
-    # pydantic appends the names of a union's members to a location; only what the user wrote is of use to the user.
+    # pydantic appends the names of a union's members to a location; the user needs only the names in the file.
     path: list[str] = []
     for element in location:
         listed = isinstance(content, (list, tuple)) and isinstance(element, int) and element < len(content)
@@ -63,7 +63,7 @@ def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
     named = False
     for name in path:
         if named or name.isdecimal():
-            # The user's name for a section, or its place in a list.
+            # This is the user's name for a section, or its index in a list.
             named = False
             continue
         field = cls.model_fields.get(name)
@@ -84,7 +84,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def unknown(name: str, known: Mapping[str, Any]) -> str:
-    """That a name is not known, with the nearest one that is."""
+    """The text for an unknown name, with the most similar known one."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f", did you mean {close[0]!r}?" if close else ""
     return f"is not known{hint} (known: {', '.join(sorted(known))})"

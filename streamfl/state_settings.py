@@ -1,6 +1,6 @@
-"""The settings that a state was made with: what has to be the same when it is taken back, and what may have changed.
+"""The settings that a state was made with: which have to be the same when the state is restored, and which may have changed.
 
-A role kind says it of its settings, the worker remembers it beside the state, and ``streamfl check`` compares without writing.
+A role kind divides its settings so, the worker stores them beside the state, and ``streamfl check`` compares without writing.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ __all__ = [
     "shown",
 ]
 
-# The record's key in a changelog, and the header with the settings. It begins as the worker's positions do: a release that knows
-# only these takes it for one of a topic that it does not read, and passes over it.
+# The record's key in a changelog, and the header with the settings. The key begins like those of the worker's positions: a release
+# that knows only positions takes the record for the position of a topic that it does not read, and skips it.
 STATE_SETTINGS_KEY = b"\0position/\0made-with"
 STATE_SETTINGS_HEADER = "settings"
-# How the state is laid out, as a decimal number, and which release wrote there last. Those before 0.2 wrote neither, in layout 1.
+# The layout of the state, as a decimal number, and the release that wrote last. Releases before 0.2 wrote neither, in layout 1.
 LAYOUT_HEADER = "layout"
 RELEASE_HEADER = "release"
 LONGEST_RELEASE = 100
 
-# All of it is one record, and a list of features may be as long as its writer likes.
+# All settings are one record, and a list of features may have any length.
 LONGEST_VALUE = 2_000
 LARGEST_RECORD = 500_000
 LONGEST_SHOWN = 200
 
 
 class Difference(NamedTuple):
-    """A setting that is not what it was."""
+    """A setting whose value has changed."""
 
     key: str
     old: Any
@@ -67,10 +67,10 @@ class Difference(NamedTuple):
 class StateSettings:
     """Settings by dotted key, as plain values.
 
-    must_stay: under another value the state means something else. may_change: the state goes on under another value, and it is
-    said. A key that only one of two records has is compared with nothing: its release did not know it. layout: of the state's keys
-    and values. A role that reads layout n reads all before it, and refuses those after it; it counts up where an earlier release
-    would not read, or would misread, what this one writes.
+    must_stay: under another value the state means something else. may_change: the state goes on under another value, and the log
+    says so. A key that only one of two records has is not compared: the other's release did not know it. layout: the number of the
+    layout of the state's keys and values. A role that reads layout n reads all earlier layouts too, and refuses later ones. It
+    counts up when an earlier release could not read, or would misread, what this release writes.
     """
 
     must_stay: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class StateSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> StateSettings:
-        """What is not named in ``may_change`` must stay, so that nobody forgets a new key in silence."""
+        """Settings that are not named in ``may_change`` must stay, so that a new key cannot be forgotten silently."""
         return cls(
             {key: value for key, value in settings.items() if key not in may_change},
             {key: value for key, value in settings.items() if key in may_change},
@@ -91,15 +91,15 @@ class StateSettings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """All of it, by dotted key."""
+        """All settings, by dotted key."""
         return {**self.must_stay, **self.may_change}
 
     def encode(self) -> bytes:
-        """All of it as a JSON object; a value that is too long to be kept is kept as its digest."""
+        """All settings as a JSON object. A value that is too long is replaced by its digest."""
         return msgspec.json.encode(_bounded(self.values), order="sorted")
 
     def headers(self) -> tuple[tuple[str, bytes], ...]:
-        """Of the record."""
+        """The headers of the changelog record."""
         return (
             (STATE_SETTINGS_HEADER, self.encode()),
             (LAYOUT_HEADER, b"%d" % self.layout),
@@ -107,14 +107,14 @@ class StateSettings:
         )
 
     def shown(self) -> str:
-        """All of it for a person to read, each value as a settings file has it, cut short."""
+        """All settings for a person to read, each value as in a settings file, cut short."""
         values = self.values
         return "; ".join(f"{key} = {shown(values[key])}" for key in sorted(values))
 
     def unreadable(self, headers: Iterable[tuple[str, bytes]]) -> str:
-        """Why this release does not read a state that was written with these headers; empty: it does.
+        """Why this release cannot read a state that was written with these headers; empty if it can.
 
-        PeerError with reason malformed where the layout is no number.
+        PeerError with reason malformed if the layout is no number.
         """
         found = dict(headers)
         layout, release = found.get(LAYOUT_HEADER, b"1"), found.get(RELEASE_HEADER, b"")[:LONGEST_RELEASE]
@@ -128,12 +128,12 @@ class StateSettings:
         )
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
-        """What must have stayed and did not, and what has changed and may."""
+        """The differences among settings that must stay, and those among settings that may change."""
         return list(_differences(remembered, self.must_stay)), list(_differences(remembered, self.may_change))
 
 
 def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
-    """The keys of these sections, dotted, as plain values; a section that is not there has none."""
+    """The dotted keys of these sections with their plain values. A missing section has none."""
     named = set(sections)
     content = {name: getattr(settings, name) for name in type(settings).model_fields if name in named}
     found = {name: section.remembered() for name, section in content.items() if section is not None}
@@ -141,7 +141,7 @@ def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
 
 
 def decode_settings(content: bytes | None) -> dict[str, Any]:
-    """What :meth:`StateSettings.encode` gave. PeerError with reason malformed or oversized."""
+    """Decode the result of :meth:`StateSettings.encode`. PeerError with reason malformed or oversized."""
     if content is None:
         raise PeerError("malformed", "a record of settings without any")
     if len(content) > LARGEST_RECORD:
@@ -153,7 +153,7 @@ def decode_settings(content: bytes | None) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as a settings file has it, cut short.
+    """A value as in a settings file, cut short.
 
     >>> shown([0.0, 10.0]), shown(None), shown("default")
     ('[0.0,10.0]', 'not set', '"default"')
@@ -167,7 +167,7 @@ def shown(value: Any) -> str:
 def _differences(remembered: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterable[Difference]:
     bounded = _bounded(settings)
     for key in sorted(remembered.keys() & settings.keys()):
-        # As JSON has it: a tuple is a list there.
+        # Compared as JSON, because a tuple became a list there.
         if msgspec.json.encode(remembered[key]) != msgspec.json.encode(bounded[key]):
             yield Difference(key, remembered[key], settings[key])
 

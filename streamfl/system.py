@@ -1,7 +1,7 @@
-"""What a learning system brings along, and which systems are installed.
+"""The manifest of a learning system, and which systems are installed.
 
-A system is one folder: its roles, and a laboratory in which it is simulated, shown, compared and broken. Nothing outside that
-folder knows its name. It is found by an entry point of the group ``streamfl.systems``, in this package or in anybody's::
+A system is one folder: its roles, and a laboratory with its simulation, dashboards, comparison and fault scenarios. Nothing outside
+that folder knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"
@@ -31,19 +31,19 @@ OWN = "streamfl"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded when asked for: a
-    worker never imports a laboratory.
+    Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded only when it is
+    needed: a worker never imports a laboratory.
 
-    name: as ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME`` say it.
+    name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
-    kinds: the names of its roles, as ``[role] kind`` says them.
+    kinds: the names of its roles, as in ``[role] kind``.
     roles: a dictionary from each of these names to its :class:`streamfl.role_kind.RoleKind`.
-    rank: systems are listed by it; the first that has a demo is shown where none is named.
+    rank: the order in which systems are listed. If a user names none, the first system with a demo is shown.
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
     sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's records.
-    faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold of them.
-    fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
+    faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
+    fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and the targets that get wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
     alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
@@ -51,9 +51,9 @@ class System:
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.system_tools.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state.
     standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
-    exports: by name, what ``streamfl.NAME`` is.
-    refusals: reasons why its roles alone refuse records, and what each means; :mod:`streamfl.refusals` has those of all systems.
-    extras: by name, extras that parts of it need, and what for.
+    exports: by name, the object that is exported as ``streamfl.NAME``.
+    refusals: the system's own reasons for refusing records, with their meaning; :mod:`streamfl.refusals` has the common ones.
+    extras: by name, the extras that its parts need, and what for.
     """
 
     name: str
@@ -100,10 +100,10 @@ class System:
 
 @functools.cache
 def installed_systems() -> tuple[System, ...]:
-    """Every system of the group ``streamfl.systems``, by rank and name.
+    """Every system of the group ``streamfl.systems``, sorted by rank and name.
 
-    A package is left out, and the log says why, if its manifest cannot be loaded or takes a name that is taken: it must not stop
-    the others. Those of streamfl come first.
+    A system whose manifest cannot be loaded, or whose name is taken, is left out and logged: it must not stop the others. Names go
+    to streamfl's own systems first.
     """
     found: list[System] = []
     own_first = sorted(entry_points(group=GROUP), key=lambda entry: (entry.dist is None or entry.dist.name != OWN, entry.name))
@@ -123,17 +123,17 @@ def installed_systems() -> tuple[System, ...]:
 
 
 def parts_of_systems(part: str) -> dict[str, Any]:
-    """By the name of each system that has this part, such as "simulate", what it is; what cannot be loaded is left out."""
+    """The loaded part, such as "simulate", by the name of each system that has it. A part that cannot be loaded is left out."""
     return load_parts({name: getattr(system, part) for name, system in systems_with(part).items()})
 
 
 def systems_with(part: str) -> dict[str, System]:
-    """By name, the systems that have this part, such as "demo"."""
+    """The systems that have this part, such as "demo", by name."""
     return {system.name: system for system in installed_systems() if getattr(system, part)}
 
 
 def find_system(kind: str) -> System:
-    """The system that has this role; ConfigurationError names the roles that exist."""
+    """The system that has this role. ConfigurationError if there is none; it names the roles that exist."""
     for system in installed_systems():
         if kind in system.kinds:
             return system
@@ -142,7 +142,7 @@ def find_system(kind: str) -> System:
 
 
 def load(place: str) -> Any:
-    """What stands at "module:attribute"; ConfigurationError if it is not there."""
+    """The object at "module:attribute"; ConfigurationError if the module does not have it."""
     module, _, attribute = place.partition(":")
     found = importlib.import_module(module)
     if not hasattr(found, attribute):
@@ -151,13 +151,13 @@ def load(place: str) -> Any:
 
 
 def load_parts(places: Mapping[str, str]) -> dict[str, Any]:
-    """What stands at these places, by the same names; what cannot be loaded is left out, and the log says why."""
+    """The objects at these places, by the same names. An object that cannot be loaded is left out and logged."""
     found = {}
     for name, place in places.items():
         try:
             found[name] = load(place)
         except (Exception, SystemExit) as error:
-            # What is our own is there, unless the machine gives too little.
+            # Our own parts are always installed: a failure here means that the machine lacks resources.
             if place.startswith(f"{OWN}."):
                 raise
             log.warning("%s: %s cannot be loaded and is left out: %s", name, place, error)

@@ -1,4 +1,4 @@
-"""Where a bus is, without who may enter it: a name or password in a URL would come out again in logs, errors and process lists."""
+"""URLs of buses, without credentials: a name or password in a URL would show up in logs, errors and process lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USERINFO = re.compile(r"(?<=://)[^/\s'\"][^\s'\"]*@")
 
 
 def check_url(url: str) -> str:
-    """The URL as it was given; ValueError, which does not show it, if more than a place is in it.
+    """The URL unchanged. ValueError if it holds more than a place; the error does not show the URL.
 
     >>> check_url("kafka://one:9092,two:9092"), check_url("sqlite:///data/a@b.db")
     ('kafka://one:9092,two:9092', 'sqlite:///data/a@b.db')
@@ -29,7 +29,7 @@ def check_url(url: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """What is before ``://``; empty where that is no scheme, for then it may be anything.
+    """The scheme before ``://``; empty if the text has none, because it may then be anything.
 
     >>> scheme_of("kafka://host:9092"), scheme_of("user:password@host")
     ('kafka', '')
@@ -39,7 +39,7 @@ def scheme_of(url: str) -> str:
 
 
 def without_userinfo(text: str) -> str:
-    """The text with dots for whatever stands before an @ in a URL within it.
+    """The text with an ellipsis in place of credentials: all before an @ in a URL.
 
     >>> without_userinfo("topic = 'kafka://u:p@ss@host:9092'")
     "topic = 'kafka://…@host:9092'"

@@ -1,4 +1,4 @@
-"""A long value that is remembered in records of half a megabyte."""
+"""A long value that is remembered in changelog records of half a megabyte."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ VALUE_FRAGMENT_BYTES = 512 * 1024
 
 
 class ValueFragments:
-    """Bytes under ``PREFIX/number``, written whole and never changed in between.
+    """A value in fragments under ``PREFIX/number``. It is always written whole.
 
-    parts: where they are remembered.
-    prefix: of their keys, without a slash at the end.
-    most: bytes at most.
+    parts: the state that the fragments belong to.
+    prefix: the prefix of their keys, without a slash at the end.
+    most: the largest size in bytes.
     """
 
     def __init__(self, parts: ChangedParts, prefix: str, most: int) -> None:
@@ -29,11 +29,11 @@ class ValueFragments:
 
     @property
     def content(self) -> bytes:
-        """All of it; empty where nothing is."""
+        """The whole value; empty if there is none."""
         return b"".join(self._fragments[number] for number in sorted(self._fragments))
 
     def write(self, content: bytes) -> None:
-        """This instead of what was."""
+        """Replace the value."""
         begins = range(0, len(content), VALUE_FRAGMENT_BYTES)
         fragments = {number: content[at : at + VALUE_FRAGMENT_BYTES] for number, at in enumerate(begins)}
         for number in self._fragments.keys() - fragments.keys():
@@ -43,11 +43,11 @@ class ValueFragments:
         self._fragments = fragments
 
     def clear(self) -> None:
-        """Nothing any more."""
+        """Delete the value."""
         self.write(b"")
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a fragment back; False if the key is another's."""
+        """Restore a fragment; False if the key belongs to another owner."""
         if not key.startswith(self._prefix):
             return False
         number = key.removeprefix(self._prefix)

@@ -1,10 +1,10 @@
 """Messages to bytes and back: MessagePack arrays with a version in front, bounded in size, numbers checked.
 
 A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers travel as raw
-little-endian bytes; whoever decodes states the shape that they must have, and anything else is a :class:`~streamfl.role.PeerError`.
+little-endian bytes. The receiver states the shape that it expects, and any other is a :class:`~streamfl.role.PeerError`.
 
-What a peer says is remembered and sent on. So every name and number has a bound, small enough that each record that it leads to can
-be written. Message types take theirs from here, and :class:`Codec` accepts no type with a field that has none.
+Roles remember and forward what peers send. So every name and number has a bound that is small enough for each record that follows
+from it to be written. Message types take these bounds from here, and :class:`Codec` refuses a type with an unbounded field.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ __all__ = [
 ]
 
 VERSION = 1
-# Of a record with its key, headers and framing. Kafka's own default is 1 MiB.
+# The largest record, with its key, headers and framing. Kafka's own default is 1 MiB.
 MAXIMUM_BYTES = 1_000_000
-# Of a message. The rest of a record is for the key that it is sent or remembered under, which is a name with a prefix.
+# The largest message. The rest of a record is for the key under which it is sent or remembered: a name with a prefix.
 LARGEST_VALUE = MAXIMUM_BYTES - 2_048
-# Of the arrays in one. The rest is for names, in the key and in the value, and for what is counted.
+# The largest total of the arrays in a message. The rest is for names, in the key and in the value, and for counts.
 ROOM = MAXIMUM_BYTES - 4_096
-# Bytes of a sample's own key: it is remembered while the sample waits, and sent on with the prediction.
+# The longest key of a sample, in bytes: it is remembered while the sample waits, and sent on with the prediction.
 LONGEST_KEY = 65_536
-# Characters, of up to four bytes each.
+# In characters, each of up to four bytes.
 LONGEST_NAME = 256
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
-"""Of a client, a sample or an entity."""
+"""The name of a client, a sample or an entity."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A whole number that any language can hold: a sequence, a number of steps, microseconds since 1970."""
 Version = Annotated[int, msgspec.Meta(ge=0, le=127)]
-"""Of the protocol: one byte."""
+"""The version of the protocol, in one byte."""
 
-# A Kafka record batch has a header of 61 bytes and each record up to 21 bytes of lengths and deltas; a message that travels alone
-# pays both, so counting both for every message can only overstate what is sent.
+# A Kafka record batch has a header of 61 bytes, and each record up to 21 bytes of lengths and deltas. A message that travels alone
+# costs both, so counting both for every message can only overstate what is sent.
 RECORD_OVERHEAD = 61 + 21
 
 Message = TypeVar("Message", bound=msgspec.Struct)
@@ -67,7 +67,7 @@ Number = TypeVar("Number", np.float32, np.float64)
 class Codec(Generic[Message]):
     """Encode and decode one message type, whose first field is ``version``.
 
-    TypeError if a text or a whole number in it has no bound, such as :data:`Name` and :data:`Count` have.
+    TypeError if a text or a whole number in it has no bound; :data:`Name` and :data:`Count` have one.
 
     >>> class Ping(msgspec.Struct, array_like=True):
     ...     version: Version
@@ -85,7 +85,7 @@ class Codec(Generic[Message]):
         self._decoder = msgspec.msgpack.Decoder(message_type)
 
     def encode(self, message: Message) -> bytes:
-        """The bytes of a message; ValueError if no receiver would accept them."""
+        """The bytes of a message; ValueError if it is too large for any receiver."""
         value = self._encoder.encode(message)
         if len(value) > self._maximum_bytes:
             raise ValueError(f"{self._name} of {len(value)} bytes is over the limit of {self._maximum_bytes}")
@@ -105,9 +105,9 @@ class Codec(Generic[Message]):
 
 
 def fingerprint(*settings: object) -> int:
-    """A number that two members of a federation share only if their messages fit: 53 bits, so that any language can hold it.
+    """A hash of settings: two members get the same number only if their messages fit. 53 bits, so that any language can hold it.
 
-    settings: numbers, texts and tuples of these, whatever has to be equal at all of them.
+    settings: numbers, texts and tuples of these: all that has to be equal at all members.
     """
     text = repr((VERSION, *settings))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11
@@ -134,7 +134,7 @@ def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], na
 
 
 def encoded_size(key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> int:
-    """Bytes that a message costs on the wire, framing included; never less than what Kafka writes."""
+    """The bytes that a message costs on the wire, with framing; never less than what Kafka writes."""
     named = sum(len(name.encode()) + len(content) + 4 for name, content in headers)
     return len(key or b"") + len(value or b"") + named + RECORD_OVERHEAD
 
@@ -144,7 +144,7 @@ def record_size(record: Record) -> int:
 
 
 def _check_bounded(kind: msgspec.inspect.Type, place: str) -> None:
-    """TypeError names the field of a message type that could hold anything. Bytes and lists are bounded by the whole value."""
+    """TypeError names a field without a bound. Bytes and lists need none: the size of the whole value bounds them."""
     known = msgspec.inspect
     if isinstance(kind, known.StructType):
         for field in kind.fields:

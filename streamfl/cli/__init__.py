@@ -1,8 +1,8 @@
 """The command ``streamfl``: one module a command, and one place where errors become exit codes.
 
 0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
-6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself; 71, from
-:mod:`streamfl.entry`, the machine gives too little; 130 Ctrl-C ended the command.
+6 a batch of a topic cannot be read; 70 the worker's loop stood still for ``bus.stall_timeout_seconds`` and the worker ended itself;
+71, also from :mod:`streamfl.entry`, the machine lacks resources; 130 Ctrl-C ended the command.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": F
 
 
 class _Commands(TyperGroup):
-    """The commands of streamfl and of every installed system, each imported when it is asked for: a worker needs no laboratory."""
+    """The commands of streamfl and of every installed system, each imported when it is run: a worker must not load a laboratory."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(command_places())
@@ -82,8 +82,8 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         found = super().resolve_command(ctx, args)
-        # Of libraries that the command needs, which are loaded by now. A worker is one thread: products as small as a kernel's lose
-        # more by waiting for others than they gain.
+        # Set here, because the command's libraries are loaded by now. A worker is one thread: for matrices as small as a kernel's
+        # waiting for other threads costs more than they gain.
         ctx.with_resource(threadpool_limits(1))
         return found
 
@@ -93,9 +93,9 @@ class _Commands(TyperGroup):
 
 
 def _summary(place: str) -> str | None:
-    """What stands first in the documentation of a command, or of the module of a group of commands; None: it cannot be found.
+    """The first sentence of the docstring of a command, or of the module of a group of commands; None: it cannot be found.
 
-    It is read, not imported: a list of the commands needs no library that one of them needs.
+    The module is parsed, not imported, so that listing the commands does not need the libraries of each.
     """
     module, _, name = place.partition(":")
     try:
@@ -104,7 +104,7 @@ def _summary(place: str) -> str | None:
     except Exception as error:
         log.warning("%s cannot be found and is left out: %s", place, error)
         return None
-    # Options that systems contribute are added to a function whose name begins with an underscore.
+    # A command with options from systems wraps a function whose name begins with an underscore.
     own = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in (name, f"_{name}")]
     text = ast.get_docstring((own or [tree])[0]) or ""
     first, stop, _ = " ".join(text.partition("\n\n")[0].split()).rpartition("``: ")[2].partition(". ")
@@ -113,7 +113,7 @@ def _summary(place: str) -> str | None:
 
 @functools.cache
 def command_places() -> dict[str, str]:
-    """By name, where each command stands; a name belongs to streamfl itself, or to the first system that has it."""
+    """The place of each command, by name. A name belongs to streamfl itself, or to the first system that has it."""
     places = dict(COMMANDS)
     for system in installed_systems():
         for name, place in system.commands.items():

@@ -10,7 +10,7 @@ __all__ = ["rights"]
 
 
 def rights(configured: Configured, principal: str | None = None) -> list[Right]:
-    """Everything that ``streamfl run`` and ``streamfl check`` need, and no more. principal: left out, User:<group>.
+    """Exactly the rights that ``streamfl run`` and ``streamfl check`` need. principal: left out, User:<group>.
 
     Creating topics, and replaying dead letters, needs more.
     """
@@ -23,7 +23,7 @@ def rights(configured: Configured, principal: str | None = None) -> list[Right]:
     found = []
     for topic in dict.fromkeys([spec.name for spec in kind.topics(settings)] + sorted(read | written)):
         own = [operation for operation, topics in (("Read", read), ("Write", written)) if topic in topics]
-        # A worker looks at all of them before it starts; reading or writing a topic allows seeing that it is there.
+        # A worker describes all topics before it starts. Read and Write include Describe.
         operations = (*(own or ["Describe"]), "DescribeConfigs")
         found.append(Right(principal, "topic", topic, "literal", operations))
     found.append(Right(principal, "group", settings.group, "literal", ("Read",)))

@@ -56,7 +56,7 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
 
 
 def as_list(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
-    """The findings as a list: four columns would fit no terminal."""
+    """The findings as a list, because four columns would not fit a terminal."""
     for found in findings:
         text = f"{found.check}: {found.detail}" if found.detail else found.check
         yield found.result, f"{text}\nTo do: {found.remedy}" if found.remedy else text
@@ -122,7 +122,7 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
 
 
 def _rights(configured: Configured, bus: Bus) -> list[Finding]:
-    """Where the cluster tells: whether the role has all the rights that it needs, and what would give it the missing ones."""
+    """Whether the role has all rights that it needs, with arguments that grant the missing ones; nothing if the bus cannot tell."""
     if not isinstance(bus, Guarded):
         return []
     needed = [right for one in (*rekeyings(configured), configured) for right in rights(one, "User:NAME")]
@@ -140,7 +140,7 @@ def _rights(configured: Configured, bus: Bus) -> list[Finding]:
 
 
 def _rekeyed(own: Configured, bus: Bus) -> list[Finding]:
-    """What `streamfl rekey` would find, of the topics that the role itself does not read."""
+    """The findings for `streamfl rekey`, on topics that the role itself does not read."""
     role = own.kind.build(own.settings)
     channels = own.kind.channels(own.settings)
     return [*_topics(own, bus), *look_at_inputs(own, bus, role, channels, Remembered())]

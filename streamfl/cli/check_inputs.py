@@ -1,4 +1,4 @@
-"""Part of ``streamfl check``: a few records of every input, decoded, and what the role makes of them."""
+"""Part of ``streamfl check``: decodes a few records of every input, and gives them to the role."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ LONGEST_EXAMPLE = 200
 
 
 class CannotBegin(ConfigurationError):
-    """With these settings a role without any state ends at once."""
+    """With these settings a role without state cannot begin."""
 
 
 def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
-    """role: with no partition open; it has read its tables, if there are any.
+    """Check the records of every input. role: with no partition open; it has received its tables, if there are any.
 
-    CannotBegin if it remembers nothing and cannot begin so.
+    CannotBegin if the role has no state and cannot begin without.
     """
     batch: list[Received] = []
     existing = bus.describe([source.topic for source in channels.inputs.values()])
@@ -72,7 +72,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
                 continue
             except NotYetReadable as error:
                 awaited.append(str(error))
-                # One schema may be unknown. Where several are, each is waited for in vain.
+                # One schema may be unknown. After several the rest is not tried, because each attempt waits.
                 if len(awaited) == EXAMPLES:
                     break
             except PeerError as error:
@@ -98,13 +98,13 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             role.open(0)
             role.receive([], time.time())
     except ConfigurationError as error:
-        # What it lacks here may be in its state.
+        # A role with state may have there what it lacks here.
         if remembered.nothing:
             raise CannotBegin(str(error)) from None
 
 
 def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
-    """Where a role tells nobody of unreadable values: why none of these can be read. Of a few of them it is nobody's business."""
+    """For inputs whose unreadable values the role accepts silently: the errors, if every record has one; otherwise none."""
     if source.strict is None:
         return []
     errors = []
@@ -121,10 +121,10 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Reco
 
 
 def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
-    """What is wrong with these records, the most frequent first: equal reasons once, with their number and an example each."""
+    """The errors of these records, the most frequent first. Equal reasons are grouped, each with its number and an example."""
     groups: dict[tuple[str, str], list[tuple[Record, PeerError]]] = {}
     for record, error in wrong:
-        # A reason's text begins with the field, and goes on with the value that this record has.
+        # An error's text begins with the field, which records have in common, and goes on with the record's own value.
         groups.setdefault((error.reason, error.text.partition(" ")[0]), []).append((record, error))
     found = []
     for alike in sorted(groups.values(), key=len, reverse=True):
@@ -135,7 +135,7 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
 
 
 def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator[Finding]:
-    """Whether the topic's retention, which goes by the records' own time, keeps the records for other than it says."""
+    """Whether retention, which goes by the records' own times, deletes records too early or too late."""
     retention, now = float(state.options.get("retention.ms", -1)) / 1000, time.time()
     if state.options.get("message.timestamp.type") != "CreateTime" or "delete" not in state.options.get("cleanup.policy", ""):
         return
@@ -150,7 +150,7 @@ def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator
 
 
 def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:
-    """Whether keys that are taken for names are binary numbers: low ones are text as well, and the others are none."""
+    """Whether keys that are read as text are binary numbers: low numbers are valid text too, others are not."""
     section = getattr(configured.settings, channel, None)
     named = getattr(section, "client", None) or getattr(section, "entity", None)
     if not isinstance(section, KeySection) or section.key != "text" or named:
@@ -162,7 +162,7 @@ def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> It
 
 
 def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:
-    """Whether any of these samples has the label that the settings name: one that is missing everywhere is a mistaken name."""
+    """Whether any of these samples has the label that the settings name. A label that all lack is probably misnamed."""
     section = getattr(configured.settings, "samples", None)
     samples = [one for one in batch if isinstance(one.message, Sample)]
     if not isinstance(section, SamplesSection) or section.label is None or not samples:
@@ -192,10 +192,10 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
 def _would_produce(
     configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: Remembered
 ) -> Iterator[Finding]:
-    """What a role without any state of its own makes of these records."""
+    """Give these records to a role without state, and report what it would send and refuse."""
 
     def taken(record: Record) -> bool:
-        """Whether it is history, of whatever settings it was made with."""
+        """Whether the role has read the record before, perhaps under other settings."""
         return record.offset < remembered.positions.get((record.topic, record.partition), 0)
 
     users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
@@ -207,7 +207,7 @@ def _would_produce(
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
         elif reply.received.record.topic in users or (reply.error.reason == "configuration" and not taken(reply.received.record)):
-            # What else a peer's message has to fit is in the state, which is not taken back here.
+            # Other refusals of peers' messages depend on the state, which is not restored here.
             refused.setdefault(reply.error.reason, []).append(reply)
     for rejections in refused.values():
         record = rejections[0].received.record
@@ -215,7 +215,7 @@ def _would_produce(
         yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
     for notice in role.notices():
         if not notice.of_records:
-            # Of these records and what was before them, and that is not taken back here.
+            # The notice depends on the state too, which is not restored here.
             continue
         yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
     for topic, sends in sent.items():

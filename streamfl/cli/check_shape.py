@@ -21,12 +21,12 @@ from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]
 
-# Of so many partitions, spread over all, the first and the last records: enough to see how a topic is keyed, however long it is.
+# The most partitions to look at, spread over all. Their first and last records show how a topic of any length is keyed.
 SAMPLE_PARTITIONS = 8
 
-# Of each partition that is looked at, the first and the last: a label's sample lies near the label's own place.
+# The first and the last N records of each of these partitions: a label's sample is near the label's own position.
 JOIN_RECORDS = 200
-# With fewer, that none meet says nothing.
+# With fewer records it means nothing that none meet.
 ENOUGH = 20
 WRITTEN_ANEW = "`streamfl rekey` writes each label where it belongs: name your topic in [labels.rekey]"
 
@@ -35,7 +35,7 @@ Named = list[tuple[Record, str, str]]
 
 
 def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator[Finding]:
-    """Whether each of these samples has only one value of several: what is learnt then is a mixture of all."""
+    """Whether each of these samples has only one value of several: the model would then learn a mixture of all."""
     section: Any = getattr(configured.settings, "samples", None)
     if not isinstance(section, KeySection) or getattr(section, "assemble", None) is not None:
         return
@@ -61,14 +61,14 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
 
 
 def look_at_join(configured: Configured, bus: Bus, channels: Channels) -> Iterator[Finding]:
-    """Whether labels on a topic of their own meet samples: tried on the first and the last records of some partitions."""
+    """Whether labels on a topic of their own match samples, judged by the first and the last records of some partitions."""
     samples, labels = (getattr(configured.settings, name, None) for name in ("samples", "labels"))
     inputs = channels.inputs
     if not isinstance(samples, KeySection) or not isinstance(labels, KeySection) or not {"samples", "labels"} <= inputs.keys():
         return
     states = bus.describe([samples.topic, labels.topic])
     if len({state.partitions for state in states.values() if state.error is None}) != 1 or len(states) < 2:
-        # The topics themselves are wrong, and that is told.
+        # The topics themselves are wrong, which another finding reports.
         return
     partitions = spread(states[samples.topic].partitions)
     try:
@@ -78,7 +78,7 @@ def look_at_join(configured: Configured, bus: Bus, channels: Channels) -> Iterat
         return
     if not ours or not theirs:
         return
-    # A party's entity is one sample, and has no name besides.
+    # In a vertical system the entity names the sample, without an id.
     by_id = getattr(labels, "sample_id", None) is not None
     places = {(record.partition, client, name if by_id else "") for record, client, name in ours}
     met = sum((record.partition, client, name if by_id else "") in places for record, client, name in theirs)
@@ -97,7 +97,7 @@ def look_at_join(configured: Configured, bus: Bus, channels: Channels) -> Iterat
 
 
 def spread(partitions: int) -> list[int]:
-    """The partitions to look at."""
+    """The partitions to look at, spread evenly over all."""
     count = min(partitions, SAMPLE_PARTITIONS)
     return [index * partitions // count for index in range(count)]
 
@@ -105,7 +105,7 @@ def spread(partitions: int) -> list[int]:
 def _names_elsewhere(
     samples: KeySection, labels: KeySection, ours: Named, theirs: Named, by_id: bool
 ) -> tuple[str, str] | None:
-    """Where labels name another client or id than samples do: what names them alike, and what to do. None: it cannot be seen."""
+    """If labels name client or id differently than samples: the fields with the same names, and what to do. None: not found."""
     our_fields = _values(samples, [record for record, _, _ in ours])
     their_fields = _values(labels, [record for record, _, _ in theirs])
     label = getattr(labels, "label", None)

@@ -1,4 +1,4 @@
-"""Part of ``streamfl check``: what is remembered, and what other members publish, against the settings."""
+"""Part of ``streamfl check``: compares the role's state, and what other members publish, with the settings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from streamfl.runtime.tasks import POSITION_KEY
 
 __all__ = ["Remembered", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
 
-# A worker reads all of it at its start; whoever only asks is not kept that long.
+# The longest time to read a topic. A worker reads all of it at its start, but the user of a check should not wait that long.
 READING_SECONDS = 30.0
 EXAMPLES = 3
 
 
 @dataclass
 class Remembered:
-    """What is there for the role to take back, which a check does not do.
+    """What the changelogs hold, without restoring it into a role.
 
-    nothing: it would begin with no state at all, for certain. positions: up to where each partition of an input was taken. facts:
-    what is remembered beside the positions.
-    whole: all of it was read.
+    nothing: the role would certainly begin without state. positions: the position in each partition of an input. facts: what is
+    remembered beside the positions.
+    whole: all changelogs were read to the end.
     """
 
     nothing: bool = True
@@ -40,7 +40,7 @@ class Remembered:
     whole: bool = True
 
     def note_position(self, record: Record) -> None:
-        """A worker's record of how far it has read; one that is damaged is the worker's to refuse."""
+        """Note a worker's record of a position. A damaged one is skipped here; the worker will refuse it."""
         if record.value is not None and len(record.value) == 8:
             topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
             held = self.facts if is_fact(topic) else self.positions
@@ -48,9 +48,9 @@ class Remembered:
 
 
 def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
-    """Whether a worker with these settings could take back the state of every partition; ``remembered`` is filled."""
+    """Whether a worker with these settings could restore the state of every partition; fills ``remembered``."""
     own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
-    # Of what may not be looked at nobody knows.
+    # A topic that may not be described may hold state.
     remembered.nothing = all(state.error is None for state in bus.describe(sorted(own)).values())
     for topic in _existing(bus, channels.changelogs.values()):
         records: dict[int, Record] = {}
@@ -68,9 +68,9 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
 
 
 def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
-    """Whether somebody set the group's offsets back, and waits for records to be read again."""
+    """Whether an operator reset the group's offsets, and expects records to be read again."""
     group = configured.settings.group
-    # A worker that runs has said so itself, and commits its state a moment before its offsets can be seen.
+    # A running worker has logged this itself, and commits its state a moment before its offsets can be seen.
     if not remembered.positions or bus.members(group):
         return
     offsets = bus.committed(group)
@@ -93,7 +93,7 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
 
 
 def look_at_deleted(bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
-    """Whether records were deleted before they were read: what the workers found out, and what they will."""
+    """Whether records were deleted before they were read: those that workers have noticed, and those that they will notice."""
     found: dict[str, list[str]] = {topic: [] for topic in _existing(bus, (one.topic for one in channels.inputs.values()))}
     for (topic, partition), unread in sorted(unread_of(remembered.facts).items()):
         found.get(topic, []).append(f"of partition {partition} {unread}")
@@ -121,7 +121,7 @@ def _judged(
     state_settings = configured.kind.state_settings(settings)
     inputs = bus.describe([source.topic for source in channels.inputs.values()])
     partitions = max((state.partitions for state in inputs.values()), default=0)
-    # By its text: a value may be a table, and has no hash then.
+    # By text, because a value may be a table, which has no hash.
     taken_over: dict[str, None] = {}
     for partition in sorted(begun & records.keys()):
         try:
@@ -147,7 +147,7 @@ def _judged(
 
 
 def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], remembered: Remembered) -> bool:
-    """The last record of settings of each partition, and the partitions in which a role remembers anything; False: not all."""
+    """Fill in the last record of settings of each partition, and the partitions with state. False: the time was too short."""
     deadline = time.monotonic() + READING_SECONDS
     for record in bus.read(topic):
         if is_settings(record):
@@ -162,7 +162,7 @@ def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], rem
 
 
 def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
-    """What the role makes of what every worker reads whole: the same as when it runs."""
+    """Give the role its tables, as when it runs, and report what it refuses."""
     by_topic = {table.topic: (channel, table) for channel, table in channels.tables.items()}
     for topic in _existing(bus, by_topic):
         channel, table = by_topic[topic]
@@ -170,7 +170,7 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         deadline = time.monotonic() + READING_SECONDS
         for record in bus.read(topic):
             place = record.partition, record.key or b""
-            # In the order of the last writing, as compaction would leave them.
+            # Keys stay in the order of their last writing, as compaction would leave them.
             latest.pop(place, None)
             latest[place] = record
             if time.monotonic() > deadline:
@@ -193,14 +193,14 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
 
 
 def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
-    """How the role stands with its peers: what lies unread, and what it waits for."""
+    """How the role stands with its peers: what it has not read yet, and what it waits for."""
     inputs = {source.topic for source in channels.inputs.values()}
     if len(_existing(bus, inputs)) < len(inputs):
         return
     role: Role | None = None
     positions: Mapping[tuple[str, int], int] = remembered.positions
     if not remembered.nothing and remembered.whole:
-        # What cannot be taken back was told; the topics can be asked all the same.
+        # An earlier finding reports state that cannot be restored; the topics can still be examined.
         with suppress(ConfigurationError, BusUnavailable, Unreadable):
             role, tasks = taken_back(configured, bus)
             positions = tasks.positions

@@ -1,4 +1,4 @@
-"""A settings file in the making: sections with their keys, and beside each key why it is so."""
+"""A settings file in the making: sections with their keys, and a reason beside each key."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass
 class ConfigDraft:
-    """The file as it grows. Sections and keys keep the order in which they came.
+    """The file as it grows. Sections and keys keep the order in which they were added.
 
-    head: what stands above everything. sections: by name, keys with value and reason. inputs: a table of ``[[samples.inputs]]``
-    each, and why. notes: by section, what stands at its end.
+    head: comments at the top. sections: by name, keys with value and reason. inputs: tables of ``[[samples.inputs]]``, each with
+    its reason. notes: by section, comments at its end.
     """
 
     head: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class ConfigDraft:
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def put(self, section: str, key: str, value: Any, why: str = "") -> None:
-        """Set a key; the reason of an earlier value is gone with it."""
+        """Set a key, and replace an earlier value with its reason."""
         self.sections.setdefault(section, {})[key] = (value, why)
 
     def drop(self, section: str) -> None:
@@ -48,7 +48,7 @@ class ConfigDraft:
             self.inputs = []
 
     def text(self, settings: type[RoleSettings]) -> str:
-        """The file. Keys that have to be there and are not stand in it as comments, with what they mean."""
+        """The text of the file. Required keys that are missing are in it as comments, with their meaning."""
         lines = [*_commented(self.head), ""]
         for name, section in _required_sections(settings):
             if name not in self.sections and _lacking(section, {}):
@@ -69,7 +69,7 @@ class ConfigDraft:
         return "\n".join(lines).rstrip() + "\n"
 
     def content(self, settings: type[RoleSettings]) -> dict[str, Any]:
-        """What a reader of the file finds in it; ConfigurationError if it is no TOML."""
+        """The parsed text of the file; ConfigurationError if it is no TOML."""
         try:
             return tomllib.loads(self.text(settings))
         except tomllib.TOMLDecodeError as error:
@@ -79,7 +79,7 @@ class ConfigDraft:
             ) from None
 
     def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:
-        """The keys that have to be there and are not."""
+        """The required keys that are missing."""
         found = []
         for name, section in _required_sections(settings):
             found += [f"{name}.{key}" for key, _ in _lacking(section, self.sections.get(name, {}))]
@@ -132,11 +132,11 @@ def _key(key: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """A value as TOML has it."""
+    """A value in TOML's syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's texts are TOML's, but for a character that TOML wants escaped.
+        # A JSON string is a TOML string, except for one character that TOML requires to be escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else str(value)

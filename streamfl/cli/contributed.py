@@ -1,4 +1,4 @@
-"""Options that systems contribute to a command: each system's function takes some, and the command takes all of them."""
+"""Options that systems add to a command: each system's function takes some, and the command takes all of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["own_options", "with_options"]
 
 
 def with_options(command: Callable[..., None], functions: Mapping[str, Callable[..., Any]]) -> Callable[..., None]:
-    """The command, which takes besides its own options those of all ``functions``, by system, as keyword arguments.
+    """The command with the options of all ``functions``, by system, besides its own. It gets them as keyword arguments.
 
-    A function's first parameter is no option. Where systems differ in what they say of an option, or some do not have it, its help
-    names the systems. ConfigurationError if values of an option are of two kinds, or if its default is not None or False.
+    A function's first parameter is no option. If systems describe an option differently, or some do not have it, its help names
+    the systems. ConfigurationError if an option has values of two kinds, or a default other than None or False.
     """
     own = [one for one in _parameters(command) if one.kind is not inspect.Parameter.VAR_KEYWORD]
     contributed: dict[str, dict[str, inspect.Parameter]] = {}
@@ -48,7 +48,7 @@ def with_options(command: Callable[..., None], functions: Mapping[str, Callable[
 
 
 def own_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Those of the options that this function takes; ConfigurationError if another one was given."""
+    """The options that this function takes; ConfigurationError if others were given."""
     own = {parameter.name for parameter in _parameters(function)[1:]}
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value is not False]
     others = [name for name in given if name[2:].replace("-", "_") not in own]
@@ -63,13 +63,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _kind(parameter: inspect.Parameter) -> Any:
-    """What its values are; None where the parameter is not annotated as an option."""
+    """The type of an option's values; None if the parameter is not annotated as an option."""
     kind, *notes = get_args(parameter.annotation) or (None,)
     return kind if any(isinstance(note, OptionInfo) for note in notes) else None
 
 
 def _merged(by_system: Mapping[str, inspect.Parameter], systems: int) -> inspect.Parameter:
-    """One parameter for several systems, with a help that tells them apart where they differ."""
+    """One parameter for several systems, whose help names the systems if they differ."""
     first = next(iter(by_system.values()))
     named: dict[str, list[str]] = {}
     for system, parameter in by_system.items():

@@ -32,7 +32,7 @@ def dashboards(
 ) -> None:
     """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON.
 
-    A file that is there and says something else stays, and nothing is written: it may have been edited. --force writes over it.
+    If a file exists with other content, nothing is written, because it may have been edited. --force overwrites it.
     """
     boards = {board.name: board for board in dashboards_of(installed_systems())}
     if name is not None and name not in boards:
@@ -72,5 +72,5 @@ def dashboards(
 
 
 def _folder(url: str) -> str:
-    """With a slash at the end, unless it says itself where a page's name belongs."""
+    """The URL with a slash at the end, unless it has ``{page}`` where a page's name belongs."""
     return url if not url or "{page}" in url or url.endswith("/") else f"{url}/"

@@ -1,4 +1,4 @@
-"""``streamfl demo``: a federation to look at, on data that a package carries; no network, no Kafka."""
+"""``streamfl demo``: runs a federation on data that a package brings, without network or Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other numbers.")] = 7,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """A federation learns, in this process, from data that a package carries: a table to judge it by, and a picture."""
+    """Run a federation in this process, on data that a package brings, and print a table of results and draw a picture."""
     if out.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
     try:

@@ -1,4 +1,4 @@
-"""What ``streamfl check`` found out, a row of its table each."""
+"""The findings of ``streamfl check``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True)
 class Finding:
-    """check: what was looked at. detail: what was found. remedy: what to do.
+    """check: what was examined. detail: what was found. remedy: what to do.
 
-    warns: it passed, and is a mistake in all likelihood.
+    warns: it passed, but is probably a mistake.
     """
 
     check: str

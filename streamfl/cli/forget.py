@@ -1,4 +1,4 @@
-"""``streamfl forget``: one client less in what a role remembers."""
+"""``streamfl forget``: removes a client from a role's state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def forget(
     client: Annotated[str, typer.Option(help="The client's name, as its samples or updates carry it.")],
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Remove a client from what the role remembers, as if it had never been there. Stop the role's workers first.
+    """Remove a client from the role's state, as if it had never been there. Stop the role's workers first.
 
-    Its place among federation.clients is free again. If its messages still come, it is a new client. Exit code 2: it is not known.
+    Its place among federation.clients is free again. If its messages still come, it is a new client. Exit code 2: no partition
+    remembers it.
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, telling_remedy(configured):

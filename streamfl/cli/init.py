@@ -1,4 +1,4 @@
-"""``streamfl init``: a settings file for records as they are."""
+"""``streamfl init``: writes a settings file for existing records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from streamfl.system import find_system, installed_systems
 
 __all__ = ["init"]
 
-# A bus that no other process sees, and what is written in its place.
+# The default bus, which no other process can reach, and the URL that is written in its place.
 NOWHERE = "memory://"
 ELSEWHERE = "kafka://localhost:9092"
 BEFORE = "Before it runs:"
@@ -78,9 +78,9 @@ def init(
 ) -> None:
     """Look at some records and write a settings file for them, with the reason of every guess beside it as a comment.
 
-    Found out are the records' format and, field by field, numbers, times, truth values and categories. Which field names the
-    client and which is to be predicted is never guessed. Nothing is written to the bus. Logins of a cluster and of a registry come
-    from the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
+    It finds out the records' format and, field by field, numbers, times, truth values and categories. It never guesses which field
+    names the client and which is to be predicted. It writes nothing to the bus. Logins of a cluster and of a registry come from
+    the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
     """
     if config.exists():
         raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
@@ -143,7 +143,7 @@ class _Look:
         self._reached, self._given, self._deadline, self._seconds = reached, given, deadline, seconds
 
     def samples(self, topic: str | None, file: Path | None) -> tuple[str, Seen]:
-        """The topic's name and what was seen of it, or of the file that is to become one."""
+        """The topic's name and its records; or those of a file, under the name of the topic that it is to become."""
         if topic is not None:
             return topic, self.topic(topic)
         assert file is not None
@@ -152,7 +152,7 @@ class _Look:
         return name, look(lines, self._section(name), None, self._deadline, file, whole)
 
     def topic(self, name: str) -> Seen:
-        """What lies in a topic."""
+        """Some records of a topic."""
         section, bus = self._section(name), self._reached.bus
         with progress(f"reading {name} of {bus.url}"):
             with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
@@ -164,7 +164,7 @@ class _Look:
 
 
 def _reached(kind: RoleKind[Any], federation: str, url: str | None, registry: str | None) -> RecordSettings:
-    """Bus and registry, as the command line and the environment have them."""
+    """Bus and registry, from the command line and the environment."""
     overrides: dict[str, Any] = {"federation": {"name": federation}, "role": {"kind": kind.name}}
     if url is not None:
         overrides["bus"] = {"url": url}
@@ -182,7 +182,7 @@ def _put_parties(draft: ConfigDraft, kind: RoleKind[Any], parties: str | None, p
 
 
 def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
-    """Section, key and value of ``section.key=value``; a value that is none of TOML is text."""
+    """Section, key and value of ``section.key=value``; a value that is not TOML is text."""
     place, equals, written = text.partition("=")
     section, _, key = place.strip().rpartition(".")
     if not equals or not section or not key:
@@ -196,12 +196,12 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
 
 
 def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: Seen | None) -> int | None:
-    """Leave out what the role does not read, and read the records with the settings: how many can be, or None.
+    """Drop sections that the role does not read, and read the records with the settings. Returns how many are readable, or None.
 
-    alone: the draft without what the user sets. ConfigurationError where what the user sets makes settings that cannot run.
+    alone: the draft without the user's --set. ConfigurationError if the user's --set makes settings that cannot run.
     """
     settings, wrong = _validated(draft, kind, config)
-    # What is wrong without the user's own settings is still to be done; the rest would be refused by `run`.
+    # A mistake that is there without --set is left for the user to correct in the file; others come from --set.
     if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
         raise ConfigurationError("\n".join(own))
     if draft.to_fill_in(kind.settings):
@@ -226,8 +226,8 @@ def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config:
 
 
 def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
-    """The settings, as `run` would read them, and what is wrong with them; sections that the role does not read are dropped."""
-    # What the file says counts, for a key may stand in it twice.
+    """The settings, as `run` would read them, and their mistakes; drops sections that the role does not read."""
+    # Parsed from the file's text, because a key may be in it twice.
     content = GivenSettings(draft.content(kind.settings))
     try:
         settings = load_settings(content, kind.settings)
@@ -251,7 +251,7 @@ def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: Seen | N
     if missing := draft.to_fill_in(kind.settings):
         head.append(f"To fill in: {', '.join(missing)}.")
     draft.head[:0] = head
-    # Where something is to be filled in, nobody has read it yet.
+    # A draft with keys to fill in has not been parsed yet.
     draft.content(kind.settings)
     text = draft.text(kind.settings)
     try:

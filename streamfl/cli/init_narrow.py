@@ -1,4 +1,4 @@
-"""What ``streamfl init`` writes where several records make one sample."""
+"""The settings that ``streamfl init`` writes if several records make one sample."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOST_SHOWN = 12
 
 
 def find_narrow(seen: Seen, owners: Sequence[str], guesses: Sequence[InferredField]) -> Narrow | None:
-    """How these records become samples, if each has one value of several."""
+    """How these records become samples, if each has only one value of several."""
     pairs = zip(seen.readable(), owners, strict=True)
     readings = [Reading(owner, record.timestamp, content) for (record, content), owner in pairs]
     return narrow_shape(readings, guesses, seen.format.keys.get("columns"))
 
 
 def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
-    """ConfigurationError if the label is none of the values that records have."""
+    """ConfigurationError if the label is not among the names of the records' values."""
     if label in narrow.names or (label is None and none):
         return
     choices = ", ".join(narrow.names[:MOST_SHOWN])
@@ -37,7 +37,7 @@ def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
 
 
 def put_narrow(draft: ConfigDraft, seen: Seen, narrow: Narrow, topic: str, sample_id: str | None) -> None:
-    """The topic to be written, the user's own, and how the records of one become those of the other."""
+    """Write the settings of the new topic, of the user's own topic, and of the assembly of samples."""
     why = f"{narrow.told()}. `streamfl rekey` puts samples together and writes this topic"
     draft.put("samples", "topic", f"{topic}-samples", why)
     put_topic(draft, "samples.rekey", topic, seen)
@@ -52,7 +52,7 @@ def put_narrow(draft: ConfigDraft, seen: Seen, narrow: Narrow, topic: str, sampl
 
 
 def narrow_guesses(narrow: Narrow, label: str | None, guesses: Sequence[InferredField]) -> list[InferredField]:
-    """What a sample is made of: every name but the label's, and the time."""
+    """The fields of an assembled sample: every name except the label's, and the time."""
     keys = {**({"as": "number"} if narrow.text else {}), "missing": "last"}
     found = [InferredField(name, keys, f"{narrow.value} where {narrow.name} is {name}") for name in narrow.names if name != label]
     time = narrow.together.get("time")

@@ -1,4 +1,4 @@
-"""The records that ``streamfl init`` looks at: some of a topic, or the first lines of a file."""
+"""Reads records for ``streamfl init``: some of a topic, or the first lines of a file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]
 
-# Of so many partitions, the first and the last records; of a file, the first lines.
+# The most partitions of a topic, and the number of first and of last records in each; the most lines and bytes of a file.
 MOST_PARTITIONS = 8
 EDGE_RECORDS = 32
 MOST_LINES = 1_000
 MOST_BYTES = 16 << 20
-# What a line of CSV without values consists of.
+# The characters of a CSV line without values.
 BLANK = b" \t\r\n,;|"
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Some records of a topic, and how they are written.
+    """Some records of a topic or file, and their format.
 
-    topic: its name, or what it will be. partitions: of the topic; None: it is a file. file: that one. whole: these are all.
+    topic: its name, or its future name. partitions: the topic's number; None: it is a file. file: the file. whole: whether these
+    are all records.
     """
 
     topic: str
@@ -47,12 +48,12 @@ class Seen:
     whole: bool = False
 
     def readable(self) -> list[tuple[Record, dict[str, Any]]]:
-        """The records that could be read, each with its content."""
+        """The readable records, each with its content."""
         both = zip(self.records, self.format.contents, strict=True)
         return [(record, content) for record, content in both if content is not None]
 
     def everything(self) -> Iterator[dict[str, Any]]:
-        """What can be read of all the file; of a topic what was looked at."""
+        """All readable contents of the file, or of the records of a topic that were looked at."""
         if self.file is None or self.whole:
             yield from self.format.read
             return
@@ -66,19 +67,19 @@ class Seen:
                 yield content
 
     def keys(self, said: Mapping[str, Any]) -> list[str]:
-        """The names in the records' keys. said: how they are read, as a topic's section says it. PeerError if a key has no name."""
+        """The names in the records' keys. said: how to read keys, as in a topic's section. PeerError if a key has no name."""
         told = {key: value for key, value in said.items() if key in ("key", "key_field")}
         section = KeySection.model_validate({"topic": self.topic, **told})
         read = key_reader(section, "samples")
         found = [read(record.key) for record in self.records]
         for name in found:
-            # Text with control characters in it is a number in binary, and an object in JSON has a name in one of its fields.
+            # A text with control characters is a binary number, and a JSON object has the name in one of its fields.
             if not name.isprintable() or name.startswith("{"):
                 raise PeerError("malformed", f"the record key {shown(name)} is no plain name")
         return found
 
     def told(self) -> str:
-        """How many records, of what."""
+        """The number of records and their source, in words."""
         count = counted(len(self.records), "record")
         if self.partitions is None:
             return f"{count} of a file" if self.whole else f"the first {count} of a file"
@@ -88,7 +89,7 @@ class Seen:
 def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int, bool]:
     """Some records of a topic, its number of partitions, and whether these are all. No partition is begun after the deadline.
 
-    ConfigurationError if there is no such topic; DataError if nothing lies in it.
+    ConfigurationError if there is no such topic; DataError if it has no records.
     """
     state = bus.describe([topic]).get(topic)
     if state is None or state.error is not None:
@@ -109,7 +110,7 @@ def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int
 
 
 def _without_gaps(records: Sequence[Record]) -> bool:
-    """Whether nothing lies between the first and the last records of each partition."""
+    """Whether there are no records between the first and the last ones of each partition."""
     following = [(one, other) for one, other in itertools.pairwise(records) if one.partition == other.partition]
     return all(one.offset + 1 == other.offset for one, other in following)
 
@@ -129,7 +130,7 @@ def lines_of(path: Path) -> tuple[list[Record], bool]:
 
 
 def _lines(path: Path) -> Iterator[Record]:
-    """The lines of a file that have more than separators in them."""
+    """The lines of a file that have more than separators."""
     try:
         with closing(path.open("rb")) as lines:
             number = 0
@@ -144,21 +145,21 @@ def _lines(path: Path) -> Iterator[Record]:
 def look(
     records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float, file: Path | None, whole: bool
 ) -> Seen:
-    """What these records are. given: as :func:`streamfl.records.format_inference.infer_format` has it."""
+    """Infer the format of these records. given: as in :func:`streamfl.records.format_inference.infer_format`."""
     values: list[bytes] = [record.value for record in records if record.value is not None]
     try:
         found = infer_format(values, given, deadline)
     except NotYetReadable as error:
         raise BusUnavailable(str(error)) from None
     if found.headers:
-        # A line that names the columns is no record.
+        # Lines that name the columns are no records.
         records = [record for place, record in enumerate(records) if place not in found.headers]
         found = found.without_headers()
     return Seen(given.topic, records, found, partitions, file, whole)
 
 
 def topic_section(topic: str, **keys: Any) -> TopicSection:
-    """What is known of a topic, without what is None. ConfigurationError where one of it cannot be."""
+    """The section of a topic from these keys, without those that are None. ConfigurationError if a value is not allowed."""
     try:
         return TopicSection(topic=topic, **{key: value for key, value in keys.items() if value is not None})
     except ValidationError as error:

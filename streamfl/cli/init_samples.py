@@ -1,4 +1,4 @@
-"""The sections that ``streamfl init`` writes of samples and of labels on a topic of their own."""
+"""The sections that ``streamfl init`` writes for samples, and for labels on a topic of their own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Asked", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
 
 @dataclass(frozen=True)
 class LabelsTopic:
-    """The topic that labels come on, and the field in it with the sample's id, where one was found."""
+    """The topic with the labels, and its field with the sample's id, if one was found."""
 
     topic: str
     seen: Seen
@@ -33,7 +33,7 @@ class LabelsTopic:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user said, and the draft that it goes into. own: section, key and value of each --set."""
+    """The user's options, and the draft for them. own: section, key and value of each --set."""
 
     draft: ConfigDraft
     kind: RoleKind[Any]
@@ -45,7 +45,7 @@ class Asked:
     own: Sequence[tuple[str, str, Any]]
 
     def said(self, section: str) -> dict[str, Any]:
-        """The keys of a section that the user gives."""
+        """The keys of a section that the user set."""
         return {key: value for name, key, value in self.own if name == section}
 
     def fields_of(self, section: str) -> Any:
@@ -54,7 +54,7 @@ class Asked:
 
 
 def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None) -> list[InferredField]:
-    """Write ``[samples]``, and what of ``[federation]`` follows from them; what each field was taken for."""
+    """Write ``[samples]``, and the keys of ``[federation]`` that follow. Returns what each field was taken for."""
     draft, client, label = asked.draft, asked.client, asked.label
     sections.check_fields(seen, (client, asked.sample_id))
     known, federation = asked.fields_of("samples"), asked.fields_of("federation")
@@ -65,10 +65,10 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
     if asked.sample_id is not None and "sample_id" not in known:
         raise ConfigurationError(f"--sample-id has no meaning for a {asked.kind.name}: an entity is one sample")
     used = [one for one in (client, asked.sample_id) if one is not None]
-    # With labels on a topic of their own the label is there; a field of its name here may tell it beforehand, and is no input.
+    # If labels have a topic of their own, a field with the label's name here may reveal the label, so it is no input.
     of_samples = label if labels is None else None
     all_fields = sections.guesses_of(seen, used, "client" in known, owners)
-    # Where the label is a field of its own, a record is a whole sample.
+    # If the label is a field of its own, each record is a whole sample.
     whole = label in {guess.path for guess in all_fields}
     narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" and not whole else None
     if narrow is None:
@@ -102,7 +102,7 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
 
 
 def with_ids(asked: Asked, labels: LabelsTopic, samples: Seen) -> tuple[str | None, LabelsTopic]:
-    """The field with the id in the samples, and the labels' topic with its own, as far as equal values tell them."""
+    """The field with the id in the samples, and the labels' topic with its own id field, as far as equal values show them."""
     if "sample_id" not in asked.fields_of("labels"):
         return asked.sample_id, labels
     besides = {asked.client, asked.label}
@@ -124,7 +124,7 @@ def with_ids(asked: Asked, labels: LabelsTopic, samples: Seen) -> tuple[str | No
 
 
 def put_labels(asked: Asked, labels: LabelsTopic, samples: Seen | None) -> None:
-    """Write ``[labels]``. samples: what was seen of the topic with the samples."""
+    """Write ``[labels]``. samples: records of the samples' topic."""
     draft, seen, label = asked.draft, labels.seen, asked.label
     sections.check_fields(seen, (asked.client, label, labels.sample_id))
     known = section_class(asked.kind.settings, "labels")
@@ -145,7 +145,7 @@ def put_labels(asked: Asked, labels: LabelsTopic, samples: Seen | None) -> None:
 
 
 def _whose(asked: Asked, samples: Seen, labels: Seen, name: str) -> str | None:
-    """The field of the labels that names a sample's client; None: their key does, or nothing."""
+    """The field of the labels that names a sample's client; None if the key names it, or nothing does."""
     known = set(sections.owners_of(samples, asked.client, asked.said("samples"))) - {""}
     try:
         keys = labels.keys(asked.said("labels"))
@@ -163,7 +163,7 @@ def _whose(asked: Asked, samples: Seen, labels: Seen, name: str) -> str | None:
 
 
 def _put_place(asked: Asked, labels: LabelsTopic, samples: Seen, name: str, named: str | None) -> None:
-    """Where labels lie in other partitions than their client's samples: a topic that `streamfl rekey` writes."""
+    """If labels are in other partitions than their client's samples, write settings for a topic that `streamfl rekey` writes."""
     where: dict[str, set[int]] = {}
     owners = sections.owners_of(samples, asked.client, asked.said("samples"))
     for (record, _), owner in zip(samples.readable(), owners, strict=True):

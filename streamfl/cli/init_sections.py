@@ -1,4 +1,4 @@
-"""What ``streamfl init`` writes of samples and labels, and why."""
+"""The keys that ``streamfl init`` writes for samples and labels, each with its reason."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = [
     "without_label",
 ]
 
-# As names of whoever a sample is of, or as labels: so many are told where one has to be chosen.
+# The most fields that are listed when the user has to choose a name or a label.
 CHOICES = 12
-# Of a topic that was not read whole, so many clients for one that was seen or is likely.
+# The factor for the number of clients of a topic that was not read whole.
 HEADROOM = 1.25
 
 
 def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
-    """ConfigurationError if one of these is no field that a record could have."""
+    """ConfigurationError if one of these cannot be a record's field."""
     for field in fields:
         try:
             path_of("any" if field is None else field, seen.format.keys.get("columns"))
@@ -52,7 +52,7 @@ def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
 
 
 def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
-    """The topic and how its records are written."""
+    """Write the topic and the format of its records."""
     draft.put(section, "topic", topic)
     for key, value in seen.format.keys.items():
         if (key, value) != ("format", "json"):
@@ -62,9 +62,10 @@ def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
 
 
 def put_names(draft: ConfigDraft, section: str, name: str, seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
-    """Whose each record is: ``name`` is "client" or "entity", ``given`` the field that the user says; the names that were seen.
+    """Write which field names a record's client or entity. Returns the names that were seen.
 
-    said: other keys of the section, such as how a record's key is read. ConfigurationError if no field and no key has names.
+    name: "client" or "entity". given: the field that the user named. said: other keys of the section, such as how to read a
+    record's key. ConfigurationError if neither the field nor the keys have names.
     """
     contents, columns = seen.format.read, seen.format.keys.get("columns")
     if given is not None:
@@ -92,7 +93,7 @@ def has_names(seen: Seen, field: str) -> bool:
 
 
 def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen: Seen, given: str | None) -> bool:
-    """Where one name lies in several partitions: a topic that `streamfl rekey` writes. Whether it is so."""
+    """If one name is in several partitions, write settings for a topic that `streamfl rekey` writes. Returns whether it is."""
     if given is None or (seen.partitions or 1) < 2:
         return False
     columns = seen.format.keys.get("columns")
@@ -113,7 +114,7 @@ def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen
 
 
 def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
-    """The fields that samples are made of; how many numbers a sample then is. DataError if no field will do."""
+    """Write the input fields. Returns how many numbers a sample has. DataError if no field can be an input."""
     taken = [guess for guess in guesses if guess.keys is not None]
     if not taken:
         raise DataError("no field can be an input: " + "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES]))
@@ -130,13 +131,13 @@ def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
 
 
 def guesses_of(seen: Seen, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[InferredField]:
-    """What the fields of these records look like. owners: of each readable record, whose it is."""
+    """What the fields of these records were taken for. owners: the client of each readable record."""
     columns = seen.format.keys.get("columns")
     return infer_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
 
 
 def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
-    """Of each readable record, in which series it stands: with its client's in its partition, or with all of its partition."""
+    """The number of each readable record's series: its client's records in its partition, or all records of its partition."""
     places = [record.partition for record, _ in seen.readable()]
     series: dict[Any, int] = {}
     if 0 < 2 * len(set(owners)) <= len(places):
@@ -145,7 +146,7 @@ def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
 
 
 def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
-    """Of each readable record, whose it is: "" where its field says nothing. given: the field; None: the record's key."""
+    """The client of each readable record, "" if its field has no name. given: the field; None: the record's key."""
     if given is None:
         names = seen.keys(said)
         return [name for name, content in zip(names, seen.format.contents, strict=True) if content is not None]
@@ -154,14 +155,14 @@ def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[st
 
 
 def put_clients(draft: ConfigDraft, seen: Seen, survey: Survey, names: Sequence[str]) -> None:
-    """How many clients there are: of a file all are counted, of a topic so many are left room for as are likely."""
+    """Write the number of clients: counted if all records were read, otherwise estimated, with headroom."""
     if seen.partitions is None or seen.whole:
         found, records = (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
         of = "in the file" if seen.partitions is None else "in the topic now"
         draft.put("federation", "clients", max(1, found), f"in {counted(records, 'record')}, all {of}: say how many there will be")
         return
     times = Counter(names)
-    # Good and Turing: the next record is of a client not seen yet about as often as records were of a client seen once.
+    # Good-Turing: the chance that the next record is of a new client is about the share of records of clients seen once.
     new = sum(count == 1 for count in times.values()) / max(1, len(names))
     room = math.ceil(HEADROOM * len(times) / max(0.5, 1.0 - new))
     told = f"{len(times)} were seen in {counted(len(names), 'record')}, the rest is headroom: say how many there are"
@@ -169,7 +170,7 @@ def put_clients(draft: ConfigDraft, seen: Seen, survey: Survey, names: Sequence[
 
 
 def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: Seen, survey: Survey, label: str) -> None:
-    """The field with the label, and its range where the section has one. ConfigurationError if it holds no numbers."""
+    """Write the field with the label, and its range. ConfigurationError if it holds no numbers."""
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
         raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
@@ -187,13 +188,13 @@ def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: S
 
 
 def without_label(draft: ConfigDraft) -> None:
-    """Say that nothing is learnt."""
+    """Note in the file that nothing is learnt."""
     note = 'No label is named: samples are predicted, and nothing is learnt. Else: label = "FIELD".'
     draft.notes.setdefault("samples", []).append(note)
 
 
 def ask_for_label(seen: Seen, besides: Collection[str]) -> ConfigurationError:
-    """What to raise where the user has not said which field is the label."""
+    """The error if the user has not named the label."""
     return ConfigurationError(
         f"which field is to be predicted is not known: say --label FIELD, or --no-label; {_labels(seen, besides)}"
     )
@@ -228,7 +229,7 @@ def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection
 
 
 def _range(low: float, high: float) -> tuple[float, float]:
-    """Round numbers around these; 0 and 1 for what lies there.
+    """Round numbers around these; 0 and 1 if both are between them.
 
     >>> _range(3.2, 97.0)
     (0.0, 100.0)

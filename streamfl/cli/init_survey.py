@@ -1,4 +1,4 @@
-"""All records that ``streamfl init`` can see, one after another: how many clients, and how large the label becomes."""
+"""Counts clients and finds the label's range, over all records that ``streamfl init`` can read, one after another."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_NAMES = 1_000_000
 
 @dataclass
 class Survey:
-    """names: whose records they are. values: labels that are there, with ``numbers`` that are one, from ``low`` to ``high``.
+    """names: the clients. values: the number of labels. numbers: the number of labels that are numbers, from ``low`` to ``high``.
 
-    other: one that is no number. text: whether a label is text. binary: whether all are 0 or 1.
+    other: a label that is no number. text: whether a label is text. binary: whether all numbers are 0 or 1.
     """
 
     records: int = 0
@@ -34,7 +34,7 @@ class Survey:
     binary: bool = True
 
     def label(self, value: Any) -> None:
-        """A label, as its record has it."""
+        """Count a record's label."""
         self.values += 1
         self.text |= isinstance(value, str)
         numbers = numbers_among([value])
@@ -47,9 +47,9 @@ class Survey:
 
 
 def survey(seen: Seen, client: str | None, label: str | None, named: tuple[str, str] | None = None) -> Survey:
-    """What is to be seen, without keeping it.
+    """Survey all records, without keeping them.
 
-    client, label: fields. named: a field and what it has to say for the record to have a label.
+    client, label: fields. named: a field, and the value that it has in records with a label.
     """
     columns = seen.format.keys.get("columns")
     of_client, of_label = (None if one is None else path_of(one, columns) for one in (client, label))

@@ -1,4 +1,4 @@
-"""``streamfl inspect``: what a role remembers, taken back from its changelog as a worker would, without joining its group."""
+"""``streamfl inspect``: shows a role's state, restored from its changelog as by a worker, without joining its group."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def inspect(
     client: Annotated[str | None, typer.Option(help="Only this client, with all its weights.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what a role remembers: of clients their weights, error, regret and when they were seen; and where it reads.
+    """Show what a role remembers: clients with weights, error, regret and when they were seen; and where it reads.
 
-    It is read from the changelog. Workers may run meanwhile and are not disturbed.
+    The state is read from the changelog. Workers may run meanwhile and are not disturbed.
     """
     configured = read_configuration(config)
     settings = configured.settings
@@ -57,13 +57,13 @@ def inspect(
 
 
 def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
-    """What the role remembers, and up to where that reflects each input. client: only this one."""
+    """A report of the role's state, and the positions in its inputs that the state reflects. client: only this one."""
     role, tasks = taken_back(configured, bus)
     return _reported(configured, role, client), tasks.positions
 
 
 def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Tasks]:
-    """The role with its state of every partition, and what is remembered of its inputs."""
+    """The role with the restored state of every partition, and its tasks with the positions in its inputs."""
     role = configured.kind.build(configured.settings)
     return role, _restore(configured, bus, role)
 
@@ -71,7 +71,7 @@ def taken_back(configured: Configured, bus: Bus) -> tuple[Role, Tasks]:
 def how_it_stands(
     configured: Configured, bus: Bus, positions: Mapping[TopicPartition, int], role: Role | None
 ) -> Sequence[Standing]:
-    """How the role stands with its peers, if its system says so. positions: up to where its inputs were processed."""
+    """How the role stands with its peers, if its system can tell. positions: the positions in its inputs."""
     kind = configured.settings.role.kind
     place = find_system(kind).standings.get(kind)
     if place is None:
@@ -93,11 +93,11 @@ def _reported(configured: Configured, role: Role, client: str | None) -> Report:
 
 
 class _Onlooker:
-    """What taking state back needs of a session, by somebody who is no member."""
+    """The part of a session that restoring needs, for a reader that is no member of the group."""
 
     def __init__(self, bus: Bus, group: str) -> None:
         self._bus = bus
-        # Asked before the changelog is read, which then has at least as much.
+        # Asked before the changelog is read, so that the changelog is at least as far.
         self._committed = dict(bus.committed(group))
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
@@ -107,7 +107,7 @@ class _Onlooker:
         return self._committed.get((topic, partition))
 
     def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
-        """It reads no input."""
+        """Does nothing: it reads no input."""
 
     def lag(self) -> Mapping[TopicPartition, int]:
         return {}
@@ -124,7 +124,7 @@ class _Onlooker:
         raise NotImplementedError
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Does nothing: it is in no group."""
 
 
 def _restore(configured: Configured, bus: Bus, role: Role) -> Tasks:
@@ -158,7 +158,7 @@ def _places(
         for partition, end in bus.offsets(source.topic, float("inf")).items():
             place = source.topic, partition
             position = positions.get(place)
-            # Where nothing was taken yet, or what follows is gone, the first record that is left is the next.
+            # If nothing was read yet, or the next record is gone, the first record that is left is the next.
             following = begins[partition] if position is None else max(position, begins[partition])
             known = unread[place].offsets if place in unread else 0
             found.append(
@@ -175,7 +175,7 @@ def _places(
 
 
 def _figures(role: Role) -> Report:
-    """Of a role whose system says no more: the figures of its metrics that follow from its state."""
+    """A report for a role whose system has none: its metrics that are not 0."""
     figures = [one for one in role.measure() if one.value]
     labels = [", ".join(f"{name}={value}" for name, value in one.labels) for one in figures]
     rows = [(one.name, label, f"{one.value:g}") for one, label in zip(figures, labels, strict=True)]

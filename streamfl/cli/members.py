@@ -1,4 +1,4 @@
-"""``streamfl members``: keys of a federation's members, and the file that says who they are."""
+"""``streamfl members``: makes members' keys, and keeps the file of a federation's members."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def init(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The 
 
 @members.command()
 def rotate(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The member's key file.")]) -> None:
-    """Make a member's next key, at the head of its key file, and print its public half. The old one stays in use until then."""
+    """Make a member's next key, at the head of its key file, and print its public half. The old key stays in use until the members'
+    file has the new one."""
     print_text(add_key(key_file).public.text)
     say(
         f"{key_file} has a new key, which this member's workers read by themselves: have the public key above added with streamfl "
@@ -58,7 +59,7 @@ def add(
     ] = None,
     federation: Annotated[str | None, typer.Option(help="federation.name; needed when the file is made.")] = None,
 ) -> None:
-    """Let a member take part, or give one that does a new key beside its old ones. The file is made if there is none."""
+    """Add a new member, or give a member a new key beside its old ones. The file is made if there is none."""
     for kind in role or ():
         find_kind(kind)
     known = _opened(file, federation)
@@ -106,7 +107,7 @@ def revoke(
 
 @members.command("list")
 def list_members(file: MembersArgument, format: FormatOption = OutputFormat.TABLE) -> None:
-    """Show who takes part, as what, for whom, and with which keys."""
+    """Show the members, their roles, for whom they speak, and their keys."""
     known = read_members(file)
     if format is OutputFormat.JSON:
         print_json({"federation": known.federation, "members": [_as_object(member) for member in known.members]})

@@ -1,4 +1,4 @@
-"""Topics as people say them, such as "predictions", and how the records in them become plain values."""
+"""Topics by short names, such as "predictions", and how their records become plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
 
 @dataclass(frozen=True)
 class NamedTopic:
-    """name: as it was asked for. topic: on the bus. says: what a record's value says in plain values, bytes if nothing."""
+    """name: as the user gave it. topic: its name on the bus. says: decodes a record to plain values; bytes if it cannot."""
 
     name: str
     topic: str
@@ -27,26 +27,26 @@ class NamedTopic:
 
 
 def users_channels(configured: Configured) -> dict[str, str]:
-    """By channel, such as "samples", the topics that the user writes."""
+    """The topics that the user writes, by channel, such as "samples"."""
     users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
     inputs = configured.kind.channels(configured.settings).inputs
     return {channel: source.topic for channel, source in inputs.items() if source.topic in users}
 
 
 def format_of_channel(configured: Configured, channel: str) -> Format | None:
-    """How the records of a channel are written, as the section of the same name says; None if there is no such section."""
+    """The format of a channel's records, from the section of the same name; None if there is no such section."""
     section: Any = getattr(configured.settings, channel, None)
     return format_of(section, channel) if hasattr(section, "format") else None
 
 
 def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
-    """The topic of the federation that people call so, or that is called so; ConfigurationError lists those that there are."""
+    """The topic with this short name or full name. ConfigurationError if there is none; it lists those that exist."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
     topics = {channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())}
     topics |= channels.outputs
     name = next((channel for channel, one in topics.items() if one == name), name)
-    # Those of the other roles have the federation's name in front.
+    # Topics of other roles begin with the federation's name.
     topic = topics.get(name, f"{settings.federation.name}.{name}")
     if not bus.describe([topic]):
         exist = bus.describe([*topics.values(), settings.dead_letters])
@@ -85,7 +85,7 @@ def _told_by(reader: Callable[[Record], Any]) -> Callable[[Record], Any]:
 
 
 def _plain(record: Record) -> Any:
-    """What is written for users is JSON, what members say to each other is MessagePack."""
+    """Decode JSON, which is written for users, or MessagePack, which members send to each other."""
     for decode in (msgspec.json.decode, msgspec.msgpack.decode):
         try:
             return None if record.value is None else decode(record.value)

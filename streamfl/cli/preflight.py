@@ -1,4 +1,4 @@
-"""What commands find out before they do anything: the role that a file describes, its bus, and the state of its topics."""
+"""What commands examine before they do anything: the role that a file describes, its bus, and the state of its topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Configured:
-    """A settings file as read: the role's kind and its settings."""
+    """A settings file that was read: the role's kind and its settings."""
 
     path: Path
     kind: RoleKind[Any]
@@ -58,23 +58,23 @@ class TopicFinding:
 
     @property
     def cleanup(self) -> str | None:
-        """The topic's own cleanup policy; None where there is no topic or it cannot be looked at."""
+        """The topic's cleanup policy; None if there is no topic or it cannot be described."""
         return None if self.state is None or self.state.error is not None else _cleanup(self.state)
 
 
 def kind_of(path: Path) -> RoleKind[Any]:
-    """The kind of role that the file at ``path`` describes, whatever else is in it; ConfigurationError if it names none."""
+    """The role kind that the file at ``path`` names; ConfigurationError if it names none. Its other keys are not checked."""
     return find_kind(load_kind(path))
 
 
 def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
-    """The role in ``path``; ConfigurationError names what is wrong."""
+    """The role in ``path``; ConfigurationError names the mistakes."""
     kind = kind_of(path)
     return Configured(path, kind, load_settings(path, kind.settings, overrides))
 
 
 def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | None = None) -> list[TopicFinding]:
-    """Every topic of the role. ``default_partitions``: of topics that do not exist yet and may have any number."""
+    """Examine every topic of the role. default_partitions: for topics that do not exist yet and may have any number."""
     settings = configured.settings
     specs = list(configured.kind.topics(settings))
     states = bus.describe([spec.name for spec in specs])
@@ -95,16 +95,16 @@ def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | N
 
 
 def namesakes(configured: Configured, bus: Bus) -> list[str]:
-    """Topics with the state of another system's roles under the same federation.name: both write some of the same topics."""
+    """State topics of other systems' roles under the same federation.name: both would write to the same topics."""
     name = configured.settings.federation.name
     others = [kind.name for kind in known_kinds().values() if kind.settings is not configured.kind.settings]
     found = bus.describe([f"{name}.{other}.state" for other in others])
-    # What this principal may not look at may not even be there.
+    # A topic that this principal may not describe may not exist.
     return sorted(topic for topic, state in found.items() if state.error is None)
 
 
 def namesake_problem(configured: Configured, found: list[str]) -> str:
-    """What is wrong where :func:`namesakes` found topics, and what to do."""
+    """The error text for topics that :func:`namesakes` found."""
     return (
         f"federation.name = {configured.settings.federation.name!r}: another system's roles have used it, as {', '.join(found)} "
         "tells, and the two would write to the same topics: give one of them another name, or delete these if nobody uses them"
@@ -112,12 +112,12 @@ def namesake_problem(configured: Configured, found: list[str]) -> str:
 
 
 def policy(compacted: bool) -> str:
-    """The cleanup policy of a topic that is compacted or is not, as Kafka writes it."""
+    """Kafka's cleanup policy for a compacted topic, or for another."""
     return "compact" if compacted else "delete"
 
 
 def counted(number: int, noun: str) -> str:
-    """The number and the noun, which takes an s except after 1.
+    """The number and the noun, with an s except after 1.
 
     >>> counted(1, "partition"), counted(3, "partition")
     ('1 partition', '3 partitions')
@@ -159,7 +159,7 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
     if spec.users:
         return None, ""
     cleanup, needed = _cleanup(state), policy(spec.compacted)
-    # Under compact,delete what is remembered would vanish once it is older than the retention.
+    # With compact,delete state would be deleted when it is older than the retention.
     if cleanup != needed if spec.compacted else "compact" in cleanup:
         return f"has cleanup.policy={cleanup}, {needed} is needed", f"set cleanup.policy={needed} on the topic"
     for name, value in spec.options.items():
@@ -170,7 +170,7 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
 
 
 def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: int) -> str:
-    """What to do about a topic with another number of partitions; what lies in it is not to be lost."""
+    """What to do about a topic with another number of partitions, without losing its records."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
     if found > needed:

@@ -1,4 +1,4 @@
-"""``streamfl read``: what lies in a federation's topics, and what comes to them."""
+"""``streamfl read``: prints the records of a federation's topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
 
 DEAD_LETTERS = "dead-letters"
 LONGEST_CELL = 60
-# Fields that say what the record's key mostly is.
+# Fields that mostly have the same value as the record's key.
 NAMES = {"client", "entity"}
 
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")]
@@ -49,9 +49,9 @@ def read(
     ] = False,
     format: LinesOption = OutputFormat.TABLE,
 ) -> None:
-    """Print a federation's predictions, or what else lies in its topics; json: an object a line, as it was written.
+    """Print a federation's predictions, or the records of another topic; json: an object a line, as it was written.
 
-    Nothing that a worker does depends on who reads: no offset is committed.
+    Reading commits no offset, so that it does not affect workers.
     """
     configured = read_configuration(config)
     with until_nobody_reads(), closing(configured.connect()) as bus:
@@ -73,12 +73,12 @@ def updates(
     limit: LimitOption = None,
     format: LinesOption = OutputFormat.TABLE,
 ) -> None:
-    """Print what clients sent to the server, readable: a line an update, with what it was made of and how large it is."""
+    """Print the clients' updates to the server in readable form: a line an update, with its content and size."""
     read(config, "updates", follow, client, limit, envelope=False, format=format)
 
 
 def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, follow: bool) -> None:
-    """The newest records as a table, and then each that comes as a line."""
+    """Print the newest records as a table; with ``follow`` as lines, and then each new record as a line."""
     if follow:
         with suppress(KeyboardInterrupt):
             for record in records_of(bus, topic, client, limit, follow=True):
@@ -90,7 +90,7 @@ def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, f
         return
     rows = [(record, topic.says(record)) for record in records_of(bus, topic, client, limit, follow=False)]
     columns = list(dict.fromkeys(name for _, said in rows if isinstance(said, Mapping) for name in said))
-    # Where values have no fields they stand in a column of their own; a key that stands in the value too is shown once.
+    # Values without fields get a column of their own; a key that the value has too is shown once.
     names = [*columns, *([] if all(isinstance(said, Mapping) for _, said in rows) else ["value"])]
     keyed = not NAMES & set(names)
     table = [as_cells(record, said, names) for record, said in rows]
@@ -98,11 +98,11 @@ def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, f
 
 
 def records_of(bus: Bus, topic: NamedTopic, client: str | None, limit: int | None, follow: bool) -> Iterator[Record]:
-    """The newest ``limit`` records, oldest first, or all, a partition after the other; then, for ever, what comes.
+    """The newest ``limit`` records, oldest first, or all, one partition after the other; with ``follow``, then each new record.
 
-    client: only those that it has as their key, or that name it.
+    client: only records that have it as their key or name it.
     """
-    # What is written while we look is followed.
+    # Records after these ends are returned by following.
     ends = bus.offsets(topic.topic, float("inf"))
 
     def wanted(record: Record) -> bool:
@@ -134,7 +134,7 @@ def _before(bus: Bus, topic: str, partition: int, end: int) -> Iterator[Record]:
 
 
 def print_object(said: Any, record: Record | None) -> None:
-    """An object on a line of stdout; record: with all that it has beside its value."""
+    """Print an object on a line of stdout. record: printed with all its fields besides the value."""
     content = said
     if record is not None:
         content = {
@@ -150,7 +150,7 @@ def print_object(said: Any, record: Record | None) -> None:
 
 
 def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ...]:
-    """Time, key and each of these fields of a record, as text that a terminal may show."""
+    """Time, key and each of these fields of a record, as text that is safe for a terminal."""
     fields = said if isinstance(said, Mapping) else {"value": said}
     key = "" if record.key is None else _as_text(record.key)
     rest = columns or list(fields)
@@ -158,7 +158,7 @@ def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ..
 
 
 def time_of(record: Record | Message) -> str:
-    """When it was written; whoever writes a record may choose its time."""
+    """When the record was written, limited to valid dates: the writer may give a record any time."""
     seconds = record.timestamp if isinstance(record, Record) else record.time
     return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(sep=" ", timespec="seconds")[:-6]
 

@@ -1,4 +1,4 @@
-"""``streamfl rekey``: a topic written anew as a role needs it, as a long-running consumer."""
+"""``streamfl rekey``: a long-running consumer that writes a topic anew, as a role needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["inputs_of", "rekey", "rekeying", "rekeyings"]
 
 
 class StreamName(StrEnum):
-    """Which of a role's topics."""
+    """The topics of a role that can be written anew."""
 
     SAMPLES = "samples"
     LABELS = "labels"
@@ -41,7 +41,7 @@ def rekey(
 
 
 def rekeying(configured: Configured, stream: str) -> Configured:
-    """The same settings for the worker that writes a role's topic: its consumer group is ``<group>.rekey-<stream>``."""
+    """These settings for the worker that writes a role's topic. Its consumer group is ``<group>.rekey-<stream>``."""
     settings = configured.settings
     bus = settings.bus.model_copy(update={"group": f"{settings.group}.rekey-{stream}"})
     return replace(configured, kind=rekey_kind(stream), settings=settings.model_copy(update={"bus": bus}))
@@ -53,5 +53,5 @@ def rekeyings(configured: Configured) -> list[Configured]:
 
 
 def inputs_of(configured: Configured) -> list[str]:
-    """The topics that its workers read as streams."""
+    """The topics that the role's workers read as streams."""
     return [source.topic for source in configured.kind.channels(configured.settings).inputs.values()]

@@ -1,4 +1,4 @@
-"""``streamfl repartition``: what a role remembers moves to where its clients' records come since partitions were added."""
+"""``streamfl repartition``: moves a role's state to where its clients' records come since partitions were added."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def repartition(
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Move what is remembered to where clients' records come since partitions were added. Stop the role's workers first.
+    """Move the state to where clients' records come since partitions were added. Stop the role's workers first.
 
-    Give every topic that the role reads, and its state's topic, as many partitions; then wait until your producers have noticed
-    (metadata.max.age.ms, five minutes). What lies unread in the old partitions is predicted and learnt first, by clients as they
-    are. Whoever is killed runs it again: no worker begins before it is done. docs/changing.md says it step by step.
+    First give every topic that the role reads, and the topic of its state, the same number of partitions; then wait until your
+    producers have noticed (metadata.max.age.ms, five minutes). Unread records of the old partitions are predicted and learnt
+    first, before any state moves. If the command is killed, run it again: no worker begins before it is done. docs/changing.md
+    describes it step by step.
     """
     configured = read_configuration(config)
     own = None
@@ -45,7 +46,7 @@ def repartition(
         )
     with progress(f"asking {settings.bus.url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
         require_stopped(configured, bus)
-        # The remedy of another number is the command that is running.
+        # For a wrong number of partitions the remedy names this same command.
         wrong = [f"topic {one.spec.name} {one.problem}: {one.remedy}" for one in inspect_topics(configured, bus) if one.problem]
         if wrong:
             raise ConfigurationError("\n".join(wrong))

@@ -1,4 +1,4 @@
-"""``streamfl replay``: the rows of a data set as records in the topics that a role reads from its users."""
+"""``streamfl replay``: writes the rows of a data set to the topics that a role reads from its users."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _replay(
 
 
 def _write(configured: Configured, rows: Rows, total: int, rate: float | None) -> int:
-    """Write so many rows, and say how many were written: fewer where Ctrl-C was pressed."""
+    """Write ``total`` rows. Returns how many were written: fewer after Ctrl-C."""
     with closing(configured.connect()) as bus:
         for topic in rows.topics:
             if topic not in bus.describe(rows.topics):

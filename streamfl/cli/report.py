@@ -1,4 +1,4 @@
-"""``streamfl report``: a page to look at, of a simulation's trace or of a federation's topics."""
+"""``streamfl report``: writes an HTML page from a simulation's trace or a federation's topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamfl.wire import record_size
 __all__ = ["report"]
 
 TRACE = "trace.npz"
-# A trace is held in memory whole; what is compressed may be far larger than its file.
+# The largest trace, uncompressed: it is held in memory whole, and may be far larger than its file.
 MOST_TRACE_BYTES = 4 * 2**30
 BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, NotImplementedError)
 
@@ -77,19 +77,19 @@ def _of_trace(path: Path) -> Page:
 
 
 def _read_arrays(path: Path) -> Arrays:
-    """Every array of the file; DataError if it is none, or is too large."""
+    """Every array of the trace; DataError if the file is no trace, or is too large."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(one.file_size for one in archive.infolist())
         if size > MOST_TRACE_BYTES:
             raise DataError(f"{path}: its arrays have {size:,} bytes, at most {MOST_TRACE_BYTES:,} are read")
-        # Without pickle: a trace may come from somebody else.
+        # Without pickle, because a trace may come from a stranger.
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (*BROKEN, ValueError, EOFError, KeyError, MemoryError) as error:
-        # A header may name a shape that nobody could hold.
+        # MemoryError, because a header may name a shape that is too large for memory.
         raise DataError(f"{path}: is no trace of streamfl simulate --trace: {error}") from None
 
 
@@ -104,7 +104,7 @@ def _of_topics(path: Path, limit: int, seconds: float) -> Page:
     with closing(configured.connect()) as bus, telling_remedy(configured):
         own = [spec.name for spec in configured.kind.topics(configured.settings) if not spec.users]
         if own and not bus.describe(own):
-            # A page without anything on it looks like a federation that does nothing.
+            # An empty page would look like a federation that does nothing.
             raise ConfigurationError(
                 f"{configured.settings.bus.url}: the federation {configured.settings.federation.name!r} has no topics there. See "
                 f"that bus.url and federation.name are right; streamfl check {path} tells more"
@@ -118,7 +118,7 @@ def _of_topics(path: Path, limit: int, seconds: float) -> Page:
 
 
 def _plain_page(topics: _Topics) -> Page:
-    """Of a system that has no page of its own: how many predictions came when, and what the role remembers."""
+    """The page of a system that has none of its own: the number of predictions over time."""
     times = np.array([one.time for one in topics.said("predictions")])
     charts = []
     if len(times):
@@ -133,7 +133,7 @@ def _plain_page(topics: _Topics) -> Page:
 class _Topics:
     """The federation's topics, each read once.
 
-    limit: of each topic, the newest so many records. seconds: after so many, what was read is all. notes: what was cut short.
+    limit: the newest N records of each topic. seconds: reading ends after this time. notes: what was cut short.
     """
 
     def __init__(self, configured: Configured, bus: Bus, limit: int, seconds: float) -> None:
@@ -174,7 +174,7 @@ class _Topics:
         return self._remembered[0]
 
     def _read(self, topic: str, says: Callable[[Record], Any]) -> Sequence[Seen]:
-        """Of every partition the newest records, by time; only what is shown is kept of them."""
+        """The newest records of all partitions, by time; keeps only what is shown of each."""
         seen: list[Seen] = []
         ends = self._bus.offsets(topic, float("inf"))
         begins = self._bus.offsets(topic, float("-inf"))

@@ -1,4 +1,4 @@
-"""``streamfl reset``: a role, or one of its clients, begins anew; what it remembers and where it reads on change together."""
+"""``streamfl reset``: a role, or one of its clients, begins anew. State and positions change together."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def reset(
 ) -> None:
     """Begin anew: forget what was learnt, and read your topics again, in one step. Stop the role's workers first.
 
-    --all: your topics are read from --to on, left out: from their beginning. What peers sent before is not read again, unless the
-    role reads nothing else and --to is given. Predictions of what is read again are written again.
+    --all: your topics are read again from --to on; without --to from their beginning. Older messages of peers are not read again,
+    unless the role reads nothing else and --to is given. Records that are read again are predicted again.
     --client: it is forgotten. With --to its samples from there on are learnt again at once; other clients stay as they are.
 
-    --stream: the role stays as it is, and `streamfl rekey` writes the section's topic from --to on once more, behind what is there.
+    --stream: the role stays as it is, and `streamfl rekey` writes the section's topic from --to on again, behind its present end.
     """
     if all_of_it == (client is not None) or (stream is not None and client is not None):
         raise ConfigurationError("say --client NAME, or --all, the latter also with --stream")
@@ -75,7 +75,7 @@ def reset(
 def _all(
     configured: Configured, bus: Bus, at: float | None, dry_run: bool, kind: RoleKind[Any] | None
 ) -> dict[str, object]:
-    """Forget everything; what was done. kind: None: that of the settings' role."""
+    """Forget everything; returns what was done. kind: None takes the kind of the settings' role."""
     users = set(users_channels(configured).values())
     offsets = {
         source.topic: bus.offsets(source.topic, _begin(source.topic in users, bool(users), at))
@@ -86,7 +86,7 @@ def _all(
 
 
 def _client(configured: Configured, bus: Bus, client: str, at: float | None, dry_run: bool) -> dict[str, object]:
-    """Forget a client, and learn it again if there is a time; what was done."""
+    """Forget a client, and learn it again if a time is given; returns what was done."""
     offsets = {} if at is None else {topic: bus.offsets(topic, at) for topic in users_channels(configured).values()}
     if at is not None and not offsets:
         raise ConfigurationError(f"--to: a {configured.kind.name} has no topics of yours that a client could be learnt from again")
@@ -105,7 +105,7 @@ def _client(configured: Configured, bus: Bus, client: str, at: float | None, dry
 def _begin(of_user: bool, any_of_user: bool, at: float | None) -> float:
     if of_user:
         return -math.inf if at is None else at
-    # Of an earlier life, and for it: whoever begins anew hears of its peers from now on.
+    # Older messages of peers were for the role's earlier life, so it reads only new ones.
     return math.inf if at is None or any_of_user else at
 
 
@@ -131,7 +131,10 @@ def _tell(configured: Configured, result: Mapping[str, object], dry_run: bool) -
 
 
 def _time(text: str) -> float:
-    """A place in time; ConfigurationError where it is none. A time without a zone is in UTC."""
+    """The time in seconds since 1970, or an infinity for earliest and latest. ConfigurationError if it is none of these.
+
+    A time without a zone is in UTC.
+    """
     if text in PLACES:
         return PLACES[text]
     try:

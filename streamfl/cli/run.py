@@ -31,9 +31,9 @@ __all__ = ["run", "serve"]
 
 log = logger(__name__)
 
-# An orchestrator kills after 10 s or more; what was not committed by then is taken up by another worker.
+# An orchestrator kills after 10 s or more; another worker takes up what was not committed by then.
 LEAVE_SECONDS = 9.0
-# Of one file any number of workers may run on a machine, and Prometheus can be told of a range of ports.
+# Several workers may run from one file on a machine, and Prometheus can scrape a range of ports.
 OTHER_PORTS = 15
 
 
@@ -43,7 +43,7 @@ def run(config: ConfigArgument) -> None:
 
 
 def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
-    """Run a worker until told to stop. kind: its own; None: the role's that the settings name."""
+    """Run a worker until told to stop. kind: the worker's role kind; None: the one that the settings name."""
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
     stop, begun, leaving = threading.Event(), threading.Event(), ExitStack()
@@ -102,14 +102,14 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             with telling_remedy(configured):
                 worker.run(stop)
         finally:
-            # Whatever else fails then follows from it.
+            # Any other error then follows from the lost topic.
             if lost:
                 raise ConfigurationError(lost[0])
     log.info("stopped")
 
 
 def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:
-    """End the process after LEAVE_SECONDS, unless it has left by then: with the cluster away, leaving the group may take longer."""
+    """End the process after LEAVE_SECONDS, unless it has left by then: without a cluster, leaving the group may take longer."""
     timer = threading.Timer(LEAVE_SECONDS, end)
     timer.daemon = True
     leaving.callback(timer.cancel)
@@ -118,7 +118,7 @@ def _limit(leaving: ExitStack, end: Callable[[], None]) -> None:
 
 def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> None:
     if not begun.is_set():
-        # Nothing is held yet, and looking for a cluster that is away may go on for long.
+        # The process holds nothing yet, and connecting to an unavailable cluster may take long.
         log.info("stopped before it began")
         os._exit(0)
     if stop.is_set():
@@ -131,7 +131,7 @@ def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: 
     log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
     lost.append(text)
     stop.set()
-    # Writing to a topic that is gone is tried for long.
+    # A client library may retry writing to a missing topic for a long time.
     _limit(leaving, lambda: os._exit(CONFIGURATION))
 
 
@@ -141,6 +141,6 @@ def _end_leaving() -> None:
 
 
 def _end_stalled() -> None:
-    # Records have been taken and their commit does not return: nothing of it is committed, so ending here loses nothing.
+    # Records have been taken and their commit does not return. They are not committed, so ending here loses nothing.
     log.critical("the worker does not go round: ending the process so that another can take over", exit_code=STALLED)
     os._exit(STALLED)

@@ -1,4 +1,4 @@
-"""``streamfl simulate``: a whole federation in this process, on a data set."""
+"""``streamfl simulate``: runs a whole federation in this process, on a data set."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _simulate(
     format: FormatOption = OutputFormat.TABLE,
     **options: Any,
 ) -> None:
-    """Run a whole federation on the memory bus over a data set, and say how well and at what cost it learnt.
+    """Run a whole federation on the memory bus over a data set, and report how well and at what cost it learnt.
 
-    The role that CONFIG describes decides who takes part: clients with rows of their own, say, or parties with columns.
+    The role that CONFIG describes decides who takes part: clients with rows of their own, for example, or parties with columns.
     """
-    # Who only asks for --help does not wait for it.
+    # Imported here, so that --help does not wait for it.
     from streamfl.settings import load_kind
     from streamfl.simulation.tables import label_told
 

@@ -1,4 +1,4 @@
-"""``streamfl skip``: past a batch or a record at which the workers stop."""
+"""``streamfl skip``: passes over a batch or a record at which the workers stop."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def skip(
     ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Pass over what cannot be read, or one record, into the dead letters. Stop the role's workers first.
+    """Move an unreadable batch, or one record, to the dead letters, and pass over it. Stop the role's workers first.
 
-    The role reads on behind it. The batch goes to the dead letters as it lies in the topic, in the same transaction.
+    The role reads on behind it. The batch goes to the dead letters unchanged, in the same transaction.
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, telling_remedy(configured):

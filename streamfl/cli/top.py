@@ -1,4 +1,4 @@
-"""``streamfl top``: a federation's member at work, seen from its topics alone and drawn anew every few seconds."""
+"""``streamfl top``: shows a member at work, from its topics alone, and redraws every few seconds."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from streamfl.runtime.bus import Bus
 __all__ = ["top"]
 
 PREDICTIONS = "predictions"
-# Of each client, the latest predictions with a label that its error is the mean of; and so many clients are remembered, and shown.
+# The latest labelled predictions that a client's error is computed from; and the most clients that are remembered, and shown.
 WINDOW, MOST_CLIENTS, SHOWN_CLIENTS = 100, 10_000, 20
 
 
 @dataclass
 class _Client:
-    """predictions: since the start, and since the last look. errors: squared, of the latest with a label."""
+    """predictions, latest: the numbers since the start, and since the last look. errors: squared, of the latest with a label."""
 
     predictions: int = 0
     latest: int = 0
@@ -44,9 +44,9 @@ def top(
     count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; left out: at Ctrl-C.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Watch a role work, live: its workers, what it still has to read, what it writes, and its clients' latest errors.
+    """Watch a role work, live: its workers, its unread records, what it writes, and its clients' latest errors.
 
-    All of it is seen from the topics: no worker is asked, and none is disturbed. json: an object a look.
+    All figures come from the topics: workers are not asked or disturbed. json: an object a look.
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, suppress(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def top(
 
 
 class _Look:
-    """Looks at the topics of a role, again and again."""
+    """Looks at the topics of a role repeatedly."""
 
     def __init__(self, configured: Configured, bus: Bus) -> None:
         self._configured, self._bus = configured, bus
@@ -76,12 +76,12 @@ class _Look:
             raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
         self._topics = [topic for topic in wanted if topic in there]
         self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
-        # Of a group that has taken nothing of a partition, all that is left of it is still to be read.
+        # If the group has committed no offset in a partition, all its records are unread.
         self._begins = {topic: bus.offsets(topic, -math.inf) for topic in self._inputs}
         self._at = time.monotonic()
         self._clients: dict[str, _Client] = {}
         self._letters: Counter[str] = Counter()
-        # Predictions that name a version of the model, and those of them that name none of any shard.
+        # Predictions that name a version of the model, and those whose versions are 0 for all shards.
         self._versioned = self._on_version_zero = 0
         self._predictions: NamedTopic | None = None
         with suppress(ConfigurationError):
@@ -89,7 +89,7 @@ class _Look:
             self._from = dict(bus.offsets(self._predictions.topic, math.inf))
 
     def figures(self) -> dict[str, Any]:
-        """What is seen now."""
+        """The present figures."""
         settings, bus = self._configured.settings, self._bus
         now, before, earlier = time.monotonic(), self._ends, self._at
         self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
@@ -155,7 +155,7 @@ class _Look:
             self._on_version_zero += not any(version if isinstance(version, list) else [version])
         prediction, label = said.get("prediction"), said.get("label")
         if isinstance(prediction, int | float) and isinstance(label, int | float):
-            # A power of a float may raise OverflowError; a product is infinite then.
+            # A product and not a power, which may raise OverflowError; the product is infinite then.
             error = float(prediction) - float(label)
             one.errors.append(error * error)
 

@@ -1,4 +1,4 @@
-"""``streamfl topics``: the topics of a role, their creation, and the rights that it needs."""
+"""``streamfl topics``: shows and creates the topics of a role, and shows the rights that it needs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def topics(
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    On Kafka, or with --principal, below are the rights that the role needs on a cluster with ACLs, each line to be put after
-    kafka-acls.sh --add. Last comes what readers of a topic learn that its name does not say.
+    On Kafka, or with --principal, the rights follow that the role needs on a cluster with ACLs, each line as arguments of
+    kafka-acls.sh --add. Last comes what readers of a topic learn beyond what its name says.
     """
     configured = read_configuration(config)
-    # First: a topic that is written anew from another is ours to create.
+    # Rekeyings come first, because streamfl creates a topic that it writes anew from another.
     all_of_it = [*rekeyings(configured), configured]
     needed = [right for one in all_of_it for right in rights(one, principal)]
-    # A bus in a file or in memory has no rights within it; who names a principal asks for another cluster.
+    # A bus in a file or in memory has no ACLs; a user who names a principal asks about another cluster.
     print_rights = principal is not None or scheme_of(configured.settings.bus.url).startswith(KAFKA)
     with closing(configured.connect()) as bus:
         partitions = partitions or _as_the_users(all_of_it, bus)
@@ -81,7 +81,7 @@ def topics(
 
 
 def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list[TopicFinding]:
-    """The topics of a role, and of what writes its topics anew, each once."""
+    """The topics of a role, and of the rekeyings that write its topics anew, each once."""
     found: dict[str, TopicFinding] = {}
     for configured in all_of_it:
         for finding in inspect_topics(configured, bus, partitions):
@@ -90,14 +90,14 @@ def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list
 
 
 def _as_the_users(all_of_it: Sequence[Configured], bus: Bus) -> int:
-    """As many partitions as the user's own topic has: then what is written under a record's key lies where the record does."""
+    """The number of partitions of the user's own topic, so that a message with a record's key is in the record's partition."""
     users = [spec.name for one in all_of_it for spec in one.kind.topics(one.settings) if spec.users]
     states = bus.describe(users)
     return next((states[name].partitions for name in users if name in states and states[name].error is None), PARTITIONS)
 
 
 def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:
-    """The missing topics but for the user's own, whose names may be mistyped, and those that need as many partitions."""
+    """The missing topics without the user's own, whose names may be mistyped, and those that need as many partitions as these."""
     inputs = {found.spec.name for found in missing if found.spec.users}
     like = configured.kind.partitioned_like(configured.settings)
     for name in sorted(inputs):

@@ -1,4 +1,4 @@
-"""What an operator can do about a batch that cannot be read."""
+"""Tells an operator what to do about a batch that cannot be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHOLE_REPLICA = "If a broker's disk is at fault, let a replica that has it whole
 
 
 def remedy(configured: Configured, failure: Unreadable) -> str:
-    """What to do about ``failure``: an input can be passed over, what the role remembers cannot."""
+    """What to do about ``failure``: a batch of an input can be passed over, one of the role's state cannot."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
     if failure.topic in {source.topic for source in channels.inputs.values()}:
@@ -34,7 +34,7 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
 
 @contextmanager
 def telling_remedy(configured: Configured) -> Iterator[None]:
-    """Adds to an :class:`Unreadable` what to do about it."""
+    """Adds the remedy to an :class:`Unreadable` that is raised within."""
     try:
         yield
     except Unreadable as failure:

@@ -1,4 +1,4 @@
-"""``streamfl write``: lines of JSON as records in a topic that a role reads from its users."""
+"""``streamfl write``: writes lines of JSON to a topic that a role reads from its users."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def write(
             bus.write(records)
             written += len(records)
             if wrong is not None:
-                # Whoever corrects the line and writes all again would have those before it twice.
+                # A user who corrects the line and writes all of them again would write those before it twice.
                 before = f"Of the lines before it {counted(written, 'record')} came into {topic}"
                 raise DataError(f"{wrong}. {before}: go on from this line")
     if format is OutputFormat.JSON:
@@ -85,7 +85,7 @@ class _Lines:
         self._number = 0
 
     def record(self, line: bytes) -> Outgoing | None:
-        """The record of a line; None of an empty one. DataError names the line and what is wrong with it."""
+        """The record of a line; None for an empty line. DataError names the line and its mistake."""
         self._number += 1
         if not line.strip():
             return None
@@ -99,7 +99,7 @@ class _Lines:
             raise DataError(f"line {self._number}: cannot be written as {type(self._format).__name__}: {error}") from None
         key = self._named_key(content)
         try:
-            # Where a role tells nobody of what it cannot read, the user at the terminal is told all the same.
+            # With the strict decoder, if there is one, so that the user also gets errors that the role would not report.
             message = (self._source.strict or self._source.decode)(Record(self._source.topic, 0, 0, key, value))
         except PeerError as error:
             if self._as_they_are:
@@ -130,7 +130,7 @@ class _Lines:
 
 
 def _batches(source: IO[bytes]) -> Iterator[list[bytes]]:
-    """Whole lines as they come: whoever pipes a growing file sees each written at once."""
+    """Whole lines as they come, so that each line of a growing file is written at once."""
     read = getattr(source, "read1", source.read)
     rest = b""
     while chunk := read(CHUNK_BYTES):

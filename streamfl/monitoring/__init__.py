@@ -1,1 +1,1 @@
-"""What workers are watched with: dashboards for Grafana, and rules and runbooks for Prometheus' alerts."""
+"""Monitoring of workers: dashboards for Grafana, and rules and runbooks for Prometheus' alerts."""

@@ -1,6 +1,6 @@
-"""Alerts, described in a few words, and written as the rules that Prometheus reads and as the page that says what to do.
+"""Descriptions of alerts, written as Prometheus' rules and as a runbook page that says what to do.
 
-What every worker can suffer stands here. A system has further alerts of its own, and says them in its laboratory.
+Alerts of every worker are here. A system describes further alerts of its own in its laboratory.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from streamfl.monitoring.promql import lag_by_partition
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
 
 MEMBER = "system, federation, role, group"
-"""The labels that say whose worker it is, without the worker."""
+"""The labels that identify a member, without those of a single worker."""
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One thing that somebody has to do something about.
+    """A condition that an operator has to act on.
 
-    name: in capitals and small letters, as Prometheus' own; it is the heading of the runbook too.
+    name: in CamelCase, as in Prometheus' own alerts; it is the heading in the runbook too.
     expression: in PromQL; each of its series is an alert.
-    minutes: it is told once the expression has held for so long.
-    severity: "critical" wakes somebody, "warning" waits for the morning.
-    summary: what is wrong, in a sentence; ``{{ $labels.group }}`` stands for a label's value.
+    minutes: how long the expression has to hold before the alert fires.
+    severity: "critical" wakes an operator, "warning" can wait until the morning.
+    summary: what is wrong, in a sentence; ``{{ $labels.group }}`` is replaced by a label's value.
     means: what it means for the federation's users.
     remedy: what to look at, and what to do, in sentences.
     """
@@ -58,8 +58,8 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
     'increase(streamfl_dead_letters_total[15m]))'
     """
     name = f"streamfl_{counter}{chosen}"
-    # What a worker counted before it was first asked is no growth to increase(). An hour is looked back on, so that one that could
-    # not be reached for a while is not taken for a new one.
+    # increase() ignores what a worker counted before its first scrape. Looks back an hour, so that a worker that could not be
+    # reached for a while is not taken for a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
@@ -70,10 +70,10 @@ def gets_records(minutes: int) -> str:
 
 
 def stopped(counter: str, *while_growing: str) -> str:
-    """One of streamfl's counters has stopped that usually grows: in nineteen of twenty times before, and not in three of them.
+    """A counter has stopped that usually grows: it grew in 19 of 20 earlier intervals, and not in the last three.
 
-    These are five minutes, an hour and a day: so what comes once a day has stopped after three days, and what comes each second
-    after a quarter of an hour. while_growing: other counters, one of which goes on; none: whatever the others do.
+    The intervals are five minutes, an hour and a day: what comes once a day has stopped after three days, and what comes each
+    second after a quarter of an hour. while_growing: other counters, one of which has to go on growing; none: no condition.
 
     >>> stopped("labels_total").count(" or ")
     2
@@ -139,7 +139,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLagGrows",
-        # What few records are is a matter of how many usually come: ten of some streams are a day's.
+        # Relative to the usual rate: in some streams ten records are a day's.
         f"{LAG} > 10 and {LAG} > {_grown('records_total', '10m')} and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",
@@ -244,8 +244,8 @@ WORKER_ALERTS = (
 def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
     """The text of a file of rules for Prometheus.
 
-    group: their name.
-    page: where :func:`runbook` is written. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
+    group: the name of the rules' group.
+    page: the place of the :func:`runbook`. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
     """
     annotation = "runbook_url" if "://" in page else "runbook"
     lines = ["# Written from the code by `make reference`: a change belongs there.", "groups:"]
@@ -265,7 +265,7 @@ def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
 
 
 def runbook(whose: str, note: str, alerts: Iterable[Alert]) -> str:
-    """The text of the page that says what to do about each alert. whose: the alerts are. note: what stands above."""
+    """The text of the page that says what to do about each alert. whose: the owner of the alerts. note: text at the top."""
     parts = [f"# Alerts of {whose}: what to do", note]
     for one in alerts:
         when = f"once this has held for {one.minutes} minutes" if one.minutes else "as soon as this holds"

@@ -1,7 +1,7 @@
-"""A Grafana dashboard, described in a few words; :mod:`streamfl.monitoring.grafana` makes of it what Grafana reads.
+"""Descriptions of Grafana dashboards; :mod:`streamfl.monitoring.grafana` turns them into Grafana's JSON.
 
-A system describes its own in its laboratory. Grafana lays panels out on a grid of 24 columns; here they stand in rows, from left to
-right, in the order in which they are named.
+A system describes its own dashboards in its laboratory. Grafana lays panels out on a grid of 24 columns; here they are in rows,
+from left to right, in the order in which they are listed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from streamfl.monitoring.promql import lag_by_partition
 
 __all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
 
-# What the viewer chooses workers by, and what is written beside the choice: the first and the last label are Prometheus' own.
+# The labels by which the viewer chooses workers, with their captions. The first and the last label are Prometheus' own.
 CHOICES = {"job": "Job", "federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Instance"}
-# On the board of one system it is fixed: federations of several systems have metrics of one name.
+# The system is fixed on a system's own dashboard, because several systems have metrics of the same name.
 CHOSEN = ",".join(f'{name}=~"${name}"' for name in ("system", *CHOICES))
-# Matchers for what Prometheus itself says of everything that it scrapes.
+# Matchers for metrics that Prometheus itself makes for every target.
 SCRAPED = 'job=~"$job",instance=~"$instance"'
 
 PanelKind = Literal["timeseries", "stat", "bargauge"]
@@ -25,9 +25,9 @@ Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit", "none"]
 
 
 def series(metric: str, *roles: str) -> str:
-    """The series of one of streamfl's metrics, of the workers that the viewer has chosen.
+    """The series of one of streamfl's metrics, for the workers that the viewer has chosen.
 
-    roles: of workers with these roles alone; none: of any.
+    roles: only workers with these roles; none: all.
 
     >>> series("labels_total").partition("{")[0]
     'streamfl_labels_total'
@@ -39,7 +39,7 @@ def series(metric: str, *roles: str) -> str:
 
 
 def rate(counter: str, *roles: str) -> str:
-    """How fast one of streamfl's counters grows, a second; roles as :func:`series`.
+    """The growth of one of streamfl's counters per second; roles as in :func:`series`.
 
     >>> rate("labels_total").endswith("[$__rate_interval])")
     True
@@ -48,9 +48,9 @@ def rate(counter: str, *roles: str) -> str:
 
 
 def growth(counter: str, *roles: str) -> str:
-    """How much one of streamfl's counters grew over the time that the viewer looks at; roles as :func:`series`.
+    """How much one of streamfl's counters grew over the time range of the dashboard; roles as in :func:`series`.
 
-    For tiles: they have one value. A counter itself begins anew with its process.
+    For tiles, which have one value. The counter itself would not do: it begins anew with its process.
 
     >>> growth("labels_total").endswith("[$__range])")
     True
@@ -59,12 +59,12 @@ def growth(counter: str, *roles: str) -> str:
 
 
 def lag() -> str:
-    """Records that wait for the chosen workers, by group, topic and partition, whether a worker has the partition or not."""
+    """The chosen workers' unread records, by group, topic and partition, whether a worker has the partition or not."""
     return lag_by_partition("group", f"{{{CHOSEN}}}")
 
 
 def mean_over_time(sums: str, counts: str, *roles: str) -> str:
-    """The mean of what came within the latest interval, from two counters: of what was added up, and of how much of it came.
+    """The mean of the values that came within the latest interval, from two counters: the values' sum, and their number.
 
     It is right for any number of workers, after any restart, and over any time.
     """
@@ -76,7 +76,7 @@ class Query:
     """One line of a panel.
 
     expression: in PromQL.
-    legend: the line's name; ``{{label}}`` stands for a label's value.
+    legend: the line's name; ``{{label}}`` is replaced by a label's value.
     """
 
     expression: str
@@ -85,19 +85,19 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture.
+    """One panel.
 
-    title: what it shows; no other panel of the dashboard has the same, and links to the panel go by it.
-    description: what is shown, for whoever sees it the first time.
-    unit: of its axis, as Grafana names units.
+    title: what it shows. It is unique within the dashboard, because links to the panel depend on it.
+    description: what is shown, for a viewer who sees it for the first time.
+    unit: the unit of its axis, as Grafana names units.
     queries: its lines, or the numbers of its tile.
     minimum, maximum: the ends of the axis; None: Grafana chooses.
     kind: how it is drawn; a "stat" is a tile with the present value of each query.
-    width: columns, of the 24 that a row has.
+    width: columns, of the 24 in a row.
     remedy: what it looks like when something is wrong, and what to do then.
     bad_from: a tile is red from this value on.
     bad_below: a tile is red below this value.
-    nothing: what it says while its queries find nothing; "": No data.
+    nothing: the text while its queries find nothing; "": No data.
     """
 
     title: str
@@ -118,10 +118,10 @@ class Panel:
 class Dashboard:
     """One page of panels about every federation of a system, or of all systems.
 
-    name: of its file, without ".json".
-    uid: by what Grafana knows it; no other dashboard has the same.
+    name: the name of its file, without ".json".
+    uid: Grafana's identifier; no other dashboard has the same.
     title: its heading.
-    system: whose workers it shows; "": the viewer chooses.
+    system: the system whose workers it shows; "": the viewer chooses.
     rows: panels from top to bottom, and from left to right.
     description: what the page is for, in a sentence.
     """
@@ -135,27 +135,27 @@ class Dashboard:
 
     @property
     def filename(self) -> str:
-        """Of the file in ``dashboards/``."""
+        """The file's name in ``dashboards/``."""
         return f"{self.name}.json"
 
     @property
     def panels(self) -> list[Panel]:
-        """All of them, row by row."""
+        """All panels, row by row."""
         return [panel for row in self.rows for panel in row]
 
     @property
     def choices(self) -> dict[str, str]:
-        """What the viewer chooses workers by, and what is written beside it."""
+        """The labels by which the viewer chooses workers, with their captions."""
         return CHOICES if self.system else {"job": CHOICES["job"], "system": "System", **CHOICES}
 
     @property
     def expressions(self) -> list[str]:
-        """Every query, those that find what can be chosen included."""
+        """Every query, with those that find the values to choose from."""
         asked = [query.expression for panel in self.panels for query in panel.queries]
         return [*asked, *(self.values_of(name) for name in self.choices)]
 
     def values_of(self, label: str) -> str:
-        """What finds the values of a label that the viewer chooses by. Each choice narrows those after it."""
+        """The query for the values of a label that the viewer can choose. Each choice narrows the following ones."""
         names = [*self.choices]
         before = ["system"] * bool(self.system) + names[: names.index(label)]
         chosen = ",".join(f'{name}=~"${name}"' for name in before)

@@ -1,4 +1,4 @@
-"""Panels of systems whose parties know different columns of the same entities, and score each before its label comes."""
+"""Panels for vertical systems, whose parties have different columns of the same entities, and score each before its label comes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The files that a federation is watched with: dashboards for Grafana, rules for Prometheus, and pages that say what to do.
+"""The files for monitoring a federation: dashboards for Grafana, rules for Prometheus, and runbook pages.
 
-The text of our own dashboards lies in this package, so that nobody who runs streamfl needs Grafana's builders.
+The text of our own dashboards is part of this package, so that running streamfl does not need Grafana's builders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILDERS = "grafana_foundation_sdk"
 
 
 def dashboards_of(systems: Iterable[System]) -> list[Dashboard]:
-    """That of no system, and all that these systems have; ConfigurationError where two have one name."""
+    """The dashboard of service health and those of these systems; ConfigurationError if two have the same name or uid."""
     found = [HEALTH, *(board for system in systems if system.dashboards for board in load(system.dashboards))]
     for names in ([board.name for board in found], [board.uid for board in found]):
         if twice := {name for name in names if names.count(name) > 1}:
@@ -30,9 +30,9 @@ def dashboards_of(systems: Iterable[System]) -> list[Dashboard]:
 
 
 def dashboard_text(board: Dashboard) -> str:
-    """What Grafana reads: as it was shipped, or else built; ConfigurationError says what to install for that."""
+    """The dashboard's JSON: as shipped, or else built. ConfigurationError if it cannot be built; it says what to install."""
     for folder in (PACKAGE / "dashboards", PACKAGE.parent / "dashboards"):
-        # A package that is called as one of ours has another uid.
+        # Another package's dashboard with the name of one of ours has another uid.
         if (path := folder / board.filename).is_file() and f'"uid": "{board.uid}"' in (text := path.read_text(encoding="utf-8")):
             return text
     try:
@@ -48,10 +48,10 @@ def dashboard_text(board: Dashboard) -> str:
 
 
 def alert_files(systems: Iterable[System], note: str, pages: str = "") -> dict[str, str]:
-    """Rules of every worker and of these systems, and the page of each, by file name.
+    """The rules of every worker and of these systems, with their runbook pages, by file name.
 
-    note: what stands above a page.
-    pages: where the rules say that the pages are: a folder or its URL, with a slash at the end, or a URL with ``{page}`` in place
+    note: text at the top of a page.
+    pages: the place of the pages for the rules: a folder or its URL, with a slash at the end, or a URL with ``{page}`` in place
         of a page's name without its ending.
     """
     groups: list[tuple[str, str, tuple[Alert, ...]]] = [("", "every worker", WORKER_ALERTS)]

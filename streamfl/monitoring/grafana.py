@@ -1,6 +1,6 @@
-"""Dashboards as the JSON that Grafana reads, made by Grafana's own typed builders.
+"""Dashboards as Grafana's JSON, made by Grafana's own typed builders.
 
-Only who writes dashboards needs the builders: the package grafana-foundation-sdk, which the extra ``dashboards`` brings.
+Only building dashboards needs the builders: the package grafana-foundation-sdk, which the extra ``dashboards`` installs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamfl.monitoring.dashboard import Dashboard, Panel, Query
 __all__ = ["TAG", "to_json"]
 
 TAG = "streamfl"
-"""What all dashboards are found by; a menu on each leads to the others."""
+"""The tag of all dashboards; a menu on each dashboard leads to the others."""
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 HEIGHTS = {"timeseries": 8, "bargauge": 8, "stat": 4}
@@ -47,7 +47,7 @@ Builder = timeseries.Panel | stat.Panel | bargauge.Panel
 
 
 def to_json(described: Dashboard) -> str:
-    """The text of the file that Grafana imports or is provisioned with."""
+    """The text of the file for Grafana's import or provisioning."""
     board = (
         dashboard.Dashboard(described.title)
         .uid(described.uid)
@@ -73,7 +73,7 @@ def _own_tags(described: Dashboard) -> list[str]:
 
 
 def _links(described: Dashboard) -> Iterator[dashboard.DashboardLink]:
-    """Menus of the system's other dashboards, with what was chosen here, and of all there are."""
+    """Menus of the system's other dashboards, which keep the viewer's choices, and of all dashboards."""
     for title, tags, chosen in (("This system", _own_tags(described), True), ("All of streamfl", [TAG], False)):
         if tags:
             link = dashboard.DashboardLink(title).type(DashboardLinkType.DASHBOARDS).tags(tags).as_dropdown(True)
@@ -116,7 +116,7 @@ def _panels(described: Dashboard) -> Iterator[Builder]:
 
 
 def _number(panel: Panel) -> int:
-    """Links to a panel carry its number, so it stays the same when others come before it."""
+    """The panel's number, which links contain. It depends on the title alone, so that it stays when panels are added before."""
     return crc32(panel.title.encode()) % 1_000_000 + 1
 
 
@@ -130,7 +130,7 @@ def _panel(panel: Panel) -> Builder:
     if panel.maximum is not None:
         builder = builder.max(panel.maximum)
     if panel.unit == "none":
-        # Things are whole; Prometheus estimates how many of them came, and says 3.08.
+        # Counts are whole numbers, but Prometheus extrapolates an increase to values such as 3.08.
         builder = builder.decimals(0)
     if panel.nothing:
         builder = builder.no_value(panel.nothing)
@@ -174,5 +174,5 @@ def _thresholds(panel: Panel) -> dashboard.ThresholdsConfig:
 
 def _target(name: str, query: Query, panel: Panel) -> prometheus.Dataquery:
     asked = prometheus.Dataquery().ref_id(name).expr(query.expression).legend_format(query.legend).datasource(SOURCE)
-    # A tile shows what is now. Of a range it would show the last value that there was, however old.
+    # A tile shows the present. With a range query it would show the last value, however old.
     return asked.range() if panel.kind == "timeseries" else asked.instant()

@@ -1,4 +1,4 @@
-"""The dashboard of no system: whether workers run, how long their steps take, what they need, and what goes wrong around them."""
+"""The dashboard of all workers: whether they run, how long steps take, what they need, and what goes wrong around them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ STARTED = series("start_time_seconds")
 
 
 def process(metric: str) -> str:
-    """One of the figures that Prometheus' client has of every process."""
+    """One of the process metrics of Prometheus' client."""
     return f"process_{metric}{{{CHOSEN}}}"
 
 
 def by_worker(expression: str, of: str = "sum") -> Query:
-    """A line of each worker. of: how several series of it become one."""
+    """A line for each worker. of: the aggregation of a worker's series."""
     return Query(f"{of} by (group, instance) ({expression})", BY_WORKER)
 
 
 def took(histogram: str, share: float, legend: str) -> Query:
-    """What so large a share of all took less than."""
+    """A quantile of a histogram. share: the quantile, 0 to 1."""
     return Query(f"histogram_quantile({share}, sum by (le) ({rate(f'{histogram}_bucket')}))", legend)
 
 

@@ -1,4 +1,4 @@
-"""Panels about what every worker has, whatever its system: whether it is up, what it refuses, how far behind it is."""
+"""Panels for workers of any system: whether they are up, what they refuse, how large the lag is."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, ra
 
 __all__ = ["BY_WORKER", "SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
-# Prometheus goes on asking a worker that is gone; within the hour it is one that should be there.
+# Prometheus goes on scraping a worker that is gone; for an hour it counts as one that should be there.
 SEEN = f"last_over_time({series('ready')}[1h])"
 UP = f"up{{{SCRAPED}}}"
-# The name of a line that is a worker's.
+# The name of a worker's line.
 BY_WORKER = "{{group}} {{instance}}"
 
 
 def workers_tile(width: int = 4) -> Panel:
-    """N of M workers up."""
+    """How many workers are up, of those that were seen."""
     return Panel(
         "Workers up",
         "Workers that Prometheus reaches now, of those that it has seen within the last hour.",
@@ -32,7 +32,7 @@ def workers_tile(width: int = 4) -> Panel:
 
 
 def samples_tile(*roles: str, width: int = 4) -> Panel:
-    """How many samples come a second, at workers with these roles."""
+    """Samples a second at workers with these roles."""
     return Panel(
         "Samples a second now",
         "Samples that the workers took, a second.",
@@ -47,7 +47,7 @@ def samples_tile(*roles: str, width: int = 4) -> Panel:
 
 
 def refused_tile(width: int = 4) -> Panel:
-    """How many records were refused over the time that is shown."""
+    """The number of refused records over the dashboard's time range."""
     refused = f"sum({growth('dead_letters_total')}) + sum({growth('table_rejections_total')})"
     return Panel(
         "Records refused",
@@ -65,7 +65,7 @@ def refused_tile(width: int = 4) -> Panel:
 
 
 def lag_tile(width: int = 4) -> Panel:
-    """How many records wait."""
+    """The number of unread records."""
     return Panel(
         "Records waiting",
         "Records of all inputs that were written and not yet read, in partitions with a worker or without.",
@@ -81,7 +81,7 @@ def lag_tile(width: int = 4) -> Panel:
 
 
 def worker_panels() -> tuple[Panel, ...]:
-    """The row of what every worker has, whatever its system: refused records, lag, and whether it is up."""
+    """The row of panels for workers of any system: refused records, lag, and whether they are up."""
     return (
         Panel(
             "Dead letters",

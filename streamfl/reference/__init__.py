@@ -1,6 +1,6 @@
 """Pages that are written from the code: every setting and every metric of a system, its dashboard, and the alerts.
 
-``python -m streamfl.reference`` writes them. A test compares what lies in the repository with what would be written.
+``python -m streamfl.reference`` writes them. A test compares the repository's files with what would be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pages of metrics, from what roles and a worker measure.
 
-Some metrics are there under certain settings only, or after a label. The fuzzer's federations have every setting that matters and
-know good messages, so their roles measure all there is.
+Some metrics exist only under certain settings, or after a label. The fuzzer's federations have all these settings and good
+messages, so their roles have all metrics.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ HEADING = ("metric", "kind", "labels", "meaning")
 
 
 def role_metrics(system: System) -> dict[str, dict[str, Described]]:
-    """The metrics of each role of a system, by role kind and name. Where a setting changes the text, the first text counts."""
+    """The metrics of each role of a system, by role kind and name. If a setting changes the text, the first text counts."""
     found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
     for target in _roles(system):
-        # Good messages, after which there are figures of what was learnt.
+        # Gives the role good messages, so that figures on learning exist.
         target.finish()
         for one in target.role.measure():
             described = describe(one)
@@ -37,7 +37,7 @@ def role_metrics(system: System) -> dict[str, dict[str, Described]]:
 
 
 def worker_metrics() -> dict[str, Described]:
-    """The metrics that a worker has whatever its role is, by name."""
+    """The metrics of a worker of any role, by name."""
     target = next(role for system in systems_with("fuzz").values() for role in _roles(system))
     settings, bus = target.settings, MemoryBus()
     bus.create([replace(spec, partitions=spec.partitions or 1) for spec in find_kind(settings.role.kind).topics(settings)])
@@ -51,7 +51,7 @@ def worker_metrics() -> dict[str, Described]:
 
 
 def role_metrics_page(system: System) -> str:
-    """What each role of a system measures."""
+    """The page of a system's metrics, by role."""
     parts = [f"# Metrics of {system.name}", NOTE]
     for kind, found in role_metrics(system).items():
         parts.append(f"## {kind}\n\n{_table(found)}")
@@ -59,7 +59,7 @@ def role_metrics_page(system: System) -> str:
 
 
 def worker_metrics_page() -> str:
-    """What every worker measures beside its role."""
+    """The page of every worker's own metrics."""
     return f"# Metrics of every worker\n\n{NOTE}\n\n{_table(worker_metrics())}\n"
 
 

@@ -1,4 +1,4 @@
-"""The page of a system's settings, from the classes that read its configuration files."""
+"""The page of a system's settings, made from the classes that read its configuration files."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def settings_page(system: System) -> str:
 
 
 def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Every section of a configuration file, or within one of its sections, by name."""
+    """Every section of a configuration file, or of one of its sections, by name."""
     found: dict[str, type[BaseModel]] = {}
     for name, field in settings.model_fields.items():
         for member in get_args(field.annotation) or (field.annotation,):
             if isinstance(member, type) and issubclass(member, BaseModel):
-                # Of a table of sections the user gives the names.
+                # In a table of sections the user chooses the names.
                 found[f"{name}.NAME" if get_origin(field.annotation) is dict else name] = member
     return found
 
@@ -72,7 +72,7 @@ def _lists(annotation: Any) -> Iterator[Any]:
 
 
 def section_page(name: str, section: type[BaseModel], listed: bool = False) -> str:
-    """One section: its keys in a table. listed: there is one for each of several."""
+    """One section: its keys in a table. listed: whether the section is a list of tables."""
     rows = [
         (
             f"`{name}.{field.alias or key}`",
@@ -101,7 +101,7 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{json.dumps(value)}`" for value in members)
     if origin in (Union, types.UnionType):
-        # A number may be a whole one.
+        # "number" includes whole numbers.
         told = [member for member in members if member is not type(None) and not (member is int and float in members)]
         return " or ".join(map(_type, told))
     if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):
@@ -128,7 +128,7 @@ def _within(annotation: Any) -> list[Any]:
         if get_origin(member) is Annotated:
             for each in get_args(member)[1:]:
                 found += each.metadata if isinstance(each, FieldInfo) else [each]
-    # Those of a list's items are not those of the list.
+    # The bounds of a list's items are not the list's own.
     return found if get_origin(annotation) in (Union, types.UnionType) else []
 
 
@@ -149,5 +149,5 @@ def _number(value: float) -> str:
     if not isinstance(value, int):
         return f"{value:,g}"
     size = abs(value)
-    # The ends of a number type are not read digit by digit.
+    # Large powers of two, such as the ends of a number type, are shown as powers.
     return f"{'-' * (value < 0)}2^{size.bit_length() - 1}" if size > 10**15 and size.bit_count() == 1 else f"{value:,}"

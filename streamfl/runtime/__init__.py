@@ -1,1 +1,1 @@
-"""What moves messages between a bus and the roles."""
+"""The runtime: moves messages between a bus and the roles."""

@@ -1,4 +1,4 @@
-"""Which partition a key has, and which member of a group has which partition, for the buses that decide it themselves."""
+"""Assigns keys to partitions, and partitions to members of a group, for the buses that decide this themselves."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Member = TypeVar("Member")
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition, of so many, of a record with this key."""
+    """The partition of a record with this key, in a topic of ``partitions`` partitions."""
     return zlib.crc32(key) % partitions
 
 
 def deal(
     partitions: int, members: Sequence[Member], owners: Mapping[int, tuple[Member, int]], generation: int
 ) -> dict[int, tuple[Member, int]]:
-    """Give every partition an owner, each member as many as the next, moving as few as that allows.
+    """Give every partition an owner, in equal shares, and move as few partitions as possible.
 
-    owners: of each partition its owner so far, and the generation since which it is; returned as they are now.
+    owners: by partition, its present owner and the generation since which it has it. Returns the new owners in the same form.
 
     >>> deal(4, ["a", "b"], {0: ("a", 1), 1: ("a", 1), 2: ("a", 1), 3: ("gone", 1)}, 2)
     {0: ('a', 1), 1: ('a', 1), 2: ('b', 2), 3: ('b', 2)}

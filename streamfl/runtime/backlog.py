@@ -1,4 +1,4 @@
-"""What a role that learns a backlog in step with its peers is told of it, and how much it takes at a time."""
+"""Tells a role that learns a backlog in step with its peers how long it is, and limits how much the role takes at a time."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ __all__ = ["Backlog"]
 
 
 class Backlog:
-    """Between a worker and its role. max_records: the input records of one commit at most, whatever the role takes."""
+    """Between a worker and its role. max_records: the most input records in one commit, whatever the role would take."""
 
     def __init__(self, role: Role, max_records: int) -> None:
         self._any_role = role
         self._role = role if isinstance(role, CatchesUp) else None
-        # Once: to compare a role with a protocol takes longer than to ask it.
+        # Checked once, because isinstance with a protocol takes longer than the call.
         self._waits = role if isinstance(role, Waits) else None
         self._max_records = max_records
 
     @property
     def most_records(self) -> int:
-        """The input records of one commit at most."""
+        """The most input records in one commit."""
         wanted = None if self._role is None else self._role.most_records
         return self._max_records if wanted is None else min(self._max_records, wanted)
 
     @property
     def prompt(self) -> bool:
-        """Whether records are not held back to fill the commit interval."""
+        """Whether the worker commits without waiting for the whole commit interval."""
         return self._any_role.prompt or (self._role is not None and self._role.urgent)
 
     @property
     def told(self) -> str | None:
-        """What the role waits for or works off, in a sentence; None: nothing."""
+        """A sentence on what the role waits for or works off; None: nothing."""
         return None if self._waits is None else self._waits.backlog
 
     def tell(self, session: Session) -> None:
-        """Tell the role how many records lie behind those that were polled, by partition, all inputs together."""
+        """Tell the role how many unread records follow the polled ones, by partition, all inputs together."""
         if self._role is not None:
             unread: Counter[int] = Counter()
             for (_, partition), count in session.unread().items():

@@ -1,10 +1,9 @@
 """The bus: what a worker needs of Kafka, and all that streamfl knows of it.
 
-A :class:`Bus` is a cluster that one is allowed to talk to; a :class:`Session` is one worker's membership in a consumer group on it.
-Nothing is processed between two polls that a rebalance could take away: a worker polls, processes, and commits, and a commit that
-comes too late is refused whole (:class:`CommitRefused`).
+A :class:`Bus` is a client of a cluster; a :class:`Session` is one worker's membership in a consumer group on it. A worker polls,
+processes, and commits. If a rebalance took a partition away meanwhile, the whole commit is refused (:class:`CommitRefused`).
 
-Connectors are found by the scheme of the URL through the entry-point group ``streamfl.connectors``, each a function
+Connectors are found by the scheme of the URL through the entry-point group ``streamfl.connectors``. Each is a function
 ``connect(url, options) -> Bus``.
 """
 
@@ -49,17 +48,17 @@ class BusUnavailable(Exception):
 
 
 class CommitRefused(Exception):
-    """The step was not committed, nothing of it will be seen, and the session has to restore its partitions.
+    """The step was not committed and stays invisible, and the session has to restore its partitions.
 
-    The next poll reports every partition as revoked and the ones still assigned as assigned.
+    The next poll reports every partition as revoked, and those that the session still has as assigned.
     """
 
 
 class Unreadable(Exception):
-    """What lies in a topic cannot be read, now or later: damaged, or written in a way that this process does not know.
+    """A batch of a topic cannot be read, now or later: it is damaged, or written in a format that this process does not know.
 
-    offset: of the first record that cannot be read. content: the batch as it lies there, empty where it cannot be had. following:
-    the offset from which reading can go on; None where that is not known.
+    offset: the first record that cannot be read. content: the bytes of the batch, empty if they are not available. following: the
+    offset from which reading can go on; None if it is not known.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Unreadable(Exception):
 class TopicState:
     """A topic as it is. ``error`` is why it cannot be used ('not authorised', …).
 
-    identity: a topic that was deleted and made again under its name has another one; empty where it is not known.
+    identity: changes when a topic is deleted and made again under its name; empty if it is not known.
     """
 
     name: str
@@ -90,7 +89,7 @@ class TopicState:
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A record to be written. timestamp: in seconds; None, and one that is no time or ahead of now: that of its writing."""
+    """A record to be written. timestamp: in seconds; None, a value that is no time, or one ahead of now: the time of writing."""
 
     topic: str
     key: bytes | None
@@ -100,30 +99,30 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     timestamp: float | None = None
 
     def written_at(self, now: float) -> float:
-        """The time that it gets, in seconds. A cluster refuses what is too far ahead, and with it the whole step."""
+        """The time that it gets, in seconds. A cluster would refuse a time too far ahead, and with it the whole step."""
         return now if self.timestamp is None or self.timestamp <= 0 else min(self.timestamp, now)
 
 
 def transactional_prefix(group: str) -> str:
-    """What the transactional ids of this group's workers begin with, and of no other: no name of a federation or party has a colon.
+    """The prefix of the transactional ids of this group's workers, and of no other's: no federation's or party's name has a colon.
 
-    After a hyphen the right of a party p would hold for a party p-x too, and p could have its workers fenced.
+    With a hyphen the rights of a party p would hold for a party p-x too, and p could fence its workers.
     """
     return f"{group}:"
 
 
 def new_transactional_id(group: str) -> str:
-    """A name that no other start of a worker of this group has; the prefix lets one right cover all of them."""
+    """A transactional id that is new at every start of a worker. One right for the prefix covers all ids of the group."""
     return f"{transactional_prefix(group)}{uuid.uuid4()}"
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a worker joins: co-partitioned inputs in a group, tables read whole, and how commits are guaranteed.
+    """What a worker joins: a group's co-partitioned inputs, tables that are read whole, and the guarantee of its commits.
 
     ``transactional_id`` begins with :func:`transactional_prefix` and may differ at every start. ``auto_offset_reset`` says where a
-    group without offsets begins. Where records are gone before they were read, "error" raises ConfigurationError; otherwise reading
-    goes on at the first record that is left, and :class:`Moved` says so.
+    group without offsets begins. If records are gone before they were read, "error" raises ConfigurationError; otherwise reading
+    goes on at the first record that is left, and :class:`Moved` reports it.
     """
 
     group: str
@@ -134,7 +133,7 @@ class Subscription:
     transactional_id: str = ""
 
     def check(self, moved: Moved) -> None:
-        """ConfigurationError if the group is not to go on behind records that are gone."""
+        """ConfigurationError if the group must not go on behind records that are gone."""
         if self.auto_offset_reset == "error":
             raise ConfigurationError(
                 f"the record at offset {moved.position} of {moved.topic!r} partition {moved.partition}, which the group "
@@ -145,10 +144,11 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Moved:
-    """What was to be read next of an input partition is gone, so that reading goes on elsewhere.
+    """The next record of an input partition is gone, so that reading goes on elsewhere.
 
-    position: the offset that was to be read next. following: where reading goes on. If that is further on, the records between were
-    deleted before they were read: by retention, or by hand. If it is before, the cluster has lost records that had been read.
+    position: the offset that was to be read next. following: the offset where reading goes on. If it is after ``position``, the
+    records between were deleted before they were read: by retention, or by hand. If it is before, the cluster has lost records that
+    had been read.
     """
 
     topic: str
@@ -159,12 +159,12 @@ class Moved:
 
 @dataclass
 class Polled:
-    """What a poll brought, to be handled in this order: revoked, assigned, tables, records, moved.
+    """The result of a poll, to be handled in this order: revoked, assigned, tables, records, moved.
 
     revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them). tables: records of the tables, in
     order within a partition. records: records of the inputs, in order within a partition. moved: input partitions whose next
-    records were gone; those that follow come with a later poll. epochs: by input partition, which leader wrote the last record that
-    came, as far as the bus knows.
+    records were gone; the records that follow come with a later poll. epochs: by input partition, the epoch of the leader that
+    wrote the last record that came, as far as the bus knows.
     """
 
     revoked: list[int] = field(default_factory=list)
@@ -178,7 +178,7 @@ class Polled:
         return bool(self.revoked or self.assigned or self.tables or self.records or self.moved)
 
     def then(self, later: Polled) -> Polled:
-        """This poll and a later one as one. What came of a partition that is gone by then is another worker's."""
+        """This poll and a later one as one, without records of partitions that the later one revoked."""
         assigned = [partition for partition in self.assigned if partition not in later.revoked]
         records = [record for record in self.records if record.partition not in later.revoked]
         return Polled(
@@ -193,9 +193,9 @@ class Polled:
 
 @dataclass
 class Step:
-    """What becomes visible together or not at all.
+    """All that becomes visible together or not at all.
 
-    positions: the offset after the last consumed record, by input partition. outputs: messages. changelog: what is remembered.
+    positions: the offset after the last consumed record, by input partition. outputs: messages. changelog: changed state.
     Under at_least_once outputs are durable before the changelog is, and the changelog before the positions.
     """
 
@@ -208,33 +208,33 @@ class Step:
 
 
 class Session(Protocol):
-    """One worker's membership. Not thread-safe, but for :meth:`lag`."""
+    """One worker's membership. Not thread-safe, except :meth:`lag`."""
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records.
 
-        The first poll brings the tables whole, as they were when it was called; of a key's records it may leave out all but the
-        last, as compaction does. A poll that reports an assignment brings them up to date, for whoever had the partition before
-        may have used what lies in them. No records come from a partition before the poll after the one that reported it as
-        assigned, so that the caller can restore and :meth:`seek` first.
+        The first poll brings the tables whole, as they were when it was called. It may leave out all records of a key but the last,
+        as compaction does. A poll that reports an assignment brings the tables up to date, because the earlier owner may have used
+        their newest records. No records come from a partition before the poll after the one that reported it as assigned, so that
+        the caller can restore and :meth:`seek` first.
         BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing; Unreadable at a batch that
-        cannot be read, once all before it in its partition was given. A later poll meets it again.
+        cannot be read, once all records before it in its partition were returned. A later poll meets the batch again.
         """
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         """All committed records of a partition from its beginning to its present end. Unreadable at a batch that cannot be read."""
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset; waits until no earlier owner's commit is still undecided."""
+        """The group's committed offset; waits while a commit of an earlier owner is undecided."""
 
     def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         """Go on reading an assigned input partition at ``offset``.
 
-        epoch: of the leader that wrote the record before, if it is known. Where the log was cut back behind that, a poll says so.
+        epoch: of the leader that wrote the record before, if it is known. A poll reports if the log was cut back behind that.
         """
 
     def commit(self, step: Step) -> None:
-        """Make the step visible. CommitRefused, BusUnavailable or ConfigurationError mean that it is not and never will be."""
+        """Make the step visible. After CommitRefused, BusUnavailable or ConfigurationError it is not visible and never will be."""
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Bring no more records of exactly these input partitions until told otherwise."""
@@ -246,10 +246,10 @@ class Session(Protocol):
         """
 
     def unread(self) -> Mapping[TopicPartition, int]:
-        """The same as :meth:`lag`, as far as the last polls told: it never asks the cluster. What is not known is left out."""
+        """The same as :meth:`lag`, as known from the last polls: it never asks the cluster. Unknown partitions are left out."""
 
     def close(self) -> None:
-        """Leave the group. What was not committed is not seen."""
+        """Leave the group. What was not committed stays invisible."""
 
 
 @runtime_checkable
@@ -260,16 +260,16 @@ class Bus(Protocol):
         """The topics that exist, by name."""
 
     def members(self, group: str) -> int:
-        """The members of a consumer group at present; those that died unnoticed count until their session is over."""
+        """The number of members of a consumer group. A member that died counts until its session times out."""
 
     def committed(self, group: str) -> Mapping[TopicPartition, int]:
-        """The committed offsets of a consumer group, without joining it; of a group that never committed there are none."""
+        """The committed offsets of a consumer group, without joining it; empty if it never committed."""
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet."""
 
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition, of so many, that this bus's own writers choose for a record of this key."""
+        """The partition that this bus's own writers choose for a record with this key, in a topic of ``partitions`` partitions."""
 
     def session(self, subscription: Subscription) -> Session:
         """Join a group."""
@@ -284,41 +284,42 @@ class Bus(Protocol):
         """
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records of one partition from ``offset`` to its present end; if that is gone, from the first that is left.
+        """Committed records of one partition from ``offset`` to its present end; if ``offset`` is gone, from the first record left.
 
-        Unreadable, with all that can be had of it, at a batch that cannot be read.
+        Unreadable at a batch that cannot be read, with all that is available of the batch.
         """
 
     def offsets(self, topic: str, at: float) -> Mapping[int, int]:
-        """By partition, the offset of the first record of that time or later; where there is none, the one after the last record.
+        """By partition, the offset of the first record of that time or later; if there is none, the offset after the last record.
 
         at: in seconds. Minus infinity: the first record that is left. Infinity: the present end.
         """
 
     def undecided(self, topic: str) -> Mapping[int, tuple[int, int]]:
-        """The partitions with a transaction that is neither committed nor aborted: where the first of them began, and the end.
+        """Partitions with open transactions: the offset at which the first of these began, and the end offset.
 
-        Records from there on are not given to anybody before it is. A bus on which that takes no time has none.
+        No reader of committed records gets records from there on until the transaction ends. A bus without open transactions
+        returns none.
         """
 
     def codecs(self) -> Sequence[str]:
-        """The compressions that batches may have here, each tried on something compressed; none where nothing is compressed.
+        """The compressions that batches may have here, each tested by decompressing an example; empty on a bus without compression.
 
         ConfigurationError names those that cannot be read, and what to install.
         """
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """The first and the last committed records of each of these partitions, ``count`` of either at most, in order, each once.
+        """The first and the last ``count`` committed records of each of these partitions, in order, each once.
 
-        It takes as long on a partition of millions as on one of hundreds. Where transactions were short there may be fewer.
+        The time does not grow with the size of a partition. After short transactions there may be fewer than ``count``.
         """
 
     def close(self) -> None:
-        """Give back what the bus holds."""
+        """Free the bus's resources."""
 
 
 def connect(url: str, options: Mapping[str, Any] | None = None) -> Bus:
-    """The bus at ``url``; ConfigurationError if nothing is installed for its scheme, or more than a place is in it."""
+    """The bus at ``url``. ConfigurationError if no connector is installed for its scheme, or the URL holds more than a place."""
     try:
         scheme = scheme_of(check_url(url))
     except ValueError as error:

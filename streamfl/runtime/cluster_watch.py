@@ -1,5 +1,5 @@
-"""Asks the cluster every few seconds: is it there, do a worker's topics still exist, is a worker without partitions one too many,
-what waits?
+"""Asks the cluster every few seconds: does it answer, do the worker's topics still exist, has the group too many workers, how large
+is the lag?
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def topics_of(channels: Channels, dead_letters: str) -> list[str]:
 
 
 class ClusterWatch:
-    """Notes in ``health`` what the cluster says of a worker's topics and group, on a thread of its own between start and close.
+    """Notes in ``health`` what the cluster reports of a worker's topics and group, on a thread of its own between start and close.
 
-    It is needed because a consumer whose topic is deleted, or one without partitions whose brokers are all dead, hears nothing for
-    ever, and gets no error.
+    It is needed because a consumer gets no record and no error, for ever, if its topic is deleted, or if it has no partitions and
+    all brokers are dead.
 
     bus: the cluster.
-    topics: all that the worker uses. The first is an input; all inputs have the same number of partitions.
+    topics: all topics that the worker uses. The first is an input; all inputs have the same number of partitions.
     group: the worker's consumer group.
     health: where trouble is noted.
     on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted and made again.
     patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics yet.
     clock: seconds that never run backwards.
-    lag: is brought up to date; None: nobody asks for it.
-    transactions: those that hold back what the worker reads; None: nobody asks for them.
-    grown: says what it means that the inputs, which had so many partitions, have so many.
+    lag: is updated at each look; None: no lag is measured.
+    transactions: looks for open transactions that hold back the worker's inputs; None: they are not looked for.
+    grown: makes the operator's text when inputs get more partitions, from the old and the new number.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class ClusterWatch:
 
     def start(self) -> None:
         """Look every few seconds until closed."""
-        # Whoever made the bus was answered.
+        # The cluster answered when the bus was made.
         self._health.heard()
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking. A question that the cluster does not answer is not waited for."""
+        """Stop looking, without waiting for a question that the cluster does not answer."""
         self._closed.set()
         self._thread.join(1.0)
 
@@ -121,7 +121,7 @@ class ClusterWatch:
         return True
 
     def ask(self) -> bool:
-        """The same for a caller who has to go on after any error: without this, a worker whose topics are gone would stay green."""
+        """The same without raising errors: an error must not end the watch, or a worker whose topics are gone would stay ready."""
         try:
             going_on = self.look()
             self._failed = ""

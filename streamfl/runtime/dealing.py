@@ -1,7 +1,7 @@
 """Over how many partitions a role's state is dealt, and where a client's records belong once it was dealt anew.
 
-The number stands in the record of settings of every changelog. A worker whose inputs have another number takes nothing: a client
-would begin anew in the partition in which its records come now, beside its state in another.
+The record of settings in every changelog has the number. A worker whose inputs have another number opens no partition: otherwise a
+client would begin anew in the partition where its records come now, while its state is in another.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Partitioner = Callable[[bytes, int], int]
 
 
 def partitioners(bus: Bus) -> Mapping[str, Partitioner]:
-    """How producers choose a partition by key, by name: as the bus itself does, or as librdkafka does by default."""
+    """The ways in which producers choose a partition by key, by name: the bus's own, or the default of librdkafka."""
     return {"own": bus.partition_of, "crc32": assignment.partition_of}
 
 
 def added(topic: str, before: int, now: int, channels: Channels, group: str) -> str:
-    """What a role says when an input has other partitions than its state was made for, and what is to be done."""
+    """The error text for an input with another number of partitions than the state was made for, with the remedy."""
     text = f"topic {topic!r} has {now} partitions, and what this role remembers is dealt over {before}. Nothing was changed. "
     if channels.dealt is None:
         return text + (
@@ -43,10 +43,11 @@ def added(topic: str, before: int, now: int, channels: Channels, group: str) -> 
 
 
 class Dealing:
-    """The number of partitions that a worker's inputs have, and that its state was made for.
+    """Compares the number of partitions of a worker's inputs with the number that its state was made for.
 
-    partitions: of each input, when the group was joined; 0 before that.
-    partitioner: by which clients' records are sent on to where their state is; empty: they lie there already.
+    partitions: the number of each input's partitions when the worker joined the group; 0 before that.
+    partitioner: the name of the partitioner by which records are sent on to the partition of their client's state; empty: records
+    already come there.
     """
 
     def __init__(self, channels: Channels, bus: Bus, group: str) -> None:
@@ -59,27 +60,27 @@ class Dealing:
         self.partitioner = ""
 
     def join(self) -> None:
-        """Look how many partitions there are."""
+        """Ask the cluster for the number of partitions."""
         states = self._bus.describe([self._input]) if self._input else {}
         self.partitions = states[self._input].partitions if self._input in states else 0
         self._known = False
 
     def headers(self) -> Headers:
-        """What a record of settings says of it."""
+        """The headers of a record of settings with the number and the partitioner."""
         if not self.partitions:
             return ()
         own = (PARTITIONS_HEADER, b"%d" % self.partitions)
         return (own, (PARTITIONER_HEADER, self.partitioner.encode())) if self.partitioner else (own,)
 
     def check(self, partition: int) -> None:
-        """ConfigurationError for a partition that was added since the group was joined."""
+        """ConfigurationError for a partition that was added since the worker joined the group."""
         if self.partitions and partition >= self.partitions:
-            # A group may hear of it before the worker does.
+            # The group may assign a new partition before describe returns it.
             now = max(partition + 1, self._bus.describe([self._input])[self._input].partitions)
             raise ConfigurationError(added(self._input, self.partitions, now, self._channels, self._group))
 
     def found(self, record: Record) -> None:
-        """What a record of settings says of it. ConfigurationError if the state was dealt over another number."""
+        """Take number and partitioner from a record of settings. ConfigurationError if the state was dealt over another number."""
         before = dealt_over(record)
         if before and self.partitions and before != self.partitions:
             raise ConfigurationError(added(self._input, before, self.partitions, self._channels, self._group))
@@ -87,7 +88,7 @@ class Dealing:
         self.partitioner = partitioner_in(record) or self.partitioner
 
     def look_elsewhere(self, session: Session, partition: int) -> None:
-        """Nothing is remembered in a partition: see what the others say, so that none is begun beside the state of others."""
+        """For a partition without state: take the record of another one, so that no client begins anew beside its state."""
         topic = next(iter(self._channels.own_changelogs.values()), None)
         if self._known or topic is None:
             return
@@ -98,7 +99,7 @@ class Dealing:
         self._known = True
 
     def home(self, client: str) -> int | None:
-        """The partition that a client's records belong to; None: the one in which they come."""
+        """The partition that a client's records belong to; None: the partition in which they come."""
         dealt = self._channels.dealt
         if not self.partitioner or dealt is None:
             return None
@@ -110,13 +111,13 @@ class Dealing:
 
 
 def dealt_over(record: Record) -> int:
-    """Over how many partitions the state was dealt when this record of settings was written; 0: by a release that did not say."""
+    """Over how many partitions the state was dealt when this record of settings was written; 0: its release did not record it."""
     number = dict(record.headers).get(PARTITIONS_HEADER, b"0")
     return int(number) if number.isdigit() and len(number) < 10 else 0
 
 
 def partitioner_in(record: Record) -> str:
-    """By which partitioner state was dealt anew, as this record of settings says; empty: it never was."""
+    """The partitioner by which the state was dealt anew, from this record of settings; empty: it never was."""
     return dict(record.headers).get(PARTITIONER_HEADER, b"").decode(errors="replace")
 
 

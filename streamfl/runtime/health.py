@@ -1,7 +1,7 @@
-"""Whether a worker's loop goes round, and whether the worker serves: asked over HTTP, and by a watchdog.
+"""Whether a worker's loop goes round, and whether the worker serves, for HTTP and for a watchdog.
 
 ``/healthz`` answers 503 if the loop has not completed a round for the stated time. ``/readyz`` answers 503 if the worker does not
-serve at present. Both say why, each reason on a line of its own.
+serve at present. Both list the reasons, one a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamfl.role import Measurement
 
 __all__ = ["REASONS", "Health", "Watchdog"]
 
-# Why a worker may not serve; they label a metric.
+# The reasons why a worker may not serve; they label a metric.
 REASONS = {
     "starting": "no round was completed yet",
     "bus": "the cluster does not answer",
@@ -29,21 +29,21 @@ REASONS = {
     "keys": "the key file or the members' file has changed and cannot be used",
     "loop": "the loop does not go round",
 }
-# So many refused commits in a row are trouble. A rebalance refuses only one or two.
+# This many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3
 CALM_SECONDS = 60.0
-# Without any answer of the cluster; it is asked every few seconds.
+# The longest time without an answer of the cluster. The worker asks it every few seconds.
 SILENT_SECONDS = 25.0
 
 
 class Health:
-    """What the loop reports and others read, from any thread.
+    """The state that the loop reports. Any thread may read it.
 
-    stall_seconds: after so long without a round the worker is not alive.
+    stall_seconds: seconds without a round after which the worker is not alive.
     clock: seconds that never run backwards.
-    patience_seconds: after so long without a round, or with records that wait for their commit, the worker is not ready.
+    patience_seconds: seconds without a round, or with records that wait for their commit, after which the worker is not ready.
     standby: why the worker has no partition although nothing is wrong; None: it is not on standby.
-    backlog: what it works off while it serves; None: there is nothing to say.
+    backlog: what the role works off while the worker serves; None: nothing.
 
     >>> seconds = iter([0.0, 5.0, 500.0])
     >>> health = Health(stall_seconds=120, clock=lambda: next(seconds))
@@ -67,12 +67,12 @@ class Health:
         self._stuck_since: float | None = None
         self._refusals = 0
         self._last_refusal = 0.0
-        # When the cluster last answered a question, and what came of the last one; None: nobody asks.
+        # When the cluster last answered a question, None if nobody asks; and the error of the last question.
         self._heard: float | None = None
         self._unheard = ""
 
     def heard(self) -> None:
-        """The cluster answered a question that it is asked every few seconds, whatever the loop does."""
+        """The cluster answered one of the questions that it is asked every few seconds, independent of the loop."""
         self._unheard, self._heard = "", self._clock()
 
     def unheard(self, cause: str) -> None:
@@ -128,7 +128,7 @@ class Health:
         """Why the worker does not serve at present, by reason; empty if it does."""
         found, now, since = dict(self._noted), self._clock(), self._stuck_since
         if self._heard is not None and now - self._heard > SILENT_SECONDS:
-            # Whatever else is wrong follows from it, or cannot be known.
+            # All other reasons follow from this one, or cannot be known.
             return {"bus": self._silence(now - self._heard)}
         if self.standby is not None:
             found.pop("partitions", None)
@@ -143,7 +143,7 @@ class Health:
         return found
 
     def _silence(self, seconds: float) -> str:
-        """By elapsed time, and not by a call that failed: one to a broker that hangs does not come back for long."""
+        """Judged by elapsed time, not by a failed call: a call to a broker that hangs does not return for a long time."""
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         cause = f": {self._unheard}" if self._unheard else ""
         return f"no broker answers since {since:%Y-%m-%dT%H:%M:%SZ}, for {seconds:.0f} s{cause}"
@@ -155,7 +155,7 @@ class Health:
 
     @property
     def without_partitions(self) -> bool:
-        """The worker has no partition, whether anything is wrong with that or not."""
+        """The worker has no partition, for whatever reason."""
         return "partitions" in self._noted
 
     @property
@@ -176,7 +176,7 @@ class Health:
 
 
 class Watchdog:
-    """Calls ``on_stall`` once, from its own thread, when the loop is stuck. So no hang of a client library lasts for ever."""
+    """Calls ``on_stall`` once, from its own thread, when the loop is stuck, so that a client library cannot hang for ever."""
 
     def __init__(self, health: Health, on_stall: Callable[[], None], every_seconds: float = 1.0) -> None:
         self._health = health

@@ -1,8 +1,8 @@
 """``/metrics``, ``/healthz`` and ``/readyz`` over HTTP. Whatever strangers do to the port, it takes little of the worker's time.
 
-One thread serves all connections, and rests when it has taken more than its share of the processor. A connection has so many
-seconds from its beginning to the answer's last byte. Where there are too many, the oldest goes, so that whoever asks at once is
-answered.
+One thread serves all connections, and rests when it has taken more than its share of the processor. A connection has
+``REQUEST_SECONDS`` from its beginning to the answer's last byte. When there are too many connections the oldest is dropped, so
+that clients that send their request at once are answered.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 LAST_PORT = 65_535
 TEXT = "text/plain; charset=utf-8"
 
-# Prometheus, probes and a few people with a browser.
+# Enough for Prometheus, probes and a few people with a browser.
 CONNECTIONS = 64
-# Prometheus gives up by then, too.
+# Prometheus gives up after this time, too.
 REQUEST_SECONDS = 10.0
 REQUEST_BYTES = 16_384
-# What may wait to be accepted: the system's part, which costs the worker nothing.
+# Connections that may wait in the operating system to be accepted; they cost the worker nothing.
 BACKLOG = 256
 ACCEPTED_AT_ONCE = 16
 TOLD_EVERY_SECONDS = 60.0
-# Around each call of the system Python's threads hand the interpreter over, which costs the learning one more than the call.
+# At each system call Python's threads hand the interpreter over, which costs the learning thread more than the call itself.
 CALL_SECONDS = 50e-6
 CALLS_OF_A_CONNECTION = 6
 
@@ -48,9 +48,9 @@ Page = Callable[[], tuple[int, str, bytes]]
 
 
 class Allowance:
-    """How much of the processor's time may be taken, and how long to rest when it was more.
+    """How much processor time the server may take, and how long it has to rest after it took more.
 
-    It is a share of what the whole process takes: under a quota, or on a machine that is busy, the process gets little itself.
+    The limit is a share of the process's own time: under a quota, or on a busy machine, the process itself gets little.
 
     now: seconds that never run backwards. process: seconds of a processor that the process has had.
 
@@ -62,18 +62,18 @@ class Allowance:
     """
 
     SHARE = 0.03
-    # Of time, for a process that does nothing else.
+    # The share of elapsed time that an idle process may take.
     IDLE_SHARE = 0.002
-    # What is left over for later: a page of many figures takes .05.
+    # The most seconds that can be saved up. A page with many figures takes .05.
     AT_MOST_SECONDS = 0.25
-    # A probe does not wait for longer.
+    # The longest rest: a probe waits for no longer.
     REST_SECONDS = 0.5
 
     def __init__(self, now: float, process: float) -> None:
         self._left, self._now, self._process = self.AT_MOST_SECONDS, now, process
 
     def rest(self, worked: float, now: float, process: float) -> float:
-        """So many seconds of rest follow ``worked`` seconds of a processor's time."""
+        """The seconds of rest that follow ``worked`` seconds of a processor's time."""
         earned = self.SHARE * (process - self._process) + self.IDLE_SHARE * (now - self._now)
         self._now, self._process = now, process
         self._left = max(min(self.AT_MOST_SECONDS, self._left + earned) - worked, -self.SHARE * self.REST_SECONDS)
@@ -83,9 +83,9 @@ class Allowance:
 class HealthServer:
     """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own.
 
-    port: 0 takes a free one. others: so many ports after it are tried where it is taken, for further workers on the machine.
+    port: 0 takes a free one. others: the number of ports after it to try if it is taken, for further workers on the machine.
 
-    ConfigurationError if the address cannot be had.
+    ConfigurationError if the address is not available.
     """
 
     def __init__(self, host: str, port: int, health: Health, render: Callable[[], bytes], others: int = 0) -> None:
@@ -104,12 +104,12 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port on which the server listens."""
         return int(self._listener.getsockname()[1])
 
     @property
     def thread(self) -> int:
-        """The thread that serves, as the system's clocks know it."""
+        """The serving thread's identifier, as for the system's thread clocks."""
         return self._thread.ident or 0
 
     def close(self) -> None:
@@ -145,19 +145,19 @@ class HealthServer:
             self._closed.wait(allowance.rest(time.thread_time() - worked + calls * CALL_SECONDS, now, time.process_time()))
 
     def _patience(self) -> float | None:
-        # Connections are kept in the order in which they came.
+        # The dictionary keeps connections in the order in which they came.
         oldest = next(iter(self._open.values()), None)
         return None if oldest is None else max(0.0, oldest.until - time.monotonic())
 
     def _accept(self) -> int:
-        """How many were accepted."""
+        """Accept waiting connections; returns how many."""
         for number in range(ACCEPTED_AT_ONCE):
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return number
             except OSError:
-                # The process has no file left, and what waits to be accepted stays: room is made for it here.
+                # The process has no file descriptor left. The waiting connections stay, and dropping one makes room for them.
                 self._drop_oldest()
                 return number
             if len(self._open) >= CONNECTIONS:
@@ -165,7 +165,7 @@ class HealthServer:
             accepted.setblocking(False)
             connection = self._open[accepted] = _Connection(accepted, time.monotonic() + REQUEST_SECONDS)
             self._selector.register(accepted, selectors.EVENT_READ)
-            # Who asks at once is answered at once, however many come behind it.
+            # A client that has sent its request is answered at once, however many come after it.
             self._go_on(connection)
         return ACCEPTED_AT_ONCE
 
@@ -217,12 +217,12 @@ class _Connection:
 
     @property
     def asked(self) -> bool:
-        """The request is there, or so much of it that no more is waited for."""
+        """Whether the request is complete, or so long that the server waits for no more."""
         return b"\r\n\r\n" in self.heard or b"\n\n" in self.heard or len(self.heard) >= REQUEST_BYTES
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """What is said to a request whose bytes are all there."""
+    """The answer to a request whose bytes have all come."""
 
     def __init__(self, pages: dict[str, Page], heard: bytes) -> None:
         self.pages = pages

@@ -18,7 +18,7 @@ EVERY_SECONDS = 5.0
 
 
 class IdentityWatch:
-    """Looks on a thread of its own between start and close. Files that cannot be used change nothing, and ``health`` says so."""
+    """Looks at the files on its own thread between start and close. Unusable files change nothing, and ``health`` reports them."""
 
     def __init__(self, settings: RoleSettings, health: Health) -> None:
         self._settings, self._health = settings, health
@@ -35,7 +35,7 @@ class IdentityWatch:
         self._thread.join()
 
     def look(self) -> None:
-        """Look once."""
+        """Look at the files once."""
         wrong = ""
         try:
             if renew_identities(self._settings):

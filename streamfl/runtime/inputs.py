@@ -1,4 +1,4 @@
-"""What a worker reads: how records become messages, and which of them count."""
+"""A worker's inputs and tables: how records become messages, and which of them count."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from streamfl.runtime.tasks import Tasks
 
 __all__ = ["Inputs"]
 
-# So often a record is tried that could not be read yet.
+# Between two attempts at a record that cannot be read yet.
 AGAIN_SECONDS = 1.0
 
 
 class Inputs:
     """The inputs and tables of a role.
 
-    dead_letter_topic: where records of inputs go that are wrong. monotonic: by what it is measured when a record that could not be
-    read yet is tried again.
+    dead_letter_topic: the topic for refused records of inputs. monotonic: the clock that says when to retry a record that could not
+    be read yet.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Inputs:
         self._dead_letter_topic = dead_letter_topic
         self._monotonic = monotonic
         self._partition_counts: dict[str, int] = {}
-        # What cannot be read yet, and until when it is not tried again.
+        # Places whose next record cannot be read yet, and when to try again.
         self._held: dict[TopicPartition, float] = {}
         self._awaited = ""
-        # The last record that was sent on to another partition, until the log has it.
+        # The last record that was sent on to another partition, until it is logged.
         self._moved: tuple[Record, int] | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -57,30 +57,30 @@ class Inputs:
         return iter(self._sources)
 
     def join(self) -> None:
-        """Look which topics there are, and how many partitions they have: a record's partition may have to be its name's own."""
+        """Ask for the topics and their numbers of partitions: a record's partition may have to be the one of the name in it."""
         states = self._bus.describe(self._sources)
         self._partition_counts = {name: state.partitions for name, state in states.items()}
         self._tasks.topics.are({name: state.identity for name, state in states.items()})
         self._tasks.dealing.join()
 
     def places(self, partitions: Iterable[int], full: bool = False) -> set[TopicPartition]:
-        """The inputs of these partitions; full: but for those that make room in a full one."""
+        """The inputs of these partitions. full: without those that make room in a full partition."""
         topics = [topic for topic, (_, source) in self._sources.items() if not (full and source.makes_room)]
         return {(topic, partition) for topic in topics for partition in partitions}
 
     @property
     def held(self) -> set[TopicPartition]:
-        """What is not read for a moment, for its next record could not be read yet."""
+        """The inputs that are paused because their next record could not be read yet."""
         now = self._monotonic()
         return {place for place, until in self._held.items() if now < until}
 
     @property
     def awaited(self) -> str | None:
-        """What is waited for, to read a record; None: nothing."""
+        """What the worker waits for before it can read a record; None: nothing."""
         return self._awaited if self._held else None
 
     def notices(self) -> list[OperatorNotice]:
-        """What the operator's log should say of it."""
+        """Notices for the operator's log."""
         notices = [OperatorNotice("not_yet_readable", self._awaited)] if self._held else []
         if self._moved is not None:
             (record, home), self._moved = self._moved, None
@@ -90,7 +90,7 @@ class Inputs:
         return notices
 
     def dropped(self, partition: int) -> None:
-        """A partition is another worker's now."""
+        """A partition belongs to another worker now."""
         self._held = {place: until for place, until in self._held.items() if place[1] != partition}
 
     def decode_tables(self, records: Sequence[Record], pending: PendingStep) -> list[Received]:
@@ -105,7 +105,7 @@ class Inputs:
         return batch
 
     def decode(self, session: Session, records: Sequence[Record], pending: PendingStep) -> list[Received]:
-        """The messages in records of inputs that the state does not reflect yet. ConfigurationError if a topic is another one."""
+        """The messages in input records that the state does not reflect yet. ConfigurationError if a topic was made again."""
         batch: list[Received] = []
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
@@ -150,11 +150,11 @@ class Inputs:
         return batch
 
     def moved(self, moved: Iterable[Moved], pending: PendingStep) -> None:
-        """What was to be read next is gone. The step goes on behind it, and counts it."""
+        """The records that were to be read next are gone. The step goes on behind them and counts them."""
         for one in moved:
             if one.partition in self._tasks:
                 if one.following < one.position:
-                    # Where the topic is another one, or shorter than what was read of it, nobody knows what was lost.
+                    # If the topic is another one, or ends before the position, nobody knows what was lost.
                     self.join()
                     end = self._bus.offsets(one.topic, math.inf)[one.partition]
                     self._tasks.check_topic(one.topic, one.partition, one.position, end)
@@ -164,7 +164,7 @@ class Inputs:
                 pending.moved.append(one)
 
     def _send_on(self, source: Input, message: Any, record: Record, pending: PendingStep) -> None:
-        """IgnoredRecord for a message whose client's state is in another partition: the record goes there."""
+        """Send a record on if its client's state is in another partition, and raise IgnoredRecord for it here."""
         if source.client is None or isinstance(message, Fragment):
             return
         home = self._tasks.dealing.home(source.client(message))
@@ -184,7 +184,7 @@ class Inputs:
             )
 
     def reject(self, record: Record, error: PeerError, pending: PendingStep) -> None:
-        """A record is wrong: one of an input becomes a dead letter, one of a table is counted, for everybody reads it."""
+        """Refuse a record: of an input it becomes a dead letter; of a table it is only counted, because every worker reads it."""
         if record.topic in self._sources:
             pending.refuse(record, error, self._dead_letter_topic)
         else:

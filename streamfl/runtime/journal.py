@@ -1,4 +1,4 @@
-"""What the log says of events that may come by the thousand: the first of each kind at once, then a count once a minute."""
+"""Logs events that may come by the thousand: the first of each kind at once, then a count once a minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfl.runtime.trace_context import trace_of
 __all__ = ["Journal"]
 
 EVERY_SECONDS = 60.0
-# Reasons and topics are few. Should a reason ever hold a sender's text, it must not fill the memory.
+# Reasons and topics are few. If a reason ever held a sender's text, it must not fill the memory.
 MOST_KINDS = 200
 LONGEST_TEXT = 1_000
 
@@ -31,7 +31,7 @@ REMEDIES = {
     "too_many_clients": "raise federation.clients at all members, or forget clients that are gone",
 }
 CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"
-# What is logged, under which reason, and what to do about it.
+# Event, reason and remedy of the log lines on moved positions.
 UNREAD = (
     "records were deleted before they were read: reading goes on behind them",
     "deleted_unread",
@@ -46,12 +46,12 @@ LOST = (
 
 @dataclass(slots=True)
 class _Kind:
-    """What came of one place and reason.
+    """The events of one place and reason.
 
     until: when the next line is due.
-    event: of the last one.
-    more: how many came and were not logged yet.
-    last: the facts of the last one.
+    event: the text of the last event.
+    more: the number of events that are not logged yet.
+    last: the facts of the last event.
     """
 
     until: float
@@ -63,10 +63,9 @@ class _Kind:
 class Journal:
     """Logs refused records and a role's notices.
 
-    A kind is a place, which is a topic or the role, and a reason. The first of each kind is logged at once, with all that is known
-    of it. Those that follow are counted; :meth:`catch_up` logs the count and the last of them once in ``every`` seconds. A kind of
-    which nothing came for so long is forgotten, and its next counts as a first one again. At most ``MOST_KINDS`` kinds are kept,
-    whatever is sent.
+    A kind is a place, which is a topic or the role, and a reason. The first event of a kind is logged at once, with all its facts.
+    Later events are counted; :meth:`catch_up` logs the count and the last event once in ``every`` seconds. A kind without events
+    for this time is forgotten, and its next event counts as a first one. At most ``MOST_KINDS`` kinds are kept.
 
     warn: logs an event and facts.
     clock: seconds that never run backwards.
@@ -88,7 +87,7 @@ class Journal:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def refused(self, record: Record, error: PeerError, dead_letter: bool) -> None:
-        """Log a record that could not be used. dead_letter: whether it is kept as one."""
+        """Log a refused record. dead_letter: whether it became a dead letter."""
         remedy = REMEDIES.get(error.reason, CORRECT if dead_letter else "look at who writes this topic")
         facts = {
             "record": f"{record.topic}-{record.partition}-{record.offset}",
@@ -107,15 +106,15 @@ class Journal:
         self._tell(f"{moved.topic}-{moved.partition}", event, {**facts, "remedy": remedy})
 
     def unavailable(self, failure: Exception) -> None:
-        """Log that the bus did not answer: a cluster that refuses connections is tried again twice a second."""
+        """Log that the bus did not answer. If the cluster refuses connections, this comes twice a second."""
         self._tell("", "the bus is unavailable", {"reason": "bus", "cause": printable(str(failure)[:LONGEST_TEXT])})
 
     def notice(self, notice: OperatorNotice) -> None:
-        """Log what a role has to tell its operator."""
+        """Log a role's notice."""
         self._tell("", printable(notice.text[:LONGEST_TEXT]), {"reason": notice.reason})
 
     def catch_up(self) -> None:
-        """Log what is due. Costs next to nothing when nothing is."""
+        """Log the counts that are due. It costs next to nothing if there are none."""
         now = self._clock()
         for key in [key for key, kind in self._kinds.items() if now >= kind.until]:
             kind = self._kinds.pop(key)
@@ -124,7 +123,7 @@ class Journal:
                 self._kinds[key] = _Kind(now + self._every, kind.event)
 
     def close(self) -> None:
-        """Log what was counted and not logged yet."""
+        """Log the counts that are not logged yet."""
         for kind in self._kinds.values():
             if kind.more:
                 self._warn(kind.event, **kind.last, more=kind.more)

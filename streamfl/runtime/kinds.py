@@ -1,4 +1,4 @@
-"""From ``[role] kind`` to a running role, by the installed systems."""
+"""From ``[role] kind`` to a running role, through the installed systems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def known_kinds() -> dict[str, RoleKind[Any]]:
 
 @functools.cache
 def find_kind(name: str) -> RoleKind[Any]:
-    """The role kind of this name; ConfigurationError names those that exist."""
+    """The role kind of this name. ConfigurationError if there is none; it names those that exist."""
     kind: RoleKind[Any] = load(find_system(name).roles)[name]
     return kind
 
@@ -52,7 +52,7 @@ def find_kind(name: str) -> RoleKind[Any]:
 def build_channels(settings: RoleSettings) -> Channels:
     """The channels of the role that ``settings`` describe, sealed if its federation's members have keys.
 
-    ConfigurationError if there is no such role, or key file and members' file do not fit.
+    ConfigurationError if there is no such role, or key file and members' file do not fit together.
     """
     channels = find_kind(settings.role.kind).channels(settings)
     identity = load_identity(settings)
@@ -71,32 +71,32 @@ def build_worker(
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
-    clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting. pool: where the role's work is
-    done; None: in the loop. kind: None: the one of ``settings.role``; another one has no peers.
-    traces: to which its steps are told.
+    clock: the role's time in seconds. monotonic, sleep: the clock and the sleep for the worker's own waiting. pool: does the role's
+    work; None: the loop does it. kind: None takes the kind of ``settings.role``; another kind has no peers.
+    traces: gets the spans of its steps.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
     given: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "sleep": sleep, "pool": pool}
     if traces is None:
         return _build(Worker, settings, bus, kind, **given)
-    # Loaded here: without traces nothing of OpenTelemetry is.
+    # Imported here, so that OpenTelemetry is loaded only for traces.
     from streamfl.runtime.spans import TracedWorker
 
     return _build(TracedWorker, settings, bus, kind, traces=traces, **given)
 
 
 def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repair:
-    """The same for one change of what the role remembers. kind, errors: as for :func:`build_worker`."""
+    """A worker that makes one change of the role's state. kind, errors: as for :func:`build_worker`."""
     return _build(Repair, settings, bus, kind)
 
 
 def build_reset(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Reset:
-    """A worker of the role that ``settings`` describe, which begins anew. kind, errors: as for :func:`build_worker`."""
+    """A worker that resets the role that ``settings`` describe. kind, errors: as for :func:`build_worker`."""
     return _build(Reset, settings, bus, kind)
 
 
 def build_repartition(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repartition:
-    """The same for what it remembers to be dealt over other partitions. kind, errors: as for :func:`build_worker`."""
+    """A worker that deals the role's state over more partitions. kind, errors: as for :func:`build_worker`."""
     bus_settings = settings.bus.model_copy(update={"processing_guarantee": "exactly_once"})
     return _build(Repartition, settings.model_copy(update={"bus": bus_settings}), bus, kind)
 
@@ -131,7 +131,7 @@ def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleK
 
 
 def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
-    # A role that is run without being installed, as a test's own, has no system but itself.
+    # A role that is not installed, such as a test's own, counts as its own system.
     system = next((one for one in installed_systems() if settings.role.kind in one.kinds), None)
     name, refusals = (kind.name, {}) if system is None else (system.name, system.refusals)
     labels = {"system": name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}

@@ -12,12 +12,12 @@ __all__ = ["Lag"]
 
 
 class Lag:
-    """Records that wait: of the worker's own partitions as its session knows them, and of all partitions of its group.
+    """Unread records: in the worker's own partitions, by its session's positions, and in all partitions of its group.
 
-    The group's view is by committed offsets, as Kafka's own tools and exporters take it. Any worker of the group that is alive
-    gives it, so it is there for a partition whose worker has died too, and for one that nobody has.
+    The group's view is by committed offsets, as in Kafka's own tools and exporters. Every live worker of the group gives it, so it
+    also covers a partition whose worker has died, and one that no worker has.
 
-    bus: the cluster. subscription: says which inputs, which group, and where a group without offsets begins.
+    bus: the cluster. subscription: the inputs, the group, and where a group without offsets begins.
     """
 
     def __init__(self, bus: Bus, subscription: Subscription) -> None:
@@ -26,9 +26,9 @@ class Lag:
         self._of_group: dict[TopicPartition, int] = {}
 
     def look(self) -> None:
-        """Ask the cluster for the group's view: one question for the offsets, and one for the ends of each input.
+        """Ask the cluster for the group's view: one request for the offsets, and one for the ends of each input.
 
-        BusUnavailable if the cluster does not answer: then what was known stays. It may be called from any thread.
+        BusUnavailable if the cluster does not answer; the last view then stays. It may be called from any thread.
         """
         subscription = self._subscription
         committed = self._bus.committed(subscription.group)
@@ -39,7 +39,7 @@ class Lag:
             if None in begun.values() and subscription.auto_offset_reset == "earliest":
                 begins = self._bus.offsets(topic, -math.inf)
                 begun = {partition: begins.get(partition) if at is None else at for partition, at in begun.items()}
-            # Where a group that begins at the end will begin is not known before it has begun.
+            # With 'latest' the first position is not known before the group has begun.
             found |= {(topic, partition): max(0, ends[partition] - at) for partition, at in begun.items() if at is not None}
         self._of_group = found
 

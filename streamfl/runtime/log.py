@@ -16,7 +16,7 @@ __all__ = ["configure", "logger", "only_errors"]
 
 Level = Literal["debug", "info", "warning", "error"]
 
-# What a line may have beneath it.
+# Facts that may have several lines.
 MANY_LINES = ("exception", "stack")
 
 _FACTS: list[Any] = [
@@ -28,7 +28,7 @@ _FACTS: list[Any] = [
 
 
 def configure(level: Level = "info", style: Literal["console", "json"] = "console") -> None:
-    """Send streamfl's and its libraries' logs to stderr, from ``level`` on."""
+    """Send streamfl's logs from ``level`` on to stderr, and other libraries' from warning on or higher."""
     number = logging.getLevelNamesMapping()[level.upper()]
     renderers: list[Any] = (
         [structlog.processors.JSONRenderer(), lambda _logger, _method, line: printable_json(line)]
@@ -55,7 +55,7 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Within it streamfl logs nothing less: what workers of a simulation say of how they start and wait is nobody's trouble."""
+    """Within it streamfl logs errors only: in a simulation nobody needs to know how workers start and wait."""
     logs = logging.getLogger("streamfl")
     level = logs.level
     logs.setLevel(logging.ERROR)
@@ -66,7 +66,7 @@ def only_errors() -> Iterator[None]:
 
 
 def _made_printable(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """The facts as a terminal may show them: texts on one line each, but for a traceback."""
+    """The facts, made safe for a terminal: each text on one line, except tracebacks."""
     return {
         name: (printable_lines if name in MANY_LINES else printable)(value) if isinstance(value, str) else value
         for name, value in facts.items()
@@ -74,7 +74,7 @@ def _made_printable(_logger: Any, _method: str, facts: structlog.typing.EventDic
 
 
 class _Line(dict[str, Any]):
-    """The facts of a line. As text it can be read where nobody has set up logs, as in a notebook or a simulation."""
+    """The facts of a line. Its text is readable even without logging set up, as in a notebook or a simulation."""
 
     def __str__(self) -> str:
         shown = _made_printable(None, "", self)
@@ -88,7 +88,7 @@ def _as_line(_logger: Any, _method: str, facts: structlog.typing.EventDict) -> _
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:
     """The logger of a streamfl module; events are short texts, facts are keywords."""
-    # Bound to the standard logger here, not by structlog.configure: unconfigured structlog prints to stdout.
+    # Bound to the standard logger here and not by structlog.configure, because unconfigured structlog prints to stdout.
     wrapped = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[structlog.stdlib.filter_by_level, *_FACTS, _as_line, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -1,7 +1,7 @@
 """A cluster in this process: topics, consumer groups and atomic commits with the behaviour that streamfl needs of Kafka.
 
 The demo, the simulator and the tests run on it. It obeys the same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`).
-Everything is guarded by one lock, and nothing is ever partly visible: under every guarantee a commit is atomic.
+One lock guards everything, and a commit is atomic under every guarantee.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["MemoryBus", "MemorySession", "connect"]
 
 
 def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
-    """The bus that everybody in this process means by ``url``; there is nothing to set by ``options``."""
+    """The bus that this process shares under ``url``; there are no options."""
     return MemoryBus.at(url)
 
 
 class MemoryBus:
-    """A fresh, empty cluster; :meth:`at` gives the one that everybody in the process means by a URL.
+    """A new, empty cluster; :meth:`at` returns the one that the process shares under a URL.
 
-    clock: the time of its records. monotonic, changed: by what a poll waits, and what wakes it.
+    clock: the time of its records. monotonic: the clock of a waiting poll. changed: wakes a waiting poll.
 
     >>> bus = MemoryBus()
     >>> bus.create([TopicSpec("readings", 1, compacted=False)])
@@ -68,7 +68,7 @@ class MemoryBus:
 
     @classmethod
     def at(cls, url: str) -> MemoryBus:
-        """The bus of this name in this process, the same one every time."""
+        """The bus of this URL in this process, always the same object."""
         with cls._naming:
             return cls._named.setdefault(url, cls())
 
@@ -130,7 +130,7 @@ class MemoryBus:
             return {number: log.offset_at(at) for number, log in enumerate(self._topic(topic).partitions)}
 
     def forget_read(self) -> None:
-        """Forget what every session has read, and what none reads: of a run whose workers nobody takes over from."""
+        """Delete records that all sessions have read, or none reads. For runs in which no worker takes over from another."""
         with self._changed:
             sessions = [session for group in self._groups.values() for session in group.members]
             for name, topic in self._topics.items():
@@ -144,13 +144,13 @@ class MemoryBus:
         return ()
 
     def expel(self, session: MemorySession) -> None:
-        """What a cluster does to a worker that fell silent: its partitions go to others and its commits are refused."""
+        """Remove a member, as a cluster removes a silent worker: others get its partitions, and its commits are refused."""
         with self._changed:
             session._group.leave(session)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing to give back: the records live as long as the bus does."""
+        """Does nothing: the records live as long as the bus."""
 
     def _topic(self, name: str) -> _Topic:
         if name not in self._topics:
@@ -164,7 +164,7 @@ class MemoryBus:
         return logs[partition]
 
     def _append(self, records: Sequence[Outgoing]) -> None:
-        # Every destination is looked up before anything is written: a wrong one must leave no part behind.
+        # All destinations are looked up before anything is written, so that a wrong one leaves no partial write.
         logs = [self._log(record.topic, self._topic(record.topic).partition_for(record)) for record in records]
         now = self.clock()
         for log, record in zip(logs, records, strict=True):
@@ -241,7 +241,7 @@ class MemorySession:
     unread = lag
 
     def read_to(self, topic: str, partition: int) -> int:
-        """The offset before which the session has read everything that is for it."""
+        """The offset before which the session has read all records that it will ever read."""
         place, end = (topic, partition), self._bus._log(topic, partition).end
         if topic in self._subscription.tables:
             return self._table_positions.get(place, 0)
@@ -273,7 +273,7 @@ class MemorySession:
 
     @property
     def _settled(self) -> bool:
-        """No partition has moved, as far as the group knows, and no step was refused since the last poll."""
+        """Whether no partition has moved and no step was refused since the last poll."""
         return not self._refused and self._generation == self._group.generation and self in self._group.members
 
     def _take_tables(self) -> list[Record]:
@@ -286,7 +286,7 @@ class MemorySession:
 
     def _rebalance(self, polled: Polled) -> None:
         owned_since = self._group.owned_since(self)
-        # A partition that was another's for a while comes back as revoked and assigned: its state here is out of date.
+        # A partition that another member had for a while is reported as revoked and assigned: its state here is out of date.
         kept = {p for p in self._owned if not self._refused and owned_since.get(p, self._generation + 1) <= self._generation}
         polled.revoked = sorted(self._owned - kept)
         polled.assigned = sorted(owned_since.keys() - kept)
@@ -310,13 +310,13 @@ class MemorySession:
             )
         log = self._bus._log(topic, partition)
         begin = log.begin if self._subscription.auto_offset_reset == "earliest" else log.end
-        # After a refused step 'latest' asked a second time would pass over what was read and not committed.
+        # Kept, because after a refused step a second 'latest' would skip records that were read and not committed.
         return self._origins.setdefault((topic, partition), begin)
 
     def _take_records(self, polled: Polled, max_records: int) -> None:
         taken = polled.records
         places = [place for place in self._positions if place not in self._paused]
-        # Another partition goes first each time, or a busy one would starve the rest.
+        # Another partition goes first each time, so that a busy one cannot starve the rest.
         self._turn += 1
         start = self._turn % len(places) if places else 0
         for place in places[start:] + places[:start]:
@@ -332,7 +332,7 @@ class MemorySession:
 
 
 class _Group:
-    """A consumer group: who its members are, which partitions each owns and since which generation, and what is committed."""
+    """A consumer group: its members, the partitions of each with the generation since which it owns them, and committed offsets."""
 
     def __init__(self, partitions: int) -> None:
         self.generation = 0

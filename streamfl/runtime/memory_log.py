@@ -11,7 +11,7 @@ __all__ = ["PartitionLog"]
 
 
 class PartitionLog:
-    """One partition. A compacted one forgets, now and then, what a later record of the same key has replaced."""
+    """One partition. A compacted one deletes, from time to time, records that a later one of the same key has replaced."""
 
     RECENT = 5_000
 
@@ -40,7 +40,7 @@ class PartitionLog:
         return next((record.offset for record in self._records if record.timestamp >= at), self.end)
 
     def drop(self, offset: int) -> None:
-        """Forget what stands before an offset."""
+        """Delete the records before an offset."""
         self.begin = max(self.begin, min(offset, self.end))
         del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
 
@@ -48,7 +48,7 @@ class PartitionLog:
         return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
 
     def _compact(self) -> None:
-        # The recent part stays as it is, so that a reader a little behind still sees every version and every tombstone.
+        # Recent records are kept, so that a reader a little behind still gets every version and every tombstone.
         last = {record.key: record.offset for record in self._records}
         old, recent = self._records[: -self.RECENT], self._records[-self.RECENT :]
         current = [record for record in old if last[record.key] == record.offset and record.value is not None]

@@ -1,4 +1,4 @@
-"""The worker's and its role's figures in Prometheus' text format, computed when somebody asks."""
+"""The worker's and its role's figures in Prometheus' text format, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "streamfl_"
 
-# From one record on a fast machine to a batch that would miss every deadline.
+# Buckets from one record on a fast machine to a batch that would miss every deadline.
 SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-# From an empty changelog to one of gigabytes.
+# Buckets from an empty changelog to one of gigabytes.
 RESTORE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 class Described(NamedTuple):
-    """A metric without its value: its name as ``/metrics`` shows it, and what is said of it."""
+    """A metric without its value: its name as in ``/metrics``, and its description."""
 
     name: str
     kind: str
@@ -50,12 +50,13 @@ def describe(one: Measurement) -> Described:
 
 
 class Metrics:
-    """What one worker counts, and beside it whatever ``measure`` gives at the moment of the question.
+    """A worker's own counters, and the figures that ``measure`` returns at a scrape.
 
-    labels: of every series, by name: whose worker it is. Without them, sums over workers would mix federations.
-    reasons: why records may be refused. Their counters are there from the start: one that is born at 22 never grew.
-    inputs: the topics that are read, whose counters are there from the start too.
-    counted: what the worker itself counts, described.
+    labels: the labels of every series: whose worker it is. Without them, sums over workers would mix federations.
+    reasons: the reasons for refusing records. Their counters exist from the start, because Prometheus sees no increase in a counter
+    that first appears with a value of 22.
+    inputs: the topics that are read, whose counters exist from the start too.
+    counted: the descriptions of the worker's own counters.
 
     >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)], {"system": "means"})
     >>> 'streamfl_samples_total{system="means"} 3.0' in metrics.render().decode()
@@ -117,38 +118,38 @@ class Metrics:
         self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
         self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
         self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
-        # What Prometheus' client knows of every process; it knows nothing where there is no /proc.
+        # Process metrics of Prometheus' client. Without /proc there are none.
         self.counted += PROCESS
         ProcessCollector(registry=registry)
         self._registry = registry
         registry.register(_Measurements(lambda: self.measure()))
 
     def taken(self, records: int, repeated: int, passed_over: Mapping[str, int]) -> None:
-        """Count what was read of inputs: for the first time, once more, and what of the former is no message, by reason."""
+        """Count input records: read for the first time, repeated, and, among the first, those that are no messages, by reason."""
         self.records.inc(records)
         self.repeated.inc(repeated)
         for reason, count in passed_over.items():
             self.passed_over.labels(reason).inc(count)
 
     def moved(self, moved: Moved) -> None:
-        """Count records that were gone when they were to be read, or that the cluster lost after they had been."""
+        """Count records that were gone when they were to be read, or that the cluster lost after they had been read."""
         distance = moved.following - moved.position
         (self._unread if distance > 0 else self._lost).labels(moved.topic).inc(abs(distance))
 
     def committed(self, output_bytes: int, changelog_bytes: int) -> None:
-        """Count a step that was committed, and what it published and remembered."""
+        """Count a committed step, and the bytes that it published and remembered."""
         self.commits.inc()
         self.output_bytes.inc(output_bytes)
         self.changelog_bytes.inc(changelog_bytes)
 
     def headlines(self) -> Iterator[Measurement]:
-        """What of the worker's own counters belongs in the log's line of progress."""
+        """Those of the worker's own counters that belong in the log's line of progress."""
         for counter in (self.records, self.dead_letters, self.table_rejections, self.commits_refused, self.bus_failures):
             for family in counter.collect():
                 name = family.name.removeprefix(PREFIX)
                 counted = [sample for sample in family.samples if sample.name.endswith("_total")]
                 if not counted:
-                    # Of a counter with labels there is nothing before the first count.
+                    # A counter with labels has no sample before its first count.
                     yield Measurement(name, "counter", "", 0.0, (), True)
                 for sample in counted:
                     yield Measurement(name, "counter", "", sample.value, tuple(sample.labels.items()), True)
@@ -159,7 +160,7 @@ class Metrics:
 
 
 class _Labelled(CollectorRegistry):
-    """All that another registry has, with more labels and without the times at which counters were made."""
+    """The metrics of another registry, with more labels and without the creation times of counters."""
 
     def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
         super().__init__()
@@ -181,7 +182,7 @@ class _Measurements(Collector):
         self._measure = measure
 
     def describe(self) -> list[Metric]:
-        # Nothing is known before the first question; without this the registry would ask on registration.
+        # Nothing is known before the first scrape; without this method the registry would collect at registration.
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Notices a transaction that nobody ends: whoever reads committed records gets nothing that was written behind its beginning."""
+"""Notices a transaction that nobody ends: readers of committed records get no record that was written after its beginning."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from streamfl.runtime.bus import Bus, TopicPartition
 
 __all__ = ["OpenTransactions"]
 
-# Twice what Kafka's producers have unless they ask for more. The broker ends what takes longer.
+# Twice the default timeout of transactions of Kafka's producers. The broker ends a transaction after its producer's timeout.
 USUAL_SECONDS = 120.0
 EXAMPLES = 3
 
 
 class OpenTransactions:
-    """How long the same transaction has held back what lies in partitions that are read.
+    """How long the same transaction has held back records of partitions that are read.
 
-    A broker ends a transaction when its producer's time is over, but for one that hangs (KIP-664): it stays until somebody ends it.
+    A broker ends a transaction after its producer's timeout. Only a hanging one (KIP-664) stays until an operator ends it.
 
-    bus: the cluster. topics: that are read. clock: seconds that never run backwards.
+    bus: the cluster. topics: the topics that are read. clock: seconds that never run backwards.
     """
 
     def __init__(self, bus: Bus, topics: Iterable[str], clock: Callable[[], float]) -> None:
         self._bus = bus
         self._topics = list(topics)
         self._clock = clock
-        # The offset at which each transaction began, and since when it is known.
+        # The offset at which each transaction began, and when it was noticed.
         self._open: dict[TopicPartition, tuple[int, float]] = {}
 
     def look(self) -> str | None:
-        """Ask the cluster; what is held back for longer than usual, for an operator. BusUnavailable if it does not answer."""
+        """A text for the operator on records that are held back for unusually long. BusUnavailable if no broker answers."""
         now = self._clock()
         known, self._open, held = self._open, {}, []
         for topic in self._topics:

@@ -1,4 +1,4 @@
-"""A step as it is being made: what is to be committed, and what is to be counted once it is."""
+"""A step in the making: what will be committed, and what will be counted after the commit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
 LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
-# Kafka Connect's are those of KIP-298, Kafka Streams' those of KIP-1034. A stack trace there is none of: nothing crashed.
+# The names of Kafka Connect (KIP-298) and of Kafka Streams (KIP-1034), without those of the stack trace: nothing crashed.
 CONNECT_NAMES = ("topic", "partition", "offset", "exception.class.name", "exception.message")
 STREAMS_NAMES = ("topic", "partition", "offset", "exception", "message")
 OTHERS_NAMES = (*("__connect.errors." + name for name in CONNECT_NAMES), *("__streams.errors." + name for name in STREAMS_NAMES))
-"""The headers of a letter that say its cause once more, as other systems name it; they come before our own."""
+"""The headers of a dead letter that repeat its cause under the names of other systems. They come before our own."""
 
 Refused = tuple[Record, PeerError]
 
 
 @dataclass
 class PendingStep:
-    """A step and what is to be counted.
+    """A step and its counts.
 
-    step: what will be committed. records: of the inputs, for the first time. repeated: that came before and are passed over.
-    dead_letters, table_rejections: what was refused, of inputs and of tables. passed_over: how many records were no messages, by
-    reason. moved: where what was to be read next was gone.
+    step: what will be committed. records: the number of input records that were read for the first time. repeated: the number of
+    those that came before and are skipped. dead_letters, table_rejections: refused records of inputs and of tables. passed_over:
+    the number of ignored records, by reason. moved: the places where the records to be read next were gone.
     """
 
     step: Step = field(default_factory=Step)
@@ -41,12 +41,12 @@ class PendingStep:
     moved: list[Moved] = field(default_factory=list)
 
     def refuse(self, record: Record, error: PeerError, dead_letter_topic: str) -> None:
-        """A record of an input that is wrong: it becomes a dead letter."""
+        """Write a refused record of an input as a dead letter."""
         self.dead_letters.append((record, error))
         self.step.outputs.append(dead_letter(dead_letter_topic, record, error))
 
     def send_on(self, record: Record, partition: int) -> None:
-        """A record belongs to another partition of its topic: it goes there as it came."""
+        """Write the record unchanged to another partition of its topic, where it belongs."""
         self.step.outputs.append(Outgoing(record.topic, record.key, record.value, partition, record.headers, record.timestamp))
 
     @property
@@ -59,7 +59,7 @@ class PendingStep:
 
 
 def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
-    """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
+    """The record as it came, with the cause in headers. If that is too large, the value is cut, or key and headers are left out."""
     place = (
         ("topic", record.topic.encode()),
         ("partition", str(record.partition).encode()),
@@ -67,7 +67,7 @@ def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     )
     text = error.text.encode(errors="replace")[:LONGEST_TEXT]
     cause: tuple[tuple[str, bytes], ...] = (*place, ("error", error.reason.encode()), ("text", text))
-    # Kafka's clients write no record without key and value; refusing to would stop the stream at somebody's mistake.
+    # Kafka's clients cannot write a record that has neither key nor value, and a sender's mistake must not stop the stream.
     value = b"" if record.key is None and record.value is None else record.value
     for also in (_as_others_name_it(place, error, text), ()):
         letter = Outgoing(topic, record.key, value, headers=(*record.headers, *also, *cause))

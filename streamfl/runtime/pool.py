@@ -1,4 +1,4 @@
-"""Where a role's work is done: computation that takes seconds, beside the loop that keeps the worker in its group."""
+"""Does a role's work: computation that takes seconds, beside the loop that keeps the worker in its group."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ __all__ = ["Inline", "Pool", "Processes", "WorkEnded", "WorkFailed"]
 
 
 class WorkFailed(Exception):
-    """A function of a role raised an error, or gave no bytes."""
+    """A function of a role raised an error, or did not return bytes."""
 
 
 class WorkEnded(WorkFailed):
-    """A process ended in the midst of its work: it was killed, for want of memory perhaps."""
+    """A process ended during its work: it was killed, perhaps for lack of memory."""
 
 
 class Pool(Protocol):
-    """Does some work at a time. ``done``: how many pieces of it are finished."""
+    """Does the pieces of work of one start at a time. ``done``: the number of finished pieces."""
 
     done: int
 
     def start(self, work: Sequence[Work]) -> None:
-        """Begin this work; whatever was begun before is finished, or was given up."""
+        """Begin this work. Earlier work has to be finished, or given up."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most so long; True once all is finished. WorkFailed names the piece that cannot be done."""
+        """Wait for at most ``seconds``; True once all is finished. WorkFailed names the piece that cannot be done."""
 
     def results(self) -> Sequence[bytes]:
-        """What came of each piece, in the order of the work."""
+        """The result of each piece, in the order of the work."""
 
     def seconds(self) -> Sequence[float]:
-        """How long each piece took whoever waits for it, from when it was begun, in the same order."""
+        """How long each piece took, from its begin until its result was received, in the same order."""
 
     def give_up(self) -> None:
-        """Nobody wants the results any more."""
+        """Abandon the work; its results are not needed any more."""
 
     def close(self) -> None:
-        """Give back what the pool holds."""
+        """Free the pool's resources."""
 
 
 class Inline:
-    """Does everything in the loop itself, at once: for tests and for whatever has no other member waiting."""
+    """Does all work at once in the loop itself: for tests, and for callers without other members that wait."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -85,7 +85,7 @@ class Inline:
 
 @dataclass
 class _Hand:
-    """A process, and the number of the piece that it has; None: it is free. begun: when it was given that."""
+    """A process. number: the piece that it works on; None: it is free. begun: when it got the piece."""
 
     process: BaseProcess
     connection: Connection
@@ -96,13 +96,13 @@ class _Hand:
 class Processes:
     """Processes of this machine, started when there is work for the first time.
 
-    count: of processes; None: one for each processor. What was given up is ended where it stands, with its process.
+    count: the number of processes; None: one for each processor. Giving up work kills the processes that do it.
     """
 
     def __init__(self, count: int | None = None) -> None:
         self.done = 0
         self._count = count or os.cpu_count() or 1
-        # A process that is copied from one with threads, as Kafka's clients have, may hang on a lock that a thread held.
+        # A forked process may hang on a lock that another thread of its parent held, and Kafka's clients have threads.
         self._context = multiprocessing.get_context("spawn")
         self._hands: list[_Hand] = []
         self._work: Sequence[Work] = ()
@@ -113,7 +113,7 @@ class Processes:
     def start(self, work: Sequence[Work]) -> None:
         self.done, self._work, self._results, self._seconds = 0, work, [b""] * len(work), [0.0] * len(work)
         self._waiting = deque(range(len(work)))
-        # One that was free may have been killed meanwhile.
+        # A free process may have been killed meanwhile.
         for hand in [hand for hand in self._hands if not hand.process.is_alive()]:
             self._end(hand)
         while len(self._hands) < min(self._count, len(work)):
@@ -169,7 +169,7 @@ class Processes:
             except OSError:
                 raise WorkEnded(f"{self._name(hand.number)} found its process ended") from None
             except Exception as error:
-                # A function that no other process can import, such as a lambda.
+                # For instance a function that no other process can import, such as a lambda.
                 raise WorkFailed(f"{self._name(hand.number)} cannot be sent to a process: {error}") from None
 
     def _end(self, hand: _Hand) -> None:
@@ -193,8 +193,8 @@ def _checked(result: object) -> bytes:
 
 
 def _serve(connection: Connection) -> None:
-    """What a process of the pool does until its worker is gone."""
-    # A signal to the group reaches all processes; this one's end is its worker's to say.
+    """The loop of a process of the pool, until its worker is gone."""
+    # A signal to the process group reaches all processes, but only the worker may end this one.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     while True:

@@ -1,4 +1,4 @@
-"""The line of progress: what a worker has done since the last one, and how things stand, whether anything happens or not."""
+"""The log's line of progress: what a worker has done since the last line, and its present figures, even if nothing happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamfl.role import Measurement
 
 __all__ = ["Progress"]
 
-# A newcomer looks at the log for some seconds, not for a minute.
+# A new user looks at the log for some seconds, not for a minute.
 FIRST_SECONDS = 10.0
 
 Fact = float | int | str | Mapping[str, int]
@@ -18,8 +18,8 @@ class Progress:
     """Makes the facts of the line from measurements that are marked ``headline``, under the names that they have in ``/metrics``.
 
     every: seconds between two lines, 0 for none; the first comes after ``FIRST_SECONDS`` at the latest. clock: seconds that never
-    run backwards. Of counters the line has what was added since the line before; measurements of one name are added up over their
-    labels, and a counter's labels are told where anything was counted.
+    run backwards. For a counter the line has the increase since the last line. Measurements of one name are added up over their
+    labels, and the line also has each label's share of a counter that grew.
 
     >>> progress = Progress(60.0, clock=iter([0.0, 5.0, 10.0]).__next__)
     >>> progress.due(), progress.due()
@@ -38,7 +38,7 @@ class Progress:
         return self._every > 0 and self._clock() >= self._next
 
     def line(self, measurements: Iterable[Measurement], backlog: str | None = None) -> dict[str, Fact]:
-        """The facts of a line written now. backlog: what is worked off, in a sentence."""
+        """The facts of a line written now. backlog: a sentence on what the role works off."""
         now = self._clock()
         facts: dict[str, Fact] = {"seconds": round(now - self._last)}
         self._last, self._next = now, now + self._every

@@ -1,4 +1,4 @@
-"""The record of settings in each partition's changelogs: compared when the state is taken back, written when it is not the same."""
+"""The record of settings in each partition's changelogs: compared at restoring, written anew when the settings have changed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def is_settings(record: Record) -> bool:
 
 
 def differences(state_settings: StateSettings, record: Record) -> tuple[list[Difference], list[Difference]]:
-    """What must have stayed since ``record`` and did not, and what has changed and may.
+    """The settings that changed since ``record``: those that must not, and those that may.
 
-    ConfigurationError if it cannot be read, or the state was written by a release whose state this one does not read.
+    ConfigurationError if the record cannot be read, or this release cannot read the state of the release that wrote it.
     """
     place = f"topic {record.topic}, partition {record.partition}"
     try:
@@ -43,7 +43,7 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
 def refusal(
     topic: str, partition: int, wrong: Iterable[Difference], others: Iterable[Difference], changelogs: Iterable[str], group: str
 ) -> str:
-    """Why a state cannot be taken over, and the ways out."""
+    """Why the state cannot be used, and the ways out."""
     text = f"topic {topic}, partition {partition}: what is remembered there was made with other settings: {_listed(wrong)}. "
     if also := _listed(others):
         text += f"Also changed, and no hindrance: {also}. "
@@ -64,8 +64,8 @@ def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
 
 
 def stream_option(group: str) -> str:
-    """What a command needs besides CONFIG to mean this group's state."""
-    # The group of `streamfl rekey` ends so: the role's own state is another one, and is to stay.
+    """The option, beside CONFIG, with which a command means this group's state."""
+    # The group of `streamfl rekey` ends so. Its state is not the role's own, which has to stay.
     _, rekeying, name = group.rpartition(".rekey-")
     return f" --stream {name}" if rekeying else ""
 
@@ -76,18 +76,18 @@ def _listed(found: Iterable[Difference]) -> str:
 
 @dataclass
 class _Partition:
-    """``up_to_date``: in so many changelogs the record is as it should be. ``begun``: something was committed of it."""
+    """``up_to_date``: the number of changelogs with a current record. ``begun``: whether anything of it was committed."""
 
     up_to_date: int = 0
     begun: bool = False
 
 
 class RememberedSettings:
-    """What the state of a worker's open partitions was made with.
+    """The settings with which the state of a worker's open partitions was made.
 
-    The record is written with a partition's first commit, and at once where it is not what it should be: others may read it, for
-    one of the changelogs may be a table. Every changelog has one of its own. As long as the role remembers nothing it binds nobody:
-    a mistake that had everything refused can be corrected. more: headers of the record besides those of the settings.
+    The record is written with a partition's first commit, and at once if it is out of date: others may read it, because a changelog
+    may also be a table. Every changelog has its own record. While the role has no state the record binds nothing, so that a
+    mistaken setting with which everything was refused can be corrected. more: further headers of the record.
     """
 
     def __init__(
@@ -101,19 +101,20 @@ class RememberedSettings:
         self._said: set[str] = set()
 
     def open(self, partition: int) -> None:
-        """Begin a partition of which nothing is known yet."""
+        """Open a partition, with nothing known of it yet."""
         self._partitions[partition] = _Partition()
 
     def close(self, partition: int) -> None:
-        """Forget a partition."""
+        """Close a partition."""
         del self._partitions[partition]
 
     def found(self, topic: str, partition: int, record: Record | None, begun: bool, state: bool, binds: bool = True) -> None:
-        """What a changelog has: its record of settings, anything at all, and anything of the role's.
+        """Compare what a changelog has with the settings.
 
-        binds: nobody else may write there. Of another one the record is only put right.
+        record: its record of settings. begun: whether it has any record. state: whether it has any of the role's state.
+        binds: whether this role alone may write there. In other changelogs a wrong record is only replaced.
 
-        ConfigurationError if what the role remembers does not fit these settings.
+        ConfigurationError if the role's state does not fit these settings.
         """
         held = self._partitions[partition]
         held.begun |= begun
@@ -131,7 +132,7 @@ class RememberedSettings:
         held.up_to_date += record.headers == self._headers()
 
     def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:
-        """The records that a step has to write which moves the partitions ``moved``."""
+        """The records of settings that a step has to write. moved: the partitions that the step changes."""
         moved = set(moved)
         for partition, held in self._partitions.items():
             if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):

@@ -1,8 +1,8 @@
-"""A change of what a role remembers or of where it reads on, made by a command while no worker of the role runs.
+"""A change of a role's state or positions, made by a command while no worker of the role runs.
 
-All partitions of the group are restored, and one thing is changed. The change is a step like any other: positions, dead letters and
-changelog become visible together or not at all. So a command may be killed or repeated. A worker that starts later finds all of the
-change or none of it.
+The command restores all partitions of the group and changes one thing. The change is a step like any other: positions, dead letters
+and changelog become visible together or not at all. So a command may be killed or repeated. A worker that starts later finds all of
+the change or none of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamfl.runtime.worker import Worker
 
 __all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
 
-# Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that was passed over by command.
+# Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that a command passed over.
 UNREADABLE = "unreadable"
 SKIPPED = "skipped"
 
@@ -29,9 +29,9 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class Skipped:
-    """What was passed over.
+    """The record or batch that was passed over.
 
-    offset: the first offset.
+    offset: its first offset.
     following: the offset at which the role reads on.
     cause: why it could not be read; empty if it could.
     kept: how many bytes of it are in the dead letter.
@@ -46,23 +46,23 @@ class Skipped:
 
 
 class Repair(Worker):
-    """A worker that takes no messages. It is made as any worker is. Each change joins the group and leaves it again."""
+    """A worker that takes no messages, made like any worker. Each change joins the group and leaves it again."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._held: set[int] = set()
-        # What tables brought, for whoever asked for them.
+        # Table records that were polled, for changes that need them.
         self._table_records: list[Record] = []
 
     def forget(self, name: str) -> list[int]:
-        """Have the role forget a client, and commit that. Returns the partitions that remembered it.
+        """Make the role forget a client, and commit that. Returns the partitions that remembered it.
 
         ConfigurationError while other workers of the group run; BusUnavailable if nothing was committed.
         """
 
         def change(session: Session) -> list[int]:
             step = Step()
-            # What is written because of restoring alone does not belong to the client.
+            # Changes that come from restoring alone do not belong to the client.
             step.changelog += self._tasks.changelog({})
             others = len(step.changelog)
             if not self.role.forget(name):
@@ -74,13 +74,13 @@ class Repair(Worker):
         return self._do(change)
 
     def skip(self, topic: str, partition: int, offset: int, to: int | None = None) -> Skipped:
-        """Put the next thing that the role would read of an input into the dead letters, and pass it over.
+        """Write the next record that the role would read of an input to the dead letters, and pass it over.
 
-        That is one record. Where a batch cannot be read, it is all of the batch from ``offset`` on.
+        If a batch cannot be read, that is all of the batch from ``offset`` on.
 
-        topic, partition: of the input.
+        topic, partition: the input.
         offset: where the role reads next.
-        to: where to read on after an unreadable batch, which may not say where it ends; None: as far as is certain.
+        to: where to read on after an unreadable batch, whose end may be unknown; None: as far as is certain.
 
         ConfigurationError if the role reads on elsewhere, or while other workers of the group run. BusUnavailable if nothing was
         committed.
@@ -118,8 +118,8 @@ class Repair(Worker):
     ) -> Outcome:
         """Make the change as the group's only member, with every partition restored. Try again while the group still rebalances.
 
-        take: what is done to get there, where it is something else.
-        tables: those that are read. Of none of the others a batch needs to be readable.
+        take: takes the partitions before the change; None: opens and restores all.
+        tables: the tables to read. The others are not read, so that unreadable batches in them do not matter.
         """
         take = take or self._take_all
         self._subscription = replace(self._subscription, tables=tables)
@@ -143,7 +143,7 @@ class Repair(Worker):
             self._open_task(session, partition)
 
     def _hold_all(self, session: Session) -> None:
-        """Wait until every partition is this member's."""
+        """Wait until this member has every partition."""
         topic = next(iter(self._inputs))
         wanted = set(range(self._bus.describe([topic])[topic].partitions))
         session.pause([(name, partition) for name in self._inputs for partition in wanted])
@@ -165,7 +165,7 @@ class Repair(Worker):
         return remembered if remembered is not None else session.committed(*place) or 0
 
     def _look(self, place: TopicPartition, position: int, offset: int) -> tuple[Skipped, Record]:
-        """What lies at ``offset``; ConfigurationError unless it is the first thing from ``position`` on."""
+        """The record or batch at ``offset``; ConfigurationError unless it is the first from ``position`` on."""
         topic, partition = place
         if position > offset:
             raise ConfigurationError(f"{topic}-{partition}-{offset} is behind this role: it reads on at offset {position}")

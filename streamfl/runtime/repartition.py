@@ -1,9 +1,9 @@
-"""A role whose inputs got more partitions: each client's state moves to where its records come now.
+"""Moves a role's state when its inputs got more partitions: each client's state goes to where its records come now.
 
-Where a client's records come follows from its name and the number of partitions, by the way in which the producers choose one. That
-way is found by where clients' state lies. The old partitions are read to their end by the role as it was, then the state of each
-client moves whole, in one transaction, and last all partitions say that they are dealt anew. Until then no worker opens one. So a
-command that was killed is run again, and goes on.
+The partition of a client's records follows from its name, the number of partitions, and the producers' partitioner. The partitioner
+is found from the partitions in which clients' state is. First the role reads the old partitions to their end. Then the state of
+each client moves whole, in one transaction. Last, the records of settings of all partitions say that the state was dealt anew.
+Until then no worker opens a partition. So a command that was killed is run again, and goes on.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from streamfl.runtime.tasks import POSITION_KEY
 
 __all__ = ["Moved", "Repartition"]
 
-# So much is moved in one transaction, and the client with which it is reached.
+# Bytes after which a transaction is committed, with the whole client that reached them.
 STEP_BYTES = 2_000_000
-# So many of a partition's newest records tell how their producers choose partitions, where clients' state does not.
+# The number of a partition's newest records that show the producers' partitioner, if clients' state does not.
 EXAMPLES = 20
 
 State = dict[tuple[str, bytes], Record]
-"""What is remembered in a partition, by topic and key, in the order of the last writing."""
+"""A partition's remembered records, by topic and key, in the order of the last writing."""
 
 Told = Callable[[str, float, float], object]
-"""Hears what is being done, how much of it is done, and of how much."""
+"""A function that is called with progress: the name of the work, how much is done, and the total."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What was done. before, now: numbers of partitions. clients: all that are known; moved: of them. drained: records, first."""
+    """The result. before, now: numbers of partitions. clients, moved: known and moved clients. drained: records read before."""
 
     before: int
     now: int
@@ -47,7 +47,7 @@ class Moved:
 
 
 class Repartition(Repair):
-    """A worker that reads the old partitions to their end, and deals what is remembered anew.
+    """A worker that reads the old partitions to their end, and deals the state anew.
 
     Its steps have to be atomic, whatever the guarantee of the role's workers is.
     """
@@ -58,9 +58,9 @@ class Repartition(Repair):
         super().__init__(*arguments, **named)
 
     def deal_anew(self, told: Told) -> Moved:
-        """Move what is remembered. told: hears how it goes.
+        """Move the state. told: is called with progress.
 
-        ConfigurationError while other workers of the group run, or where it cannot be said where a client's records come now;
+        ConfigurationError while other workers of the group run, or if it cannot be told where a client's records come now;
         BusUnavailable if not all was done: it can be run again.
         """
 
@@ -85,13 +85,13 @@ class Repartition(Repair):
         if self._before == self._now:
             return
         self._partitioner = self._chosen(states)
-        # What is opened now was made for so many.
+        # The partitions that are opened now were made for the old number.
         self._tasks.dealing.partitions = self._before
         for partition in sorted(self._held):
             self._open_task(session, partition)
 
     def _states(self, session: Session) -> list[State]:
-        """What is remembered, by partition, the workers' own records too."""
+        """The remembered records by partition, with the workers' own."""
         states: list[State] = []
         for partition in range(self._now):
             latest: State = {}
@@ -104,7 +104,7 @@ class Repartition(Repair):
         return states
 
     def _clients(self, states: list[State]) -> dict[str, set[int]]:
-        """Of every client the partitions in which something of it is remembered."""
+        """By client, the partitions that have state of it."""
         found: dict[str, set[int]] = {}
         for partition, state in enumerate(states):
             for _, key in state:
@@ -118,7 +118,7 @@ class Repartition(Repair):
         return None if key.startswith(POSITION_KEY) else self._channels.dealt.client_of(key)
 
     def _dealt_before(self, states: list[State]) -> int:
-        """Over how many partitions the state is dealt. ConfigurationError if it cannot be dealt over those that there are now."""
+        """Over how many partitions the state is dealt. ConfigurationError if it cannot be dealt over the present number."""
         records = [record for state in states for record in state.values() if is_settings(record)]
         said = {dealt_over(record) for record in records} - {0}
         if not any(states):
@@ -127,7 +127,7 @@ class Repartition(Repair):
             before = min(said)
             self._tasks.dealing.partitioner = next(filter(None, map(partitioner_in, records)), "")
         else:
-            # A release that did not say: the fewest that all clients fit, for no partition that was added has any state.
+            # The release did not record the number: the smallest that fits all clients, because added partitions have no state.
             begun = 1 + max(partition for partition, state in enumerate(states) if state)
             fewest = [number for number in range(begun, self._now) if self._now % number == 0 and self._fitting(states, number)]
             before = min(fewest, default=self._now)
@@ -141,7 +141,7 @@ class Repartition(Repair):
         return before
 
     def _fitting(self, states: list[State], before: int) -> list[str]:
-        """The ways to choose partitions by which every client's state lies where its records came, or come."""
+        """The partitioners by which every client's state is in the old or the new partition of its records."""
         clients = self._clients(states)
 
         def fits(name: str) -> bool:
@@ -160,7 +160,7 @@ class Repartition(Repair):
             return -1
 
     def _chosen(self, states: list[State]) -> str:
-        """How producers choose partitions. ConfigurationError if that cannot be told."""
+        """The producers' partitioner. ConfigurationError if it cannot be found."""
         fitting = self._fitting(states, self._before)
         if not fitting:
             clients = self._clients(states)
@@ -172,7 +172,7 @@ class Repartition(Repair):
                 "client ([samples.rekey]), with as many partitions as before"
             )
         keyed = [source.topic for source in self._channels.inputs.values() if source.client is not None]
-        # Of the partitions that were added all records tell.
+        # All records of the added partitions were placed by the new number.
         newest = self._bus.peek(keyed[0], range(self._before, self._now), EXAMPLES) if keyed and len(fitting) > 1 else []
 
         def agreeing(name: str) -> int:
@@ -198,7 +198,7 @@ class Repartition(Repair):
         return super()._paused() | self._inputs.places(range(self._before, self._now))
 
     def _drain(self, session: Session, told: Told) -> int:
-        """Read the old partitions up to where they end now, as any worker does; returns how many records that were."""
+        """Read the old partitions up to their present end, as any worker does; returns the number of records."""
         ends = {
             (topic, partition): end
             for topic in self._inputs
@@ -215,16 +215,16 @@ class Repartition(Repair):
 
     def _unread(self, session: Session, ends: Mapping[TopicPartition, int]) -> int:
         if set(self._tasks) != set(range(self._before)):
-            # A step was refused, and the next poll says what is still here.
+            # A step was refused; the next poll reports the partitions that are still assigned.
             return 1
         positions, lag = self._tasks.positions, session.lag()
-        # Behind a transaction's marker at the end no record comes to move the position there; then lag tells.
+        # If a transaction's marker is last, no record comes to move the position to the end; then the lag is 0.
         return sum(max(0, min(end - positions.get(place, 0), lag.get(place, end))) for place, end in ends.items())
 
-    # ---- what is remembered moves
+    # ---- moving state
 
     def _move(self, session: Session, states: list[State], told: Told) -> int:
-        """Have every client's state where its records come now; how many clients moved."""
+        """Move every client's state to where its records come now; returns how many clients moved."""
         session.pause(self._inputs.places(range(self._now)))
         own = [self._by_client(state) for state in states]
         clients = self._clients(states)
@@ -258,11 +258,11 @@ class Repartition(Repair):
 
     @staticmethod
     def _moved(own: list[State], home: int) -> Iterator[Outgoing]:
-        """What has to be remembered and forgotten so that a client's state is at home and nowhere else. own: of the client."""
+        """The changelog records that put a client's state into partition ``home`` alone. own: its state, by partition."""
         for partition, state in enumerate(own):
             if partition == home or not state:
                 continue
-            # A command that was killed may have been here, and the client have gone on where it was.
+            # A killed command may have moved the client before, and the client gone on in its old partition.
             for topic, key in own[home].keys() - state.keys():
                 yield with_checksum(topic, home, key, None)
             for (topic, key), record in state.items():
@@ -272,6 +272,6 @@ class Repartition(Repair):
     def _commit(self, session: Session, step: Step) -> None:
         if step:
             session.commit(step)
-        # The group has to hear of a member that moves much.
+        # A poll keeps this member in its group while it moves much.
         if session.poll(0.0, 1).revoked:
             raise CommitRefused("another worker of the group came")

@@ -1,4 +1,4 @@
-"""A role that begins anew, or one client of it, by a command while no worker of the role runs."""
+"""Resets a role, or one of its clients, by a command while no worker of the role runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from streamfl.runtime.repair import Repair
 __all__ = ["Offsets", "Reset"]
 
 Offsets = Mapping[str, Mapping[int, int]]
-"""By topic and partition."""
+"""Offsets by topic and partition."""
 
 
 class Reset(Repair):
-    """A worker that forgets, and says where to read again. State and offsets change in the same steps."""
+    """A worker that deletes state and sets the offsets from which to read again, in the same steps."""
 
     def begin_anew(self, offsets: Offsets) -> int:
-        """Forget all that the role remembers, and have it read its inputs from these offsets on. Returns the records forgotten.
+        """Delete all state of the role, and let it read its inputs from these offsets on. Returns the number of deleted records.
 
-        Nothing is restored, so that it does not matter whether the state fits the settings. A partition is one step. Who is
-        interrupted runs it again.
+        Nothing is restored, so that it does not matter whether the state fits the settings. Each partition is one step. After an
+        interruption run it again.
 
         ConfigurationError while other workers of the group run; BusUnavailable if not all was committed.
         """
@@ -43,7 +43,7 @@ class Reset(Repair):
         return self._do(change, take=self._hold_all)
 
     def _publish(self, session: Session) -> None:
-        """Let the role begin: peers that start before its workers do must not read what it published before."""
+        """Let the role publish its new state: peers that start before its workers must not read what it published before."""
         for partition in sorted(self._held):
             self._open_task(session, partition)
         pending = PendingStep()
@@ -52,11 +52,11 @@ class Reset(Repair):
         session.commit(pending.step)
 
     def learn_again(self, name: str, offsets: Offsets) -> tuple[list[int], int]:
-        """Forget a client, and give the role its records between these offsets and where the role reads on; all others stay.
+        """Forget a client, and give the role its records from these offsets up to the role's positions. Other clients stay.
 
-        Returns the partitions that remembered it, and how many records the role took. The role needs its tables for it.
+        Returns the partitions that remembered it, and how many records the role took. The role's tables are read for this.
 
-        Errors as :meth:`begin_anew`, and ConfigurationError if the client's records would have to wait for its peers.
+        Errors as in :meth:`begin_anew`, and ConfigurationError if the client's records would have to wait for its peers.
         """
         if self.role.prompt:
             raise ConfigurationError(
@@ -86,7 +86,7 @@ class Reset(Repair):
             self.role.receive(batch, self._clock())
 
     def _give(self, session: Session, batch: list[Received]) -> None:
-        # The group has to hear of a member, and what the tables say meanwhile counts.
+        # A poll keeps this member in its group, and brings new records of the tables.
         polled = session.poll(0.0, 1)
         if polled.revoked:
             raise CommitRefused("another worker of the group came")
@@ -94,7 +94,7 @@ class Reset(Repair):
         self._hear_tables()
         pending = PendingStep()
         now = self._clock()
-        # One by one, as live records come: what comes all at once would wait for the model.
+        # One by one, like live records: several at once would wait for the model.
         replies = [reply for received in batch for reply in self.role.receive([received], now)]
         replies += self.role.receive([], now)
         if self._answer(replies, pending):
@@ -105,7 +105,7 @@ class Reset(Repair):
         session.commit(pending.step)
 
     def _history(self, session: Session, name: str, offsets: Offsets) -> Iterator[list[Received]]:
-        """The client's messages in the order in which they were written, so many at once as a step takes."""
+        """The client's messages in the order in which they were written, in batches as large as a step."""
         batch: list[Received] = []
         for partition in sorted(self._held):
             inputs = [
@@ -131,7 +131,7 @@ class Reset(Repair):
             try:
                 yield Received(channel, source.decode(record), record)
             except (PeerError, IgnoredRecord):
-                # It became a dead letter, or was counted, when it was read first.
+                # It became a dead letter, or was counted, at the first reading.
                 continue
             except NotYetReadable as error:
                 raise BusUnavailable(str(error)) from None

@@ -1,4 +1,4 @@
-"""What one may do on a cluster with access control, in Kafka's words."""
+"""Rights on a cluster with access control, in Kafka's words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Guarded", "Right"]
 
 @dataclass(frozen=True)
 class Right:
-    """What one principal may do to one resource. resource: topic, group or transactional-id. pattern: literal or prefixed.
+    """Operations that a principal may do on a resource. resource: topic, group or transactional-id. pattern: literal or prefixed.
 
     >>> Right("User:shop", "topic", "loans.shop.state", "literal", ("Read", "Write")).arguments
     '--allow-principal User:shop --operation Read --operation Write --topic loans.shop.state'
@@ -38,10 +38,10 @@ class Right:
 
 @runtime_checkable
 class Guarded(Protocol):
-    """A bus that can tell which rights one has there."""
+    """A bus that can tell which rights its user has."""
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
-        """What of these rights whoever asks does not have, with just the operations that are missing; as far as the cluster tells.
+        """Those of these rights that the user lacks, each with the missing operations only, as far as the cluster tells.
 
-        BusUnavailable if it does not answer.
+        BusUnavailable if the cluster does not answer.
         """

@@ -1,7 +1,7 @@
-"""A worker's steps as OpenTelemetry's spans: poll, receive, commit, and what became of each sample that is traced.
+"""A worker's steps as OpenTelemetry spans: poll, receive, commit, and two spans for each sample with a trace.
 
-A batch has many senders, so a step is a trace of its own, with links to the samples' traces, as OpenTelemetry's conventions for
-messaging have it. In the trace of a sample stand two spans: that it was processed, and that its prediction was sent.
+A batch has many senders, so a step is a trace of its own, with links to the samples' traces, as in OpenTelemetry's conventions for
+messaging. A sample's own trace gets two spans: for its processing, and for the sending of its prediction.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from streamfl.settings import RoleSettings
 
 __all__ = ["TracedWorker", "Traces", "export_traces"]
 
-# So many samples, and so many predictions, of one step have spans of their own: a batch may have thousands.
+# The most samples, and the most predictions, of a step that get spans of their own: a batch may have thousands.
 MOST_SPANS = 100
-# tracestate has 512 characters at most by its standard; a traceparent has 55.
+# By its standard a tracestate has at most 512 characters; a traceparent has 55.
 LONGEST_HEADER = 512
-# A collector that is away is tried for longer, and the worker is killed at last.
+# The exporter would retry an unavailable collector for longer, until the worker is killed.
 CLOSE_SECONDS = 3.0
 PATH = "/v1/traces"
 NAMES = ("traceparent", "tracestate")
@@ -43,13 +43,13 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def export_traces(settings: RoleSettings) -> Traces:
-    """Spans go to a collector by OTLP over HTTP, in batches and from a thread of their own."""
+    """Traces that send spans to a collector by OTLP over HTTP, in batches and from a thread of their own."""
     federation, kind = settings.federation.name, settings.role.kind
     given = {SERVICE_NAMESPACE: federation, SERVICE_INSTANCE_ID: f"{settings.group}-{os.getpid()}"}
     if not os.environ.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         given[SERVICE_NAME] = kind
     endpoint = settings.tracing.endpoint
-    # Of a collector that is away one line a batch says enough.
+    # For an unavailable collector one line a batch is enough.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     try:
         provider = TracerProvider(resource=Resource.create(given), shutdown_on_exit=False)
@@ -62,27 +62,27 @@ def export_traces(settings: RoleSettings) -> Traces:
 
 
 class Traces:
-    """The spans of one worker. All but :meth:`close` is called by the worker's thread.
+    """The spans of one worker. Only the worker's thread calls it, except :meth:`close`.
 
-    provider: takes the spans. scheme: of the bus. group: the consumer group.
+    provider: takes the spans. scheme: the scheme of the bus's URL. group: the consumer group.
     """
 
     def __init__(self, provider: TracerProvider, scheme: str, group: str) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("streamfl", version("streamfl"))
-        # The conventions have a name for a cluster, whichever library reaches it.
+        # The conventions name the messaging system, not the client library.
         self._common: dict[str, Any] = {"messaging.system": scheme.partition("+")[0], "messaging.consumer.group.name": group}
         self._step: Span | None = None
         self._failed = False
 
     def close(self) -> None:
-        """Send what is left, as far as that takes no longer than a worker has to end."""
+        """Send the remaining spans, for at most ``CLOSE_SECONDS``."""
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
 
     def polled(self, polled: Polled, begun: int) -> None:
-        """A poll came back. One that brought nothing is no span: a worker without records makes none."""
+        """A poll returned. An empty poll makes no span, so that an idle worker sends none."""
         if not polled:
             return
         count = {"messaging.batch.message_count": len(polled.records), "streamfl.table_records": len(polled.tables)}
@@ -91,14 +91,14 @@ class Traces:
     def received(self, batch: Sequence[Received], begun: int) -> None:
         """The role took a batch, an empty one for a tick."""
         if self._step is None:
-            # A tick that led to nothing is none either; what is committed of one begins with the commit.
+            # A tick without results makes no span. If a tick leads to a commit, the step's span begins with the commit.
             return
         self._span("receive", self._step, begun, SpanKind.INTERNAL, **{"messaging.batch.message_count": len(batch)})
         where = ((one.record.topic, one.record.headers, one.record.partition, one.record.offset) for one in batch)
         self._of_samples("process", where, begun, SpanKind.CONSUMER, link=True)
 
     def committed(self, step: Step, begun: int, error: Exception | None) -> None:
-        """A commit came back. error: why nothing of it counts."""
+        """A commit returned. error: why it failed; None if it did not."""
         root = self._begin(begun)
         messages = {"messaging.batch.message_count": len(step.outputs), "streamfl.changelog_records": len(step.changelog)}
         of = self._common | {"messaging.operation.name": "commit"} | messages
@@ -127,7 +127,7 @@ class Traces:
             self._step = self._tracer.start_span("step", Context(), SpanKind.INTERNAL, self._common, None, begun)
             of = self._step.get_span_context()
             if self._step.is_recording():
-                # Whatever the log says until the step is over.
+                # For all log lines until the step is over.
                 structlog.contextvars.bind_contextvars(trace_id=f"{of.trace_id:032x}", span_id=f"{of.span_id:016x}")
         return self._step
 
@@ -138,7 +138,7 @@ class Traces:
     def _of_samples(
         self, name: str, records: Iterable[tuple[str, Headers, int | None, int | None]], begun: int, kind: SpanKind, link: bool
     ) -> None:
-        """A span in the trace of each record that has one: its topic, headers, partition and offset. link: from the step to it."""
+        """A span for each record with a trace. records: topic, headers, partition, offset. link: whether the step links to it."""
         assert self._step is not None
         step, made = self._step, 0
         for topic, headers, partition, offset in records:
@@ -161,7 +161,7 @@ class Traces:
 
 
 def _context(headers: Headers) -> Context | None:
-    """The trace that the headers name; None if they name none."""
+    """The trace context in the headers; None if there is none."""
     carrier: dict[str, str] = {}
     for name, value in headers:
         if name.lower() in NAMES and len(value) <= LONGEST_HEADER:
@@ -173,7 +173,7 @@ def _context(headers: Headers) -> Context | None:
 
 
 class _Traced:
-    """Stands for another object, but for what it has itself."""
+    """A proxy for another object, with some methods replaced."""
 
     def __init__(self, inner: Any, traces: Traces) -> None:
         self._inner = inner
@@ -214,7 +214,7 @@ class _TracedSession(_Traced):
 
 
 class TracedWorker(Worker):
-    """A worker whose steps are told to ``traces``; role and bus know nothing of it."""
+    """A worker that reports its steps to ``traces``. Role and bus do not know of it."""
 
     def __init__(self, role: Role, channels: Any, bus: Bus, *given: Any, traces: Traces, **named: Any) -> None:
         super().__init__(cast(Role, _TracedRole(role, traces)), channels, cast(Bus, _TracedBus(bus, traces)), *given, **named)

@@ -1,8 +1,9 @@
 """The bus in one SQLite file: several processes of one machine, no Kafka.
 
-A commit is one transaction: the check that the member still owns its partitions, outputs, changelog and offsets. It obeys the same
-laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`), and under every guarantee a commit is atomic. What a commit survives
-is said in :mod:`streamfl.runtime.sqlite.file`, how members watch each other in :mod:`streamfl.runtime.sqlite.membership`.
+A commit is one transaction: the check that the member still owns its partitions, outputs, changelog and offsets. The bus obeys the
+same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`), and under every guarantee a commit is atomic.
+:mod:`streamfl.runtime.sqlite.file` describes what a commit survives, :mod:`streamfl.runtime.sqlite.membership` how members watch
+each other.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def connect(url: str, options: Mapping[str, Any]) -> SqliteBus:
     ``sqlite:///var/lib/plant.db`` is an absolute path, ``sqlite://plant.db`` one below the working directory.
 
     options:
-        ``session_timeout_seconds`` (10): after which a silent member is taken for dead.
-        ``retention_hours`` (168): after which records of topics that are not compacted go.
+        ``session_timeout_seconds`` (10): silence after which a member counts as dead.
+        ``retention_hours`` (168): age at which records of topics that are not compacted are deleted.
         ``connect_timeout_seconds`` (30): how long to wait while another process writes.
 
-    ConfigurationError if url, options or file will not do; BusUnavailable if the file stays locked.
+    ConfigurationError if url, options or file cannot be used; BusUnavailable if the file stays locked.
     """
     return SqliteBus(url, options)
 
@@ -77,11 +78,11 @@ class SqliteBus:
             raise
 
     def open(self) -> Database:
-        """A connection of its own to the file."""
+        """A new connection to the file."""
         return Database(self.path, self._patience)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name: none where the file was removed or replaced."""
+        """The topics that exist, by name; none if the file was removed or replaced."""
         states: dict[str, TopicState] = {}
         if not self._is_the_file():
             return states
@@ -94,7 +95,7 @@ class SqliteBus:
         return states
 
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition, of so many, of a record with this key."""
+        """The partition of a record with this key, in a topic of ``partitions`` partitions."""
         return partition_of(key, partitions)
 
     def members(self, group: str) -> int:
@@ -129,7 +130,7 @@ class SqliteBus:
         yield from self.store.scan(found, found.first_log, found.partitions, limit)
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """The first and the last committed records of each partition, ``count`` of either at most."""
+        """The first and the last ``count`` committed records of each partition."""
         found = self.store.topic(topic)
         with self.database.reading() as connection:
             return [record for partition in partitions for record in self.store.edges(connection, found, partition, count)]
@@ -146,7 +147,7 @@ class SqliteBus:
             return {partition: self.store.offset_at(connection, found, partition, at) for partition in range(found.partitions)}
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
-        """None: nobody sees a step that is under way."""
+        """None: an open transaction holds nothing back."""
         return {}
 
     def codecs(self) -> Sequence[str]:
@@ -154,11 +155,11 @@ class SqliteBus:
         return ()
 
     def close(self) -> None:
-        """Close the file; sessions are closed by themselves."""
+        """Close the file. Sessions have to be closed separately."""
         self.database.close()
 
     def _is_the_file(self) -> bool:
-        """Whether the path still leads to the file that is open: a removed one can be read and written by who has it open."""
+        """Whether the path still leads to the open file: a removed file can still be read and written while it is open."""
         try:
             found = self.path.stat()
         except OSError:

@@ -1,7 +1,7 @@
-"""The partitions that a worker has: how their state is taken back, and how far in its inputs each state is.
+"""The partitions that a worker has: how their state is restored, and up to which offsets of the inputs each state has read.
 
-Positions are remembered twice: with the group, and in the changelog beside the state that they belong to, so that the state and the
-place in the input that it reflects cannot part.
+Positions are stored twice: as the group's committed offsets, and in the changelog beside the state that they belong to. So the
+state and the position that it reflects cannot differ.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logger(__name__)
 class Tasks:
     """The role on each partition that a worker has.
 
-    positions: the offsets after the last records that the state reflects. topics: what is remembered of the inputs beside them.
+    positions: the offsets after the last records that the state reflects. topics: what else is remembered about the inputs.
 
     restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as unavailable. monotonic,
-    sleep: by what waiting is measured. state_settings: the settings that are remembered beside the state.
+    sleep: the clock and the sleep for waiting. state_settings: the settings that are remembered beside the state.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Tasks:
     # ---- partitions come and go
 
     def open(self, session: Session, partition: int) -> dict[TopicPartition, float]:
-        """Take the partition's state back as it was at its last commit, and go on reading where that state left off.
+        """Restore the partition's state as it was at its last commit, and go on reading where that state left off.
 
-        Returns where its inputs end, infinity where that is not known.
+        Returns the end offsets of its inputs; infinity if an end is not known.
         """
         self.dealing.check(partition)
         committed = {topic: session.committed(topic, partition) for topic in self._inputs}
@@ -88,7 +88,7 @@ class Tasks:
             behind = self._behind(committed, remembered)
             if not behind:
                 break
-            # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
+            # The last transaction has reached the group's offsets, but its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 held = self._held_back(partition)
                 raise BusUnavailable(
@@ -106,12 +106,12 @@ class Tasks:
         lag = session.lag() if remembered else {}
         for topic, position in remembered.items():
             self.check_end(topic, partition, position, position + lag.get((topic, partition), 0))
-        # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
+        # If nothing of a topic was read yet, only the lag can tell when it has been read.
         begins: dict[str, float] = {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
         return {(topic, partition): begin + lag.get((topic, partition), math.inf) for topic, begin in begins.items()}
 
     def drop(self, partition: int) -> None:
-        """Forget a partition, if it is here."""
+        """Close a partition, if it is open."""
         if partition in self._partitions:
             self._partitions.remove(partition)
             self._settings.close(partition)
@@ -120,7 +120,7 @@ class Tasks:
         self.positions = {place: position for place, position in self.positions.items() if place[1] != partition}
 
     def go_on(self, moved: Moved) -> None:
-        """Records that were to be read next are gone: what follows them is read, if the group may go on."""
+        """The records that were to be read next are gone: go on behind them, if the group may."""
         self._subscription.check(moved)
         place = moved.topic, moved.partition
         if moved.following > moved.position:
@@ -133,11 +133,11 @@ class Tasks:
     # ---- what is remembered
 
     def changelog(self, positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
-        """What the role has to have remembered, with these positions: the changelog of a step."""
+        """The changelog records of a step: the role's changed state, and these positions."""
         changelogs = self._channels.changelogs
         changes = list(self._role.changed_state())
         touched = {change.partition for change in changes} | {partition for _, partition in positions}
-        # First: who reads the changelog as a table knows what follows was made with.
+        # The settings come first, so that a reader of the changelog as a table knows what the following state was made with.
         records = [*self._settings.to_write(touched)]
         for change in changes:
             records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
@@ -153,12 +153,12 @@ class Tasks:
         ]
 
     def begun_anew(self, session: Session, partition: int, positions: Mapping[str, int]) -> list[Outgoing]:
-        """The changelog of a step after which nothing is remembered of a partition but these positions, by topic."""
+        """The changelog records of a step that forgets all of a partition but these positions, by topic."""
         self._settings.open(partition)
         records = []
         for channel, topic in self._channels.own_changelogs.items():
             if channel in self._channels.published:
-                # Peers read it. The role sees that nothing of it is its own any more, and writes over it.
+                # Peers read this changelog. The role finds that none of its records are its own any more, and overwrites them.
                 continue
             live = {record.key or b"": record.value is not None for record in session.restore(topic, partition)}
             records += [
@@ -166,7 +166,7 @@ class Tasks:
                 for key, is_there in live.items()
                 if is_there and key != STATE_SETTINGS_KEY and not key.startswith(POSITION_KEY)
             ]
-        # Last, as they hold for what comes after.
+        # The settings come last, because they apply to what is written after.
         records += [*self._settings.to_write([partition])]
         self._settings.close(partition)
         self.topics.begin_anew(partition)
@@ -176,7 +176,7 @@ class Tasks:
         return records
 
     def check_topic(self, topic: str, partition: int, position: int, end: int) -> None:
-        """ConfigurationError where an input is another topic than the one that was read, or ends before what was read of it."""
+        """ConfigurationError if an input is another topic than the one that was read, or ends before the position in it."""
         self._check_remade(partition, [topic])
         self.check_end(topic, partition, position, end)
 
@@ -191,16 +191,16 @@ class Tasks:
             )
 
     def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
-        """The changelog of a step from which on the state is dealt over these partitions, with these positions in the inputs."""
+        """The changelog records of a step that records that the state is now dealt over these partitions, with these positions."""
         numbers = list(partitions)
         for partition in numbers:
             self._settings.open(partition)
         return [*self._settings.to_write(numbers), *self._remembered_positions(positions, numbers)]
 
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
-        """ConfigurationError where an input ends before what was read of it, and may be another topic than that was.
+        """ConfigurationError if an input ends before the position in it and may be another topic than the one that was read.
 
-        Of the same topic the cluster has lost records, and what is read next says so.
+        If it is certainly the same topic, the cluster has lost records, and the next poll says so.
         """
         if end < position and not self.topics.is_same(topic, partition):
             raise ConfigurationError(
@@ -228,9 +228,9 @@ class Tasks:
                     continue
                 key = record.key or b""
                 if published and record.value is not None:
-                    # Whatever it is: whoever else may write there stops nobody.
+                    # Every record, whatever it holds: others may write here too, and must not stop this worker.
                     self._restore_one(StateChange(channel, partition, key, record.value), topic)
-                # In the order of the last writing, as compaction would leave them.
+                # Keys stay in the order of their last writing, as compaction would leave them.
                 latest.pop(key, None)
                 latest[key] = record
             of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
@@ -291,7 +291,7 @@ class Tasks:
         return ", ".join(f"{topic} is committed up to {offset}, not {remembered.get(topic)}" for topic, offset in late.items())
 
     def _held_back(self, partition: int) -> str:
-        """Which transactions hold back what lies behind their beginning in the changelogs of this partition."""
+        """The open transactions that hold back records in the changelogs of this partition, in words."""
         found = {topic: self._bus.undecided(topic).get(partition) for topic in self._channels.own_changelogs.values()}
         return "".join(
             f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} offsets lie behind it. "
@@ -300,7 +300,7 @@ class Tasks:
         )
 
     def _tell_of_other_offsets(self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> None:
-        """Somebody may have set the group's offsets back and be waiting for records to be read again."""
+        """Warn if the group's offsets are behind the state: an operator may have reset them and expect records to be read again."""
         for topic, position in remembered.items():
             offset = committed[topic]
             if offset is None or offset < position:

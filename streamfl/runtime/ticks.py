@@ -1,7 +1,7 @@
-"""When a role gets a tick: once its time has come, after partitions were opened, and after the clock was set back.
+"""When a role gets a tick: at its ``wake_at``, after partitions were opened, and after the clock was set back.
 
-While a partition has unread what lay there when it was opened no tick comes: whoever was away hears what was said meanwhile before
-time passes.
+No tick comes while records that lay in a partition when it was opened are unread. So a role that was away reads what came meanwhile
+before time passes for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ log = logger(__name__)
 
 
 class Ticks:
-    """Says whether time passes for the role.
+    """Decides when time passes for the role.
 
-    paused: the inputs that are not read, for what waits of them is full. patience_seconds: for so long a partition of which nothing
-    comes holds ticks back. monotonic: by what that is measured.
+    paused: gives the inputs that are not read because their partitions are full. patience_seconds: how long a partition from which
+    nothing comes may hold ticks back. monotonic: the clock for this.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Ticks:
         self._paused = paused
         self._patience_seconds = patience_seconds
         self._monotonic = monotonic
-        # Inputs that held unread records when they were opened, and where these end.
+        # Inputs that had unread records when they were opened, with the end of these.
         self._draining: dict[TopicPartition, float] = {}
-        # How far they were read, and since when no further.
+        # How far these inputs were read, and since when they were read no further.
         self._drained: dict[TopicPartition, int] = {}
         self._drained_since = 0.0
         self._just_opened = False
@@ -49,7 +49,7 @@ class Ticks:
         self._latest = -math.inf
 
     def opened(self, ends: Mapping[TopicPartition, float]) -> None:
-        """A partition was opened; its inputs end here."""
+        """A partition was opened. ends: the end offsets of its inputs."""
         self._draining.update(ends)
         self._just_opened = True
 
@@ -73,19 +73,19 @@ class Ticks:
     def is_due(self, session: Session, now: float) -> bool:
         wake_at = self._role.wake_at
         asked_for = wake_at is not None and wake_at <= now
-        # What the role noted by a clock that was ahead would be waited for until its time comes again.
+        # If the clock was set back, the role would wait until the times that it noted come again.
         if not (asked_for or self._just_opened or now < self._latest):
             return False
         if self._are_withheld():
             lag = session.lag()
-            # Behind a transaction's marker at the end no record comes to move the position there; then lag tells.
+            # If a transaction's marker is last, no record comes to move the position to the end; then the lag is 0.
             unread = {place: end for place, end in self._draining.items() if self._read(place) < end}
             self._draining = {place: end for place, end in unread.items() if lag.get(place) != 0}
             self._wait_no_longer()
         return not self._are_withheld()
 
     def _wait_no_longer(self) -> None:
-        """A partition that cannot be read any more must not stop time for all the others of this worker."""
+        """Give up partitions that cannot be read any more, so that they do not stop time for the worker's other partitions."""
         read = {place: self._read(place) for place in self._draining}
         now = self._monotonic()
         if read != self._drained:

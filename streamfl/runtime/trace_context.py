@@ -1,4 +1,4 @@
-"""The trace that a record belongs to, as its headers name it."""
+"""The trace that a record's headers name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trace_of(headers: Headers) -> Mapping[str, str]:
     {}
     """
     for name, value in headers:
-        # A stranger writes it, and it goes to a terminal.
+        # Checked strictly, because strangers write the header and it is shown on a terminal.
         if name.lower() == PARENT and len(value) >= 55 and value[2:3] == value[35:36] == b"-":
             found = value[3:35].decode("ascii", "replace")
             if set(found) <= set("0123456789abcdef") and set(found) != {"0"}:

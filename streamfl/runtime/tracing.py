@@ -1,4 +1,4 @@
-"""Whether a worker tells OpenTelemetry of its steps. Where it does not, nothing of OpenTelemetry is loaded."""
+"""Begins a worker's traces for OpenTelemetry, if they are enabled. Otherwise OpenTelemetry is not imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["begin_traces"]
 
 
 def begin_traces(settings: RoleSettings) -> Traces | None:
-    """What a worker of these settings tells its spans to; None: ``tracing.enabled`` is not set."""
+    """The traces of a worker with these settings; None if ``tracing.enabled`` is not set."""
     if not settings.tracing.enabled:
         return None
     try:

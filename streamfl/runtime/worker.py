@@ -1,7 +1,7 @@
 """The worker: moves messages between a bus and a role, and commits each step whole.
 
-The loop is :meth:`Worker.step`. Everything that it consumed, sends and remembers becomes visible together or not at all; whenever
-it did not, the worker forgets its partitions and takes them back from the changelog.
+The loop is :meth:`Worker.step`. Everything that a step consumed, sends and remembers becomes visible together or not at all. If it
+does not, the worker closes its partitions and restores them from the changelog.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from streamfl.state_settings import StateSettings
 __all__ = ["Worker"]
 
 RETRY_SECONDS = 1.0
-# So often the cluster hears of a worker whose role waits for work.
+# Between two polls while the role waits for work: they keep the worker in its group.
 BEAT_SECONDS = 0.1
-# Within which a signal to a group of processes has reached all of them.
+# The longest time that a signal to a process group takes to reach all its processes.
 SIGNAL_SECONDS = 0.5
 NO_PARTITION = "this worker has been given no partition: its group is rebalancing, or others have all of them"
 
@@ -50,17 +50,17 @@ log = logger(__name__)
 
 
 class _GivenUp(Exception):
-    """What the role waits for is not waited for: a partition went away meanwhile, or the worker is told to stop."""
+    """The worker gives up the work that its role waits for: a partition was revoked meanwhile, or the worker has to stop."""
 
 
 class Worker:
     """One role object on one session.
 
-    clock: the ``now`` that the role sees, in seconds. commit_interval: seconds for which records are gathered for one commit.
-    max_records: the input records of one commit at most. restore_seconds: how long a changelog may lag behind the group's offsets
-    before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: by what
-    it measures its own waiting. state_settings: those that are remembered beside the role's state. pool: where the role's work is
-    done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
+    clock: the ``now`` that the role gets, in seconds. commit_interval: seconds for which records are gathered for one commit.
+    max_records: the most input records in one commit. restore_seconds: how long a changelog may lag behind the group's offsets
+    before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: the
+    clock and the sleep for the worker's own waiting. state_settings: the settings that are remembered beside the role's state.
+    pool: does the role's work. metrics: the worker's counters. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class Worker:
         self._backlog = Backlog(role, max_records)
         self._session: Session | None = None
         self._stop = threading.Event()
-        # What polls brought while the role waited for work: for the next step.
+        # What polls brought while the role waited for work; the next step takes it.
         self._meanwhile = Polled()
 
     def run(self, stop: threading.Event) -> None:
-        """Go round until told to stop, finish the step or give up the work that it waits for, leave the group."""
+        """Take steps until ``stop`` is set. Then finish the step, or give up the work that it waits for, and leave the group."""
         self._stop = stop
         try:
             while not stop.is_set():
@@ -119,8 +119,8 @@ class Worker:
     def step(self, timeout: float) -> bool:
         """Wait at most ``timeout`` seconds for records, process them, commit once. True if there was anything to do.
 
-        ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at what cannot be read; WorkFailed if
-        the role's work cannot be done.
+        ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at a batch that cannot be read;
+        WorkFailed if the role's work cannot be done.
         """
         pending: PendingStep | None = None
         try:
@@ -149,7 +149,7 @@ class Worker:
         except CommitRefused as refusal:
             self.health.refused()
             if pending is None:
-                # Table records that were polled have not reached the role: only a new session reads them again.
+                # The role did not get the table records that were polled, and only a new session reads them again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
                 return True
             self._count_tables(pending)
@@ -166,13 +166,13 @@ class Worker:
             self.health.note("records", self._inputs.awaited)
 
     def _report(self) -> None:
-        """What the log should say by now, whether anything happens or not."""
+        """Log the counts and the line of progress that are due, whether anything happens or not."""
         self._journal.catch_up()
         if self._progress.due():
             log.info("progress", **self._progress.line([*self.measure(), *self.metrics.headlines()], self.health.backlog))
 
     def close(self) -> None:
-        """Leave the group; what was not committed is not seen."""
+        """Leave the group. What was not committed stays invisible."""
         self._journal.close()
         self._pool.close()
         with self.lock:
@@ -200,13 +200,13 @@ class Worker:
         return self._session
 
     def _gather(self, session: Session, timeout: float) -> Polled:
-        """Polls until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
+        """Poll until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
         session.pause(self._paused() | self._inputs.held)
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
             gathered = session.poll(self._until_tick(timeout), self._backlog.most_records)
-        # Not the role's time: that may stand still in here.
+        # Not by the role's clock, which may stand still during this loop.
         deadline = self._monotonic() + self._commit_interval
         while gathered and not (gathered.revoked or gathered.assigned or gathered.moved):
             room, prompt = self._backlog.most_records - len(gathered.records), self._backlog.prompt
@@ -216,7 +216,7 @@ class Worker:
             try:
                 more = session.poll(0.0 if prompt else remaining, room)
             except Unreadable:
-                # What was gathered comes before it and counts; the next poll meets it again.
+                # The gathered records come before the unreadable batch and count; the next poll meets the batch again.
                 break
             if prompt and not more:
                 break
@@ -227,7 +227,7 @@ class Worker:
         return self._ticks.until(timeout, self._clock())
 
     def _paused(self) -> set[TopicPartition]:
-        """What is not read while partitions are full."""
+        """The inputs that are not read because their partitions are full."""
         return self._inputs.places(self.role.full, full=True)
 
     # ---- tasks: a task is the role on one partition
@@ -258,7 +258,7 @@ class Worker:
     # ---- processing
 
     def _process(self, session: Session, polled: Polled, pending: PendingStep) -> None:
-        """Give the role what was polled, and note in the draft what comes of it."""
+        """Give the role what was polled, and note the results in ``pending``."""
         with self.lock:
             batch = self._inputs.decode_tables(polled.tables, pending) + self._inputs.decode(session, polled.records, pending)
             self._inputs.moved(polled.moved, pending)
@@ -274,7 +274,7 @@ class Worker:
                     replies += self.role.receive([], now)
             self._ticks.passed(now)
         while work := self._answer(replies, pending):
-            # Unlocked: whoever asks for figures does not wait for it.
+            # Without the lock, so that a scrape of the metrics does not wait for the work.
             results = self._have_done(session, work)
             with self.lock:
                 now = self._clock()
@@ -286,7 +286,7 @@ class Worker:
             pending.step.changelog += self._tasks.changelog(pending.step.positions)
 
     def _answer(self, replies: Sequence[Send | Rejection | Work], pending: PendingStep) -> list[Work]:
-        """Put into the draft what the role said, but for the work that it asks for."""
+        """Put the role's messages and rejections into ``pending``; returns the work that it asks for."""
         work: list[Work] = []
         for reply in replies:
             if isinstance(reply, Send):
@@ -298,9 +298,9 @@ class Worker:
         return work
 
     def _have_done(self, session: Session, work: Sequence[Work]) -> list[Received]:
-        """The results, in the order of the work. Meanwhile nothing is read, and the worker stays in its group.
+        """The results, in the order of the work. Meanwhile the worker reads no records and stays in its group.
 
-        _GivenUp if a partition goes away, or the worker is told to stop.
+        _GivenUp if a partition is revoked, or the worker has to stop.
         """
         try:
             self._pool.start(work)
@@ -316,7 +316,7 @@ class Worker:
             return [one.received(number, result) for number, (one, result) in enumerate(zip(work, results, strict=True))]
         except BaseException as error:
             self._pool.give_up()
-            # The signal that ends a process of the pool may be the one that stops the worker, and reach it a moment later.
+            # The signal that ended a process of the pool may be meant to stop the worker, and reach the worker a moment later.
             if isinstance(error, WorkEnded) and self._stop.wait(SIGNAL_SECONDS):
                 raise _GivenUp from None
             raise
@@ -353,15 +353,15 @@ class Worker:
             self.metrics.committed(pending.output_bytes, pending.changelog_bytes)
 
     def _count_tables(self, pending: PendingStep) -> None:
-        # Apart: a refused step's inputs are read again, its table records are not.
+        # Counted apart: after a refused step its input records are read again, and its table records are not.
         for record, error in pending.table_rejections:
             self.metrics.table_rejections.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=False)
 
-    # ---- when a step came to nothing
+    # ---- when a step was not committed
 
     def _after_giving_up(self, session: Session, polled: Polled) -> None:
-        """The state is ahead of what will be committed: take back what is still here, and read again what the step had read."""
+        """The state is ahead of what is committed: restore the partitions that stay, and read the step's records again."""
         moved, kept = self._meanwhile, set(self._tasks) - set(self._meanwhile.revoked)
         log.info("work was given up: it is done again by whoever has the partitions", revoked=moved.revoked)
         with self.lock:
@@ -374,17 +374,17 @@ class Worker:
         self.health.completed()
 
     def _after_refusal(self, refusal: CommitRefused) -> None:
-        """The state is ahead of what is committed: forget it. The next poll says what to take back."""
+        """The state is ahead of what is committed: forget it. The next poll says which partitions to restore."""
         log.warning("commit refused, partitions are taken back from the changelog", cause=str(refusal))
         self.metrics.commits_refused.inc()
         with self.lock:
             self._drop_tasks()
-        # That poll says of every partition where it is; what tables brought it does not bring again.
+        # The next poll reports every partition, but it does not bring the table records again.
         self._meanwhile = Polled(tables=self._meanwhile.tables)
         self.health.completed()
 
     def _after_failure(self, failure: Exception, timeout: float) -> None:
-        """Forget everything, leave, and try again with a new session after a pause."""
+        """Close all partitions, leave the group and wait; the next step tries a new session."""
         self._journal.unavailable(failure)
         self.metrics.bus_failures.inc()
         self.health.failed(f"the bus is unavailable: {failure}")

@@ -34,13 +34,13 @@ def dead_letters(
         bool, typer.Option("--replay", help="Write the letters back to the topic and partition that they came from, each once.")
     ] = False,
 ) -> None:
-    """Show the records that were refused, or write them back once what was wrong is put right. JSON: one object a letter."""
+    """Show the records that were refused, or write them back once the cause is corrected. JSON: one object a letter."""
     if replay and follow:
         raise ConfigurationError("--follow and --replay cannot be used together: a replay ends at the letters that are there")
     configured = read_configuration(config)
     reasons = frozenset(reason or ())
     with closing(configured.connect()) as bus:
-        # What follows may still be refused for this reason.
+        # With --follow, letters of a reason that is not there yet may still come.
         if reasons and not follow:
             check_reasons(bus, configured.settings.dead_letters, reasons)
         if replay:

@@ -1,4 +1,4 @@
-"""Dead letters and the notes of their replays, as they lie in the dead letters' topic."""
+"""Dead letters and the notes of their replays, as records of the dead letters' topic."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_REASONS = 20
 class Letter:
     """A dead letter.
 
-    record: as it lies among the dead letters.
-    topic, partition, offset: where the refused record lay.
+    record: the record in the dead letters' topic.
+    topic, partition, offset: the place of the refused record.
     reason, text: why it was refused.
-    truncated_from: the bytes that it had, if it was cut short.
-    headers: those that the refused record had.
+    truncated_from: its original size in bytes, if it was cut short.
+    headers: the headers of the refused record.
     """
 
     record: Record
@@ -44,10 +44,10 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a transaction of a replay sent back.
+    """A note of the letters that a transaction of a replay sent back.
 
     position: grows with each note of a partition.
-    offsets: of the letters, in the note's own partition.
+    offsets: the letters' offsets, in the note's own partition.
     """
 
     position: int
@@ -55,10 +55,10 @@ class Note:
 
 
 def read_letter(record: Record) -> Letter | None:
-    """The letter in ``record``; None if it is none.
+    """The letter in ``record``; None if it is no letter.
 
-    The headers at its end say why it was refused, before these the same as other systems name it. The rest are the sender's and may
-    have any name.
+    The last headers have the cause, and those before them the same cause under other systems' names. The rest are the sender's own
+    and may have any name.
     """
     headers = record.headers
     truncated = _number(headers[-1][1]) if headers and headers[-1][0] == TRUNCATED_FROM else None
@@ -78,7 +78,7 @@ def read_letter(record: Record) -> Letter | None:
 
 
 def read_note(record: Record) -> Note | None:
-    """The note in ``record``; None if it is none."""
+    """The note in ``record``; None if it is no note."""
     if len(record.headers) != 1 or record.headers[0][0] != REPLAYED:
         return None
     position = _number(record.headers[0][1])
@@ -94,7 +94,7 @@ def _number(content: bytes) -> int | None:
 
 
 def check_reasons(bus: Bus, topic: str, reasons: frozenset[str]) -> None:
-    """ConfigurationError if there are letters, and none of one of these reasons: it is mistyped, or nothing is left of it."""
+    """ConfigurationError if there are letters, but none with one of the reasons: it is mistyped, or its letters are gone."""
     letters = filter(None, map(read_letter, bus.read(topic)))
     counts = Counter(letter.reason for letter in letters)
     unknown = sorted(reasons - counts.keys())
@@ -104,5 +104,5 @@ def check_reasons(bus: Bus, topic: str, reasons: frozenset[str]) -> None:
 
 
 def place_of(record: Record) -> str:
-    """Where the record lies."""
+    """The record's place: topic-partition-offset."""
     return f"{record.topic}-{record.partition}-{record.offset}"

@@ -3,11 +3,11 @@
 A replay reads the dead letters as the consumer group ``<federation>.dead-letters-replay``. One transaction holds the records that
 go back, the group's offset, and a note of what went back.
 
-A note lies in the dead letters' topic, in the partition of its letters and after them. So retention deletes a letter before its
-note, and no second topic is needed. Unlike an offset a note does not expire, and it can leave out the letters that were not chosen.
+A note is in the dead letters' topic, in the partition of its letters and after them. So retention deletes a letter before its note,
+and no second topic is needed. Unlike an offset a note does not expire, and it can leave out letters that were not chosen.
 
-The offset only grows, and is in the note too. Whoever takes the partition over waits until the note of the last commit can be read.
-A replay that lost the partition cannot commit.
+The offset only grows, and is in the note too. A replay that takes a partition over waits until it can read the note of the last
+commit. A replay that lost the partition cannot commit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["Outcome", "Replay", "report"]
 # The header of a record that was replayed.
 REPLAYED_FROM = "replayed_from"
 
-# What one transaction of a replay holds at most.
+# The most letters and bytes in one transaction of a replay.
 STEP_LETTERS = 500
 STEP_BYTES = 4_000_000
 TURN_SECONDS = 0.2
@@ -53,10 +53,10 @@ TURN_SECONDS = 0.2
 
 @dataclass
 class Outcome:
-    """What a replay did.
+    """The result of a replay.
 
-    replayed: letters that went back.
-    passed: letters that stay, by why.
+    replayed: the number of letters that went back.
+    passed: the number of letters that stay, by cause.
     elsewhere: partitions that another replay has.
     """
 
@@ -68,8 +68,8 @@ class Outcome:
 class Replay:
     """One run of ``--replay``.
 
-    reasons: only letters of these go back; none: all.
-    limit: so many go back at most; None: all.
+    reasons: only letters of these reasons go back; empty: all.
+    limit: the most letters that go back; None: all.
     """
 
     def __init__(self, configured: Configured, bus: Bus, reasons: frozenset[str], limit: int | None) -> None:
@@ -83,7 +83,7 @@ class Replay:
         described = bus.describe([self._topic, *inputs])
         if self._topic not in described:
             raise ConfigurationError(f"topic {self._topic} does not exist: streamfl topics {configured.path} --create")
-        # Whatever a letter says, it goes to a topic that this role reads, or nowhere.
+        # A letter's header may name any topic, but letters go only to topics that this role reads.
         self._partitions = {name: described[name].partitions for name in inputs if name in described}
         self._own_partitions = described[self._topic].partitions
         group = f"{settings.federation.name}.dead-letters-replay"
@@ -94,7 +94,7 @@ class Replay:
         self._joined = False
 
     def run(self) -> Outcome:
-        """Replay the partitions that the group gives us. BusUnavailable: what was not committed is not seen; run it again."""
+        """Replay the partitions that the group assigns. After BusUnavailable run it again: uncommitted writes stay invisible."""
         with closing(self._bus.session(self._subscription)) as session:
             # Letters are read from the beginning of each partition, not from the group's offset.
             session.pause([(self._topic, partition) for partition in range(self._own_partitions)])
@@ -116,7 +116,7 @@ class Replay:
         passed: Counter[str] = Counter()
 
         def seen(record: Record, end: int = position) -> bool:
-            # A record that is refused again while we are at it is a new letter, for another time.
+            # A record that is refused again during this replay becomes a new letter, for a later replay.
             return record.offset < end
 
         try:
@@ -134,7 +134,7 @@ class Replay:
                 polled = session.poll(0.0, 1)
                 self._heed(polled)
                 if partition in polled.revoked:
-                    # Even if it came back at once, its letters may have been another's meanwhile.
+                    # Even if it is assigned again at once, another replay may have handled its letters meanwhile.
                     return
         except CommitRefused:
             # The next poll says which partitions are still ours.
@@ -157,7 +157,7 @@ class Replay:
                 if note is not None:
                     noted = max(noted, note.position)
                     replayed.update(note.offsets)
-            # A commit's letters lie before its position: where retention has taken these, its note may be gone too.
+            # A commit's letters are before its position. If retention has deleted these, its note may be gone too.
             if noted >= committed or first is None or first >= committed:
                 return replayed, max(end, committed)
             if time.monotonic() >= deadline:
@@ -165,7 +165,7 @@ class Replay:
             time.sleep(0.05)
 
     def _steps(self, records: Iterable[Record], replayed: set[int], passed: Counter[str]) -> Iterator[list[Letter]]:
-        """The letters to be replayed, a transaction's at a time; the others are counted in ``passed``."""
+        """The letters to replay, one list for each transaction; counts the others in ``passed``."""
         step: list[Letter] = []
         size = 0
         for record in records:
@@ -199,7 +199,7 @@ class Replay:
         return "" if letter.partition < self._partitions.get(letter.topic, 0) else "other_topic"
 
     def _again(self, letter: Letter) -> Outgoing:
-        # Its own partition: a client's records and its state lie there, whichever way the producer chose it.
+        # To its old partition, whatever partitioner the producer uses: a client's records and its state are there.
         headers = tuple(header for header in letter.headers if header[0] != REPLAYED_FROM)
         mark = (REPLAYED_FROM, place_of(letter.record).encode())
         return Outgoing(letter.topic, letter.record.key, letter.record.value, letter.partition, (*headers, mark))

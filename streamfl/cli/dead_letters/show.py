@@ -1,4 +1,4 @@
-"""Dead letters shown: as a table, as lines, or as one JSON object a letter."""
+"""Shows dead letters as a table, as lines, or as one JSON object a letter."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ POLL_RECORDS = 500
 def show(configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, follow: bool, format: OutputFormat) -> None:
     """Print the newest letters, the oldest of them first.
 
-    reasons: only letters of these; none: all.
-    limit: so many at most.
-    follow: then go on with what is refused from now on, until Ctrl-C.
+    reasons: only letters of these reasons; empty: all.
+    limit: the most letters.
+    follow: then go on with records that are refused from now on, until Ctrl-C.
     """
     topic = configured.settings.dead_letters
     replayed: set[tuple[int, int]] = set()
@@ -68,8 +68,8 @@ def show(configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, 
 
 
 def _following(configured: Configured, bus: Bus, topic: str, ends: Mapping[int, int]) -> Iterator[Letter]:
-    """The letters from ``ends`` on, for ever."""
-    # A group of its own that never commits: it sees every partition and leaves nothing behind.
+    """The letters from ``ends`` on, without end."""
+    # A new group that never commits: its only member gets every partition, and no offsets are left behind.
     group = f"{configured.settings.federation.name}.dead-letters-{uuid.uuid4()}"
     with closing(bus.session(Subscription(group, (topic,), guarantee="at_least_once"))) as session:
         while True:
@@ -133,5 +133,5 @@ def _preview(content: bytes) -> str:
 
 
 def _time(letter: Letter) -> str:
-    # Whoever writes a record may choose its time.
+    # The writer of a record may give it any time.
     return datetime.fromtimestamp(min(max(0.0, letter.record.timestamp), LATEST_TIME), UTC).isoformat(timespec="milliseconds")

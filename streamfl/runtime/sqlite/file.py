@@ -1,8 +1,8 @@
 """The file of an SQLite bus: its schema, and connections with one transaction at a time.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each other. With ``synchronous = FULL`` a commit is on
-the disk before it is answered. Against ``kill -9`` ``NORMAL`` would do as well, for the operating system has what was written to
-the log. But a power cut could then take back commits that a producer or a reader of predictions had already been told of.
+the disk before it returns. ``NORMAL`` would also survive ``kill -9``, because the operating system has what was written to the log.
+But a power cut could then undo commits that a producer or a reader of predictions already knows of.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Database", "create_file", "prepare"]
 
 APPLICATION = int.from_bytes(b"sfl1")
 SCHEMA_VERSION = 1
-# The log is cut back to this after a step that was larger.
+# The size to which the log is cut back after a larger step.
 LOG_BYTES = 64 * 1024 * 1024
-# Between two attempts where SQLite itself does not wait.
+# Between two attempts at a statement for which SQLite itself does not wait.
 RETRY_SECONDS = 0.02
 
 SCHEMA = """
@@ -44,7 +44,7 @@ CREATE TABLE offsets (group_name TEXT NOT NULL, topic TEXT NOT NULL, partition I
 
 
 class Database:
-    """A connection to the file, one transaction at a time, with SQLite's failures as the bus's."""
+    """A connection to the file, with one transaction at a time. SQLite's errors become the bus's errors."""
 
     def __init__(self, path: Path, patience: float) -> None:
         self.path = path
@@ -57,13 +57,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One view of the file."""
+        """A read transaction: one consistent view of the file."""
         with self._transaction("BEGIN") as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One change of the file, whole or not at all; nobody else writes meanwhile."""
+        """A write transaction: one atomic change of the file. No other connection writes meanwhile."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
@@ -73,7 +73,7 @@ class Database:
             return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close the connection; an open transaction comes to nothing."""
+        """Close the connection; an open transaction is rolled back."""
         with self._lock:
             self.connection.close()
 
@@ -92,16 +92,16 @@ class Database:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """SQLite's failures inside become BusUnavailable, or ConfigurationError where trying again cannot help."""
+        """Turn SQLite's errors inside into BusUnavailable, or into ConfigurationError if trying again cannot help."""
         try:
             yield
         except sqlite3.DataError as error:
             raise ConfigurationError(f"{self.path}: a record is larger than SQLite can hold: {error}") from error
         except sqlite3.DatabaseError as error:
-            # Failures that Python itself found are mistakes of the code here and carry no code of SQLite.
+            # Errors without a code of SQLite come from Python's module: they are mistakes of this code.
             if not hasattr(error, "sqlite_errorcode"):
                 raise
-            # The lower byte is the kind; the rest says more about it.
+            # The lower byte is the kind of error; the rest is detail.
             kind = error.sqlite_errorcode & 0xFF
             if kind == sqlite3.SQLITE_NOTADB:
                 raise ConfigurationError(f"bus.url: {self.path} is not an SQLite database; name another file") from error
@@ -119,7 +119,7 @@ class Database:
 
 
 def create_file(path: Path) -> None:
-    """An empty file that only its owner may read; the files that SQLite puts beside it get the same rights."""
+    """Create an empty file that only its owner may read; the files that SQLite puts beside it get the same mode."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -130,7 +130,7 @@ def create_file(path: Path) -> None:
 
 
 def prepare(database: Database, patience: float) -> None:
-    """Bring an empty file into shape; ConfigurationError if the file is somebody else's or of a newer version."""
+    """Create the schema in an empty file; ConfigurationError if another program or version made the file."""
     if _is_new(database):
         _turn_on_log(database, patience)
         with database.writing() as connection:

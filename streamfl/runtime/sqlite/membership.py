@@ -1,8 +1,8 @@
 """A member of a consumer group in an SQLite bus: it shows that it lives, watches the others, and knows which partitions it has.
 
-A member proves that it lives by counting up a number in its row whenever it polls, restores or commits. Whoever has watched
-another's number stand still for that member's session timeout takes it out of the group. No clock is compared between processes:
-neither a clock that is set nor a restart of the machine makes the living dead or the dead living.
+A member shows that it lives by incrementing a number in its row whenever it polls, restores or commits. When a member sees
+another's number unchanged for that member's session timeout, it removes it from the group. Processes do not compare clocks, so
+neither setting a clock nor restarting the machine changes who counts as alive.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Membership:
     database: the session's own connection.
     group: the group's name.
     partitions: how many partitions each input has.
-    session_timeout: seconds of silence after which the others take this member out.
+    session_timeout: seconds of silence after which the others remove this member.
     monotonic: the clock by which others are watched, in seconds.
 
-    owned: the partitions that the caller was told of.
-    generation: of the group, when the caller was told.
-    next_beat: when the member has to count up next.
+    owned: the partitions that were reported to the caller.
+    generation: the group's generation at that report.
+    next_beat: when the member has to increment its number next.
     """
 
     def __init__(
@@ -44,24 +44,24 @@ class Membership:
         self._session_timeout = session_timeout
         self._monotonic = monotonic
         self._member = -1
-        # Of each member the number that it last had, and since when.
+        # By member, its last number, and since when it has it.
         self._watched: dict[int, tuple[int, float]] = {}
         with database.writing() as connection:
             self._join(connection)
 
     def beat(self) -> None:
-        """Show that the member lives, if it is time."""
+        """Call :meth:`count_up` in a transaction of its own, if it is time."""
         if self._monotonic() >= self.next_beat:
             with self._database.writing() as connection:
                 self.count_up(connection)
 
     def count_up(self, connection: sqlite3.Connection) -> None:
-        """Show that the member lives."""
+        """Increment the member's number."""
         self.next_beat = self._monotonic() + self._session_timeout / BEATS_PER_TIMEOUT
         connection.execute("UPDATE members SET beat = beat + 1 WHERE id = ?", (self._member,))
 
     def attend(self) -> bool:
-        """Stay a member and take out those who are silent for too long. True: this one was taken out, and has joined anew."""
+        """Stay a member, and remove members that were silent for too long. True: this one was removed, and has joined anew."""
         self.beat()
         with self._database.reading() as connection:
             members = connection.execute("SELECT id, beat, timeout FROM members WHERE group_name = ?", (self._group,)).fetchall()
@@ -88,7 +88,7 @@ class Membership:
         return absent
 
     def is_current(self, connection: sqlite3.Connection) -> bool:
-        """Whether this is a member, and of the generation that the caller was told of."""
+        """Whether this is a member, and the group's generation is the reported one."""
         current = connection.execute(
             "SELECT generation FROM groups JOIN members ON group_name = name WHERE members.id = ?", (self._member,)
         ).fetchone()
@@ -100,11 +100,11 @@ class Membership:
         return int(generation)
 
     def changes(self, connection: sqlite3.Connection, all_anew: bool) -> tuple[list[int], list[int]]:
-        """The partitions that went and those that came since the caller was told.
+        """The revoked and the assigned partitions since the last report.
 
-        A partition that was another's for a while went and came: what the caller knows of it is out of date.
+        A partition that another member had for a while is in both lists: the caller's state of it is out of date.
 
-        all_anew: every partition went, and those that this member still has came.
+        all_anew: report every partition as revoked, and those that this member still has as assigned.
         """
         owned = "SELECT partition, since FROM owners WHERE group_name = ? AND member = ?"
         since: dict[int, int] = dict(connection.execute(owned, (self._group, self._member)))
@@ -112,7 +112,7 @@ class Membership:
         return sorted(self.owned - kept), sorted(since.keys() - kept)
 
     def accept(self, generation: int, went: Iterable[int], came: Iterable[int]) -> None:
-        """The caller was told of these changes, which this generation of the group brought."""
+        """Note that these changes of this generation were reported to the caller."""
         self.owned = self.owned.difference(went).union(came)
         self.generation = generation
 

@@ -1,4 +1,4 @@
-"""A worker's session on an SQLite bus: where it stands in its inputs and tables, and the commit of a step."""
+"""A worker's session on an SQLite bus: its positions in inputs and tables, and the commit of a step."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SqliteSession:
     store: the topics and records.
     shared: the bus's connection, for questions from other threads.
     open: makes this session's own connection.
-    session_timeout: seconds of silence after which the others take this member for dead.
-    monotonic: the clock of waiting and watching, in seconds.
+    session_timeout: seconds of silence after which the others count this member as dead.
+    monotonic: the clock for waiting and watching, in seconds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SqliteSession:
         deadline = self._monotonic() + timeout
         try:
             while True:
-                # Read before the rest: what others commit meanwhile then shows as a change.
+                # Read first, so that later commits of others show as a change.
                 version = self._database.version()
                 if self._member.attend():
                     self._refused = True
@@ -79,7 +79,7 @@ class SqliteSession:
                     return polled
                 self._wait(deadline, version)
         except BaseException:
-            # Positions may have passed records that nobody got.
+            # Positions may be after records that were never returned.
             self._refused = True
             raise
 
@@ -162,7 +162,7 @@ class SqliteSession:
             time.sleep(min(pause, remaining))
             if self._database.version() != version:
                 return
-            # Looking seldom after a long silence costs little latency in proportion.
+            # After a long silence looking less often adds little latency in proportion.
             pause = min(1.25 * pause, LONGEST_LOOK_SECONDS)
 
     def _take(self, max_records: int) -> Polled:
@@ -213,13 +213,13 @@ class SqliteSession:
                 f"{topic!r}; set 'earliest' or 'latest' to say where to begin"
             )
         first, end = self._store.bounds(connection, self._topics[topic], partition)
-        # After a refused step 'latest' asked a second time would pass over what was read and not committed.
+        # Kept, because after a refused step a second 'latest' would skip records that were read and not committed.
         return self._origins.setdefault((topic, partition), end if reset == "latest" else first)
 
     def _take_records(self, connection: sqlite3.Connection, polled: Polled, max_records: int) -> None:
         taken = polled.records
         places = [place for place in self._positions if place not in self._paused]
-        # Another partition goes first each time, or a busy one would starve the rest.
+        # Another partition goes first each time, so that a busy one cannot starve the rest.
         self._turn += 1
         start = self._turn % len(places) if places else 0
         for name, partition in places[start:] + places[:start]:

@@ -1,6 +1,6 @@
 """The topics of an SQLite bus and their logs: written, read, compacted.
 
-A record's id is its log's number and its offset in it, so that one index in the order of writing serves every reading.
+A record's id is made of its log's number and its offset, so that one index, in the order of writing, serves every read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["Store", "Topic"]
 OFFSET_BITS = 40
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
-# Of a compacted topic so many records stay as they are, so that a reader a little behind sees every version and every tombstone.
+# The newest records of a compacted topic, which are kept, so that a reader a little behind gets every version and every tombstone.
 RECENT = 5_000
-# Compaction and retention go on by so many records, a few of these slices with a commit.
+# Records in a slice. Compaction and retention do a few slices with each commit.
 SLICE = 1_000
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -60,10 +60,10 @@ class Topic(NamedTuple):
 class Store:
     """The topics and records in a file.
 
-    database: the connection for questions that are not part of somebody's transaction.
+    database: the connection for queries outside a caller's transaction.
     open: makes another connection.
     clock: the time of new records, in seconds.
-    retention: seconds after which records of topics that are not compacted go.
+    retention: age in seconds at which records of topics that are not compacted are deleted.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Store:
         self._clock = clock
         self._retention = retention
         self._topics: dict[str, Topic] = {}
-        # Processes that write records without keys one by one must not all begin with the same partition.
+        # Begins with the process's number, so that processes that write single records without keys use different partitions.
         self.keyless = os.getpid()
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
@@ -97,7 +97,7 @@ class Store:
             return self._require(connection, name)
 
     def look_up(self, connection: sqlite3.Connection, name: str) -> Topic | None:
-        """The topic as it is in the file now."""
+        """The topic as it is in the file now; None if there is none."""
         row = connection.execute("SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None
@@ -105,7 +105,7 @@ class Store:
         return Topic(name, first, partitions, bool(compacted), json.loads(options))
 
     def scan(self, topic: Topic, first_log: int, logs: int, limit: int | None = None) -> Iterator[Record]:
-        """The records of consecutive logs of a topic, all as they were when the first was asked for."""
+        """The records of consecutive logs of a topic, as they were at the first record."""
         # On a connection of its own, because one statement is one view of the file for as long as it is read from.
         database = self._open()
         try:
@@ -130,7 +130,7 @@ class Store:
         return [topic.record(row) for row in rows]
 
     def edges(self, connection: sqlite3.Connection, topic: Topic, partition: int, count: int) -> list[Record]:
-        """The first and the last records of a partition, ``count`` of either at most, in order and each once."""
+        """The first and the last ``count`` records of a partition, in order and each once."""
         log = topic.log(partition)
         found: dict[int, Any] = {}
         for order in ("ASC", "DESC"):
@@ -142,13 +142,13 @@ class Store:
         return [topic.record(found[key]) for key in sorted(found)]
 
     def bounds(self, connection: sqlite3.Connection, topic: Topic, partition: int) -> tuple[int, int]:
-        """The first offset of which a record may be left, and the offset after the last record."""
+        """The first offset that may still have a record, and the offset after the last record."""
         end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (topic.log(partition),)).fetchone()
         # A compacted topic keeps some of its oldest records.
         return (0 if topic.compacted else tidy), end
 
     def offset_at(self, connection: sqlite3.Connection, topic: Topic, partition: int, at: float) -> int:
-        """The offset of the first record of a partition of that time or later; where there is none, the one after the last."""
+        """The offset of a partition's first record of that time or later; if there is none, the offset after the last record."""
         log = topic.log(partition)
         row = None
         if at < math.inf:
@@ -177,12 +177,12 @@ class Store:
                 ],
             )
             end += len(mine)
-            # Twice as many records as came in: what waits for compaction must not grow.
+            # Twice as many records as came in, so that the part that waits for compaction does not grow.
             tidy = self._tidy(connection, log, topic, tidy, end, 1 + 2 * len(mine) // SLICE)
             connection.execute("UPDATE logs SET end = ?, tidy = ? WHERE id = ?", (end, tidy, log))
 
     def _find(self, connection: sqlite3.Connection, name: str) -> Topic | None:
-        # Topics stay as they were created, so what was once found can be remembered.
+        # Topics never change after their creation, so they can be cached.
         if name not in self._topics:
             topic = self.look_up(connection, name)
             if topic is None:
@@ -208,14 +208,14 @@ class Store:
         return self.keyless % topic.partitions
 
     def _tidy(self, connection: sqlite3.Connection, log: int, topic: Topic, tidy: int, end: int, slices: int) -> int:
-        """Go on with the compaction or the retention of a log from offset ``tidy`` by some slices; the offset where it stopped."""
+        """Continue compaction or retention of a log from offset ``tidy`` by some slices; returns the offset where it stopped."""
         kept = float(topic.options.get("min.compaction.lag.ms", 0)) / 1000 if topic.compacted else self._retention
         for _ in range(slices):
             first = (log << OFFSET_BITS) + tidy
             stop = first + SLICE
             if tidy + SLICE > end - (RECENT if topic.compacted else 0):
                 break
-            # As on Kafka, a piece of a log goes when its youngest record is old enough.
+            # As in Kafka, a piece of a log is deleted or compacted when its youngest record is old enough.
             (written,) = connection.execute("SELECT MAX(timestamp) FROM records WHERE id >= ? AND id < ?", (first, stop)).fetchone()
             if written > self._clock() - kept:
                 break
@@ -228,9 +228,9 @@ class Store:
 
 
 def _compact(connection: sqlite3.Connection, log: int, first: int, stop: int) -> None:
-    """Leave of the records before ``stop`` the last of each key; tombstones go with what they replace.
+    """Keep only the last record of each key before ``stop``, and delete tombstones with the records that they replace.
 
-    Those before ``first`` have been through this before: ``survivors`` has the one record of each of their keys.
+    Records before ``first`` were compacted before: ``survivors`` has the one record of each of their keys.
     """
     rows = connection.execute(
         "SELECT id, key, value IS NULL FROM records WHERE id >= ? AND id < ? AND key IS NOT NULL ORDER BY id", (first, stop)
