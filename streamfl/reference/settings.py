@@ -112,8 +112,6 @@ def _type(annotation: Any) -> str:
         return f"list of {_type(members[0])}"
     if origin is tuple:
         return f"list of {len(members)}, each {_type(members[0])}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "table"
     return WORDS.get(origin or annotation, "anything")
 
 

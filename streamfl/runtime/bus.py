@@ -254,7 +254,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class Bus(Protocol):
-    """A cluster. ``describe`` and ``members`` may be called from any thread."""
+    """A cluster. Any thread may call ``describe``, ``members``, ``committed``, ``offsets`` and ``undecided``."""
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name."""
