@@ -201,7 +201,7 @@ class ScoringSection(Section):
     base_odds: float = Field(default=Scale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
     """Odds to one against label 1 at which the score is base_points. Read by the guest."""
     doubling: float = Field(default=Scale().doubling, gt=0, le=1e6, allow_inf_nan=False)
-    """Points that double these odds. Read by the guest."""
+    """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same at all."""
 
     @property
     def scale(self) -> Scale:
