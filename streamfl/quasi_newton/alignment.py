@@ -197,7 +197,7 @@ def names_at(places: NDArray[np.int64], order: Sequence[str]) -> list[str]:
 
 
 def set_digest(names: Sequence[str], session: bytes) -> bytes:
-    """A 32-byte digest of a set of names. It does not depend on their order.
+    """A 32-byte digest of a set of names in a session. It does not depend on the names' order.
 
     Message headers contain it. It confirms a guess of the whole set, and reveals nothing else.
     """
