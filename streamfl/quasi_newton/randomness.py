@@ -32,8 +32,8 @@ class Place:
     """Where a vector is hidden. Every vector of a member has its own place.
 
     federation, run: their names. A run's name is used once.
-    role: of the member, with its name.
-    iteration: its number.
+    role: the party's name.
+    iteration: number of the round.
     kind: of the message.
     """
 
