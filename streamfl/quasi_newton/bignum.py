@@ -61,7 +61,7 @@ def power(base: int, exponent: int, modulus: int) -> int:
 
 
 def secret_power(base: int, exponent: int, modulus: int) -> int:
-    """The same for an odd modulus and a secret exponent above 0. The time that it takes reveals nothing about their bits."""
+    """The same for an odd modulus and a secret exponent above 0. The time it takes reveals nothing about the arguments' bits."""
     result: int = gmpy2.powmod_sec(base, exponent, modulus)
     return result
 

@@ -125,7 +125,7 @@ class EncryptionSection(Section):
     key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
     """SHA-256 of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
     key_file: str | None = None
-    """The file with the coordinator's private keys. At the coordinator."""
+    """The file with the coordinator's private keys. Only the coordinator has it."""
     secret_file: str | None = None
     """A file with at least 32 bytes that nobody but this party knows. All randomness that hides its numbers is drawn from it."""
     link_secret_file: str | dict[str, str] | None = None

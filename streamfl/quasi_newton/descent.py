@@ -116,7 +116,7 @@ class Descent:
 
     @property
     def state(self) -> DescentState:
-        """What :meth:`restore` takes back."""
+        """The state, for :meth:`restore`."""
         return DescentState(
             len(self._pairs),
             self._pairs.astype("<f8").tobytes(),

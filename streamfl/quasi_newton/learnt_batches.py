@@ -108,7 +108,7 @@ class LearntBatches(Collection[str]):
         return len(self._batches) * self.size
 
     def __iter__(self) -> Iterator[str]:
-        """In the order of the rows."""
+        """The names, in the order of the rows."""
         for _, batch in sorted(self._batches.items()):
             yield from batch.names_in_order()
 

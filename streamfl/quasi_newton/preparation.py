@@ -25,7 +25,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS * MOST_BINS)]
 
 
 class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Arrays are 64-bit floats. ends: low, then high; empty for none. values: missing in state of earlier releases."""
+    """Arrays are 64-bit floats. ends: low, then high; empty: none. values: missing in the state of earlier releases."""
 
     method: Method
     fill: bytes

@@ -141,7 +141,7 @@ def fit_preprocessing(
 
 
 def most_columns(method: Method, columns: int) -> int:
-    """Most columns that preprocessing makes of ``columns`` raw ones. With bins: one for each bin, the missing one too, but one."""
+    """Most columns made of ``columns`` raw ones. With quantile-bins each bin but the largest has one; missing numbers are a bin."""
     return columns * (BINS if method == "quantile-bins" else 1)
 
 

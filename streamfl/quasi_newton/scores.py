@@ -121,7 +121,7 @@ class Scores:
             self.labelled(name)
 
     def pending(self, told: int) -> set[str]:
-        """Entities of which less than ``told`` was published."""
+        """Entities with an output for which less than ``told`` was published."""
         if told not in self._pending:
             scores = ((name, one) for name, one in self._scores.items() if one.version == self.version)
             self._pending = {told: {name for name, one in scores if one.output is not None and one.told < told}}

@@ -42,7 +42,7 @@ IDLE, ASKED, CHOSEN, SHUT = range(4)
 # A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With this pause it takes a
 # sixth of a processor at most, however many entities are never common.
 SECONDS_AN_ENTITY = 0.002
-# While sessions find nothing and no entity comes, each question waits twice as long as the one before. Most doublings:
+# Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
 LARGEST_COEFFICIENT = 1e12

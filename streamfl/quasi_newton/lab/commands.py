@@ -14,7 +14,7 @@ __all__ = ["Precision", "simulate"]
 
 
 class Precision(StrEnum):
-    """How numbers are hidden."""
+    """How numbers are encrypted."""
 
     PAILLIER = "paillier"
     PLAIN = "plain"

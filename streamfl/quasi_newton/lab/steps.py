@@ -38,7 +38,7 @@ class Seconds:
             self._spent[step] += time.process_time() - begun
 
     def by_step(self) -> dict[str, float]:
-        """Seconds by step. ``rest``: all else that the process did, such as messages, alignment of rows and the data set."""
+        """Seconds by step. ``rest``: all else that the process did, such as messages and the data set."""
         rest = time.process_time() - self._begun - sum(self._spent.values())
         return {**self._spent, "rest": max(0.0, rest)}
 
