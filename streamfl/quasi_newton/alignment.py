@@ -1,13 +1,13 @@
-"""Which entities two parties have in common, without telling the others: private set intersection by P-256.
+"""Finds the entities that two parties have in common without revealing the others: private set intersection on P-256.
 
-Each entity's name becomes a point P, by trying numbers until one is the abscissa of a point. A party with the secret scalar a sends
-the abscissas of all a P, sorted, an order that has nothing to do with the names. The other multiplies them by its own b, and
-b (a P) is compared with a (b P'): they are equal for equal names (Meadows 1986; Huberman, Franklin and Hogg 1999). An abscissa
-stands for P and -P, which have the same abscissa after any multiplication. Only the guest compares: it learns which of its own
-entities the host has, and tells the host which of the host's come into batches, no more. Both learn how many the other has in all.
-Neither learns the other's names: one that is not common would have to be multiplied by both scalars.
+Each entity's name becomes a point P: numbers are tried until one is the abscissa of a point. A party with the secret scalar a sends
+the abscissas of all a P, sorted, so that their order says nothing about the names. The other party multiplies them by its own
+scalar b, and b (a P) is compared with a (b P'). They are equal for equal names (Meadows 1986; Huberman, Franklin and Hogg 1999).
+An abscissa stands for P and -P, which have the same abscissa after any multiplication. Only the guest compares. It learns which of
+its own entities the host has, and tells the host only which of the host's entities join batches. Both learn how many entities the
+other has in all. Neither learns the other's names: to test a name that is not common, it would need both scalars.
 
-Keyed hashes are the other option. They hide names from everybody but the other party, which can try out all names there are.
+Keyed hashes are the other option. They hide names from everybody but the other party, which can try out all possible names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Alignment", "KeyedHashes", "check_answer", "check_points", "names_at
 
 POINT_BYTES = 32
 CURVE = ec.SECP256R1()
-# Of the group (SEC 2, 2.4.2). It is a prime: there is no small subgroup to fall into.
+# Order of the group (SEC 2, 2.4.2). It is a prime, so there is no small subgroup that a point could be in.
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 # Each try fails with probability 1/2.
 TRIES = 256
@@ -38,14 +38,14 @@ SHORTEST = 32
 
 @dataclass(frozen=True)
 class Found:
-    """names: in common, sorted. digest: of them, as :func:`set_digest`."""
+    """names: in common, sorted. digest: of these names, by :func:`set_digest`."""
 
     names: tuple[str, ...]
     digest: bytes
 
 
 class Comparison:
-    """What both ways have in common: each entity has a value on its way, and values are compared.
+    """Shared by both methods: each entity has a value, and the parties compare values.
 
     session, names, most: as for :class:`Alignment`.
     """
@@ -67,15 +67,15 @@ class Comparison:
 
     @functools.cached_property
     def _blinded(self) -> list[tuple[bytes, str]]:
-        """Each own entity behind its value, in the order of the values."""
+        """The value and name of each own entity, sorted by value."""
         return sorted((self._own(name), name) for name in self._names)
 
     def blind_own(self) -> list[bytes]:
-        """The first message: the value of each own entity, 32 bytes each, sorted: their order tells nothing."""
+        """The first message: the value of each own entity, 32 bytes each, sorted, so that their order reveals nothing."""
         return [value for value, _ in self._blinded]
 
     def blind_theirs(self, points: Sequence[bytes]) -> list[bytes]:
-        """The second message: the other's first one, made one's own as well, in the order in which it came.
+        """The second message: the other party's points, blinded by this party too, in the order in which they came.
 
         points: the other's first message. PeerError with reason oversized, malformed or repeated.
         """
@@ -83,13 +83,13 @@ class Comparison:
 
     @property
     def names_in_order(self) -> list[str]:
-        """The own entities, each in the place of its value in :meth:`blind_own`."""
+        """The own entities in the order of :meth:`blind_own`."""
         return [name for _, name in self._blinded]
 
     def places(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> dict[str, int]:
         """The entities in common, each with the place of its value in the other's first message.
 
-        own, theirs: as for :meth:`intersect`, and so are the errors.
+        own, theirs, errors: as for :meth:`intersect`.
         """
         found = self.intersect(own, theirs)
         place = {point: number for number, point in enumerate(theirs)}
@@ -97,7 +97,7 @@ class Comparison:
         return {name: place[twice[name]] for name in found.names}
 
     def intersect(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> Found:
-        """The entities in common. PeerError where the answer is not one to what was asked.
+        """The entities in common. PeerError if the answer does not fit the question.
 
         own: the other's second message, the answer to :meth:`blind_own`.
         theirs: what :meth:`blind_theirs` returned.
@@ -123,12 +123,12 @@ class Alignment(Comparison):
     """One party's side of an alignment with one other party.
 
     The scalar is drawn from the secret, the session and the party's own set. So the same alignment made again sends the same
-    points; another set in the same session gets another scalar, and cannot be compared with the first.
+    points. Another set in the same session gets another scalar, and cannot be compared with the first.
 
     secret: of the party alone, 32 bytes or more.
     session: name of the alignment, the same at both and used once.
-    names: of the party's own entities. ValueError where one is there twice or there are more than ``most``.
-    most: that either party may have: with as many as it likes the other could ask for every name there is.
+    names: of the party's own entities. ValueError if one is there twice or there are more than ``most``.
+    most: entities of either party. Without a limit the other could ask for every possible name.
     """
 
     def __init__(self, secret: bytes, session: bytes, names: Sequence[str], most: int) -> None:
@@ -157,10 +157,10 @@ class Alignment(Comparison):
 class KeyedHashes(Comparison):
     """The same by HMAC-SHA-256 of each name: the other's values are comparable as they come.
 
-    Whoever has the key can hash every name there is: the other party does, some 600,000 a second and core. Only who lets the other
-    know all of its names may use them.
+    Whoever has the key can hash every possible name, and the other party has it: some 600,000 names a second and core. Use it only
+    if the other party may know all of this party's names.
 
-    key: that the two parties share, 32 bytes or more. session, names, most: as for :class:`Alignment`.
+    key: shared by the two parties, 32 bytes or more. session, names, most: as for :class:`Alignment`.
     """
 
     def __init__(self, key: bytes, session: bytes, names: Sequence[str], most: int) -> None:
@@ -177,29 +177,29 @@ class KeyedHashes(Comparison):
 
 
 def check_points(content: bytes, most: int) -> None:
-    """PeerError where these are not whole points of a curve, or more than ``most``."""
+    """PeerError if ``content`` is not a whole number of points, or has more than ``most``."""
     if len(content) % POINT_BYTES or len(content) > most * POINT_BYTES:
         raise PeerError("shape", f"{len(content)} bytes are no points, or too many")
 
 
 def check_answer(own: bytes, twice: bytes, asked: int, most: int) -> None:
-    """PeerError where an answer to ``asked`` points has others than these twice, or own ones that are not so many at most."""
+    """PeerError if an answer to ``asked`` points has another number of points in ``twice``, or more than ``most`` in ``own``."""
     check_points(own, most)
     if len(twice) != asked * POINT_BYTES:
         raise PeerError("shape", f"{len(twice)} bytes answer {asked} points")
 
 
 def names_at(places: NDArray[np.int64], order: Sequence[str]) -> list[str]:
-    """The names at places of an order. PeerError where a place is there twice, or is none."""
+    """The names at these places of ``order``. PeerError if a place is there twice, or does not exist."""
     if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
         raise PeerError("alignment", "a place is there twice, or is none")
     return [order[place] for place in places]
 
 
 def set_digest(names: Sequence[str], session: bytes) -> bytes:
-    """32 bytes that two parties have in common if their sets are equal, in any order.
+    """A 32-byte digest of a set of names in a session. It does not depend on the names' order.
 
-    It stands in headers. Whoever guesses the whole set can make sure of it, and nobody else learns anything.
+    Message headers contain it. It confirms a guess of the whole set, and reveals nothing else.
     """
     return _digest_of((session, *(name.encode() for name in sorted(names))))
 
@@ -212,7 +212,7 @@ def _digest_of(parts: Sequence[bytes]) -> bytes:
 
 
 def _point_of(name: str, session: bytes) -> ec.EllipticCurvePublicKey:
-    """The point that a name stands for: nobody knows its logarithm, by any base."""
+    """The point for a name. Nobody knows its discrete logarithm to any base."""
     content = _digest_of((session, name.encode()))
     for attempt in range(TRIES):
         point = _point_with(hashlib.sha256(content + attempt.to_bytes(4, "big")).digest())
@@ -222,7 +222,7 @@ def _point_of(name: str, session: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _point_with(abscissa: bytes) -> ec.EllipticCurvePublicKey | None:
-    """One of the two points with this abscissa, either will do; None if there is none."""
+    """One of the two points with this abscissa; either will do. None if there is none."""
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, b"\x02" + abscissa)
     except ValueError:

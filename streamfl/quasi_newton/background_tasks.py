@@ -1,8 +1,8 @@
-"""What takes long, as functions of bytes: a worker computes it beside its loop, in any process (:class:`~streamfl.role.Work`).
+"""Long computations as functions of bytes. A worker runs them beside its loop, in any process (:class:`~streamfl.role.Work`).
 
-A request holds secrets. It is never remembered and leaves the machine by no way.
+A request holds secrets. It is never stored, and never leaves the machine.
 
-What computes under a key takes ``made``: how a scheme is made. Who measures its parts gives another one.
+Functions that compute under a key take ``made``, which makes a scheme. To measure the parts of a computation, pass another one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Own(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Kind(msgspec.Struct, array_like=True, frozen=True):
-    """A :class:`FixedPoint`: MessagePack has no whole numbers of so many bits."""
+    """A :class:`FixedPoint`. ``largest`` is bytes, because MessagePack's whole numbers are too short for it."""
 
     fraction_bits: int
     largest: bytes
@@ -69,7 +69,7 @@ class Kind(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Encrypting(msgspec.Struct, array_like=True, frozen=True):
-    """numbers: as :func:`numbers_to_bytes` has them. kind: to pack them; None: each by itself."""
+    """numbers: from :func:`numbers_to_bytes`. kind: for packing; None: each number is encrypted by itself."""
 
     own: Own
     place: Place
@@ -78,10 +78,10 @@ class Encrypting(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Multiplying(msgspec.Struct, array_like=True, frozen=True):
-    """The sum of vectors and of own numbers, hidden for the peers, and its product with a matrix, for the coordinator.
+    """Asks for the sum of vectors and own numbers, blinded for the peers, and for its product with a matrix, for the coordinator.
 
     numbers: own ones; empty: the one vector is taken as it is, and only multiplied.
-    matrix: 64-bit whole numbers, row by row. kind: of the product's numbers. masked: whether the coordinator may not see them.
+    matrix: 64-bit whole numbers, row by row. kind: of the product's numbers. masked: whether to hide them from the coordinator.
     """
 
     own: Own
@@ -96,7 +96,7 @@ class Multiplying(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Product(msgspec.Struct, array_like=True, frozen=True):
-    """hidden: the sum; empty where nothing was added. upload: the product. digest: by which its mask is found again."""
+    """hidden: the sum; empty if nothing was added. upload: the product. digest: finds the product's mask again."""
 
     hidden: bytes
     upload: bytes
@@ -104,7 +104,7 @@ class Product(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Adding(msgspec.Struct, array_like=True, frozen=True):
-    """The sum of peers' packed vectors and of own numbers."""
+    """Asks for the sum of peers' packed vectors and own numbers."""
 
     own: Own
     vectors: list[bytes]
@@ -114,7 +114,7 @@ class Adding(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Opening(msgspec.Struct, array_like=True, frozen=True):
-    """Ciphertexts to decrypt. p, q: the coordinator's primes; empty: nothing is encrypted."""
+    """content: ciphertexts to decrypt. p, q: the coordinator's primes; empty: nothing is encrypted."""
 
     p: bytes
     q: bytes
@@ -122,7 +122,7 @@ class Opening(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Aligning(msgspec.Struct, array_like=True, frozen=True):
-    """One side of an alignment. theirs, twice: the other's messages, as far as they have come. key: of hashes; none: points."""
+    """One side of an alignment. theirs, twice: the other's messages so far. key: for keyed hashes; empty: points are used."""
 
     secret: bytes
     session: bytes
@@ -148,7 +148,7 @@ def _read(content: bytes, of: type[Any]) -> Any:
 
 
 def encrypted(content: bytes, made: Maker = scheme_of) -> bytes:
-    """Of :class:`Encrypting`, the vector."""
+    """Computes the vector of :class:`Encrypting`."""
     asked: Encrypting = _read(content, Encrypting)
     scheme, numbers = made(asked.own.modulus, asked.own.secret), to_numbers(asked.numbers)
     if asked.kind is None:
@@ -157,7 +157,7 @@ def encrypted(content: bytes, made: Maker = scheme_of) -> bytes:
 
 
 def multiplied(content: bytes, made: Maker = scheme_of) -> bytes:
-    """Of :class:`Multiplying`, a :class:`Product`."""
+    """Computes the :class:`Product` of :class:`Multiplying`."""
     asked: Multiplying = _read(content, Multiplying)
     scheme = made(asked.own.modulus, asked.own.secret)
     total, hidden = asked.vectors[0], b""
@@ -172,13 +172,13 @@ def multiplied(content: bytes, made: Maker = scheme_of) -> bytes:
 
 
 def read_product(result: bytes) -> Product:
-    """What :func:`multiplied` gave."""
+    """Decodes the result of :func:`multiplied`."""
     product: Product = _read(result, Product)
     return product
 
 
 def added(content: bytes, made: Maker = scheme_of) -> bytes:
-    """Of :class:`Adding`, the vector."""
+    """Computes the vector of :class:`Adding`."""
     asked: Adding = _read(content, Adding)
     scheme = made(asked.own.modulus, asked.own.secret)
     total = scheme.add_packed(asked.vectors, to_numbers(asked.numbers), asked.kind.fixed_point)
@@ -191,7 +191,7 @@ def _private(p: bytes, q: bytes) -> PrivateKey:
 
 
 def opened(content: bytes) -> bytes:
-    """Of :class:`Opening`, the plaintexts, each as long as the key."""
+    """Decrypts :class:`Opening`. Returns the plaintexts, each as long as the key."""
     asked: Opening = _read(content, Opening)
     if not asked.p:
         return asked.content
@@ -202,13 +202,13 @@ def opened(content: bytes) -> bytes:
 
 
 def blinded(content: bytes) -> bytes:
-    """Of :class:`Aligning`, the party's own points."""
+    """Computes the party's own points for :class:`Aligning`."""
     asked: Aligning = _read(content, Aligning)
     return b"".join(asked.alignment.blind_own())
 
 
 def aligned(content: bytes) -> bytes:
-    """Of :class:`Aligning` with their points: own points, theirs twice, names in the order of the own points; or an error."""
+    """Answers the other's points in :class:`Aligning`: own points, theirs blinded by both, own names in order; or an error."""
     asked: Aligning = _read(content, Aligning)
     alignment = asked.alignment
     try:
@@ -219,7 +219,7 @@ def aligned(content: bytes) -> bytes:
 
 
 def matched(content: bytes) -> bytes:
-    """Of :class:`Aligning` with their points and the own ones twice: names in common with their places in theirs; or an error."""
+    """Compares the points in :class:`Aligning`: names in common, with their places in the other's points; or an error."""
     asked: Aligning = _read(content, Aligning)
     alignment = asked.alignment
     try:
@@ -229,7 +229,7 @@ def matched(content: bytes) -> bytes:
 
 
 def read_alignment(result: bytes) -> tuple[Any, ...]:
-    """What :func:`aligned` or :func:`matched` gave. PeerError where the other's points are refused."""
+    """Decodes the result of :func:`aligned` or :func:`matched`. PeerError if the other's points are refused."""
     found: tuple[Any, ...] = _read(result, tuple)
     if found[0]:
         raise PeerError(found[0], found[1])

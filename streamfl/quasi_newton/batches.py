@@ -1,7 +1,8 @@
-"""A partition of the records into batches that never changes, and what a batch has to have before anything is learnt from it.
+"""A fixed partition of the records into batches, and the checks that a batch has to pass before anyone learns from it.
 
 A party receives X'D of every batch. Each partition gives it new equations for the same residuals D: with reshuffled batches a host
-with ten columns solves for the labels after one pass. With one partition for life the equations stay as few as columns per batch.
+with ten columns solves for the labels after one pass. With one partition for life, each batch gives only as many equations as the
+party has columns.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ COLUMNS_FACTOR = 20
 
 
 class FrozenBatches:
-    """Records in batches of one size; a batch is never mixed again, and goes as a whole.
+    """Records in batches of one size. A batch is never mixed again, and is forgotten as a whole.
 
-    size: of a batch.
-    seed: known to all parties; it only orders records that come together, which may be sorted by anything.
+    size: records of a batch.
+    seed: known to all parties. It only orders records that are added together, because their own order may mean something.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -45,18 +46,18 @@ class FrozenBatches:
 
     @property
     def batches(self) -> Mapping[int, tuple[str, ...]]:
-        """By number, the identifiers of each batch, oldest first."""
+        """The identifiers of each batch, by the batch's number, oldest first."""
         return self._batches
 
     @property
     def waiting(self) -> int:
-        """Records that no batch has room for yet: a batch of fewer records would tell more about each."""
+        """Number of records that fill no batch yet. They wait, because a batch of fewer records would reveal more about each."""
         return len(self._waiting)
 
     def add(self, identifiers: Iterable[str]) -> list[int]:
-        """Take new records in; returns the numbers of the batches that they fill. A known record is left where it is.
+        """Add new records. Returns the numbers of the batches that they fill. A known record stays where it is.
 
-        All parties have to add the same records together: the order within one call does not matter.
+        All parties have to add the same records in one call; their order within the call does not matter.
         """
         fresh = {identifier for identifier in identifiers if identifier not in self._known}
         self._known |= fresh
@@ -70,9 +71,9 @@ class FrozenBatches:
         return filled
 
     def expire(self, batches: int) -> list[int]:
-        """Forget so many of the oldest batches, each as a whole; returns their numbers.
+        """Forget this number of the oldest batches, each as a whole. Returns their numbers.
 
-        Their records stay known. One that came back into another batch would give two sums whose difference it is.
+        Their records stay known: a record in a second batch would give a party two sums whose difference reveals it.
         """
         return [self._batches.popitem(last=False)[0] for _ in range(min(batches, len(self._batches)))]
 
@@ -81,21 +82,21 @@ class FrozenBatches:
 
 
 def least_batch(columns: int, least: int = LEAST_BATCH) -> int:
-    """The fewest rows of a batch for a party with so many columns: max(least, 20 columns). A batch of as many rows as columns
-    tells every label."""
+    """The fewest rows of a batch for a party with this number of columns: max(least, 20 columns). A batch of as many rows as
+    columns reveals every label."""
     return max(least, COLUMNS_FACTOR * columns)
 
 
 def check_batch(rows: int, columns: int, least: int = LEAST_BATCH) -> None:
-    """ValueError for a batch that is too small for a party's columns, the intercept included."""
+    """ValueError if a batch is too small for a party's columns, the intercept included."""
     if rows < (needed := least_batch(columns, least)):
         raise ValueError(f"a batch of {rows} rows with {columns} columns would show labels: at least {needed} rows are needed")
 
 
 def check_support(inputs: NDArray[np.float64], least: int) -> list[int]:
-    """Columns of a batch in which fewer than ``least`` rows differ from the most common value, but some do.
+    """Columns of a batch in which some rows, but fewer than ``least``, differ from the most common value.
 
-    The gradient of such a column is that of a constant, and the residuals of those few rows: of one row, its label.
+    The gradient of such a column is a constant's gradient plus the residuals of these few rows. A single such row's label shows.
 
     inputs: of one party, (rows, columns).
     """
@@ -111,16 +112,16 @@ def check_support(inputs: NDArray[np.float64], least: int) -> list[int]:
 def far_rows(inputs: NDArray[np.float64], largest: float, *, intercept: bool = False) -> NDArray[np.bool_]:
     """Rows of a batch that have to be left out of its gradient so that no leverage is above ``largest``: (rows,).
 
-    The leverage of row i is h_i = x_i (X'X)^+ x_i', the diagonal of the hat matrix (Hoaglin and Welsch 1978). Of all weighted sums
-    of columns there is one on which the row stands out most. In the gradient along it the row's residual, which tells its label,
-    has the weight h_i, and those of all other rows together sqrt(h_i (1 - h_i)). At 1 it stands there alone. A row that is left out
-    raises the leverages of others and lowers none, so the order in which rows are left out changes nothing.
+    The leverage of row i is h_i = x_i (X'X)^+ x_i', the diagonal of the hat matrix (Hoaglin and Welsch 1978). The row stands out
+    most along one weighted sum of the columns. In the gradient along this sum the row's residual, which reveals its label, has the
+    weight h_i, and the residuals of all other rows together sqrt(h_i (1 - h_i)). At h_i = 1 it is alone. Leaving a row out raises
+    the leverages of others and lowers none, so the order in which rows are left out changes nothing.
 
     inputs: of one party, rounded, (rows, columns). intercept: whether a column of ones is beside them.
     """
     columns = np.hstack([inputs, np.ones((len(inputs), 1))]) if intercept else np.array(inputs)
     far = np.zeros(len(columns), dtype=np.bool_)
-    # Each turn takes a row out, or is the last.
+    # Each turn leaves a row out, or is the last.
     for _ in range(len(columns)):
         found = (_leverages(columns) > largest) & ~far
         if not found.any():
@@ -131,20 +132,20 @@ def far_rows(inputs: NDArray[np.float64], largest: float, *, intercept: bool = F
 
 
 def _leverages(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    # Not by X'X, whose condition is the square of X's: two columns that differ in one row by little have to be found.
+    # Not from X'X, whose condition number is the square of X's: columns that differ by little in one row have to be detected.
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     rank = int(np.sum(sizes > max(columns.shape) * np.finfo(np.float64).eps * max(sizes, default=0.0)))
-    # Processors differ in the last bits, and shares such as 1 / 5 are common.
+    # Rounded, because processors differ in the last bits, and leverages such as 1 / 5 are common.
     return np.asarray(np.round(np.sum(left[:, :rank] ** 2, axis=1), 6))
 
 
 def secret_start(secret: bytes, context: bytes, columns: int, size: float = 0.05) -> NDArray[np.float64]:
     """First weights, uniform between -size and size: (columns,).
 
-    From weights that a peer knows, residuals before the first step are known but for the labels, which then are found.
+    A peer that knows the first weights knows the residuals before the first step except for the labels, and so finds the labels.
 
-    secret: 32 bytes or more, of the party alone; ValueError for fewer. The federation's seed is known to the peers.
-    context: federation, run and role.
+    secret: 32 bytes or more, of the party alone; ValueError for fewer. The federation's seed will not do: peers know it.
+    context: federation, run and party, as bytes.
     """
     if len(secret) < 32:
         raise ValueError(f"{len(secret)} bytes are too few for a secret")

@@ -1,9 +1,9 @@
-"""Long whole numbers: gmpy2's, and how to get it where it is missing.
+"""Long whole numbers by gmpy2, and an error that says how to install it.
 
-Without it all else of the system can be loaded, as commands do that look at every installed system.
+Without gmpy2 everything else of the system can be loaded, because some commands look at every installed system.
 
-An ``int`` of these modules may be gmpy2's ``mpz``. It takes part in arithmetic with Python's own and is equal to it; a
-remainder is as fast as GMP where the modulus is one.
+An ``int`` of these modules may be gmpy2's ``mpz``. It mixes with Python's integers in arithmetic and comparisons. A remainder is as
+fast as GMP's if the modulus is an ``mpz``.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ try:
 except ImportError:
     gmpy2 = None
 
-# GMP's own test, and rounds of Miller and Rabin after it.
+# Number of repetitions of GMP's primality test: its own test, then rounds of Miller and Rabin.
 ROUNDS = 40
 
 
 def require() -> None:
-    """ConfigurationError where gmpy2 is missing: said at the start, and not at the first number that is to be encrypted."""
+    """ConfigurationError if gmpy2 is missing. Called at the start, so that the error does not come at the first encryption."""
     if gmpy2 is None:
         raise ConfigurationError(NOT_INSTALLED)
 
 
 def long(number: int) -> int:
-    """The number as GMP has it."""
+    """The number as an ``mpz``."""
     result: int = gmpy2.mpz(number)
     return result
 
 
 def power(base: int, exponent: int, modulus: int) -> int:
-    """base^exponent modulo the modulus; ZeroDivisionError for a negative exponent of what has no inverse."""
+    """base^exponent modulo the modulus. ZeroDivisionError for a negative exponent if the base has no inverse."""
     result: int = gmpy2.powmod(base, exponent, modulus)
     return result
 
 
 def secret_power(base: int, exponent: int, modulus: int) -> int:
-    """The same of an odd modulus and an exponent above 0 that is secret: how long it takes tells nothing of their bits."""
+    """The same for an odd modulus and a secret exponent above 0. The time it takes reveals nothing about the arguments' bits."""
     result: int = gmpy2.powmod_sec(base, exponent, modulus)
     return result
 
@@ -73,7 +73,7 @@ def gcd(one: int, other: int) -> int:
 
 
 def inverse(number: int, modulus: int) -> int:
-    """The inverse modulo the modulus; ZeroDivisionError where there is none."""
+    """The inverse modulo the modulus. ZeroDivisionError if there is none."""
     result: int = gmpy2.invert(number, modulus)
     return result
 
@@ -81,7 +81,7 @@ def inverse(number: int, modulus: int) -> int:
 def inverses(numbers: Sequence[int], modulus: int) -> list[int]:
     """The inverse of each number, by one inversion and three products a number (Montgomery's trick).
 
-    ZeroDivisionError where one of them has none.
+    ZeroDivisionError if one of them has none.
     """
     if not numbers:
         return []
@@ -99,7 +99,7 @@ def inverses(numbers: Sequence[int], modulus: int) -> list[int]:
 
 
 def product(numbers: Iterable[int], modulus: int) -> int:
-    """The product modulo the modulus; 1 of nothing."""
+    """The product modulo the modulus; 1 for no numbers."""
     total = long(1)
     for number in numbers:
         total = total * number % modulus
@@ -107,7 +107,7 @@ def product(numbers: Iterable[int], modulus: int) -> int:
 
 
 def is_prime(number: int) -> bool:
-    """Whether the number is a prime; wrong with a probability below 2^-80."""
+    """Whether the number is a prime. The answer is wrong with a probability below 2^-80."""
     return bool(gmpy2.is_prime(number, ROUNDS))
 
 
@@ -128,10 +128,10 @@ def square_root(number: int) -> int:
 
 
 def to_bytes(number: int, size: int) -> bytes:
-    """The number as ``size`` bytes, big-endian; OverflowError where it does not fit."""
+    """The number as ``size`` bytes, big-endian. OverflowError if it does not fit."""
     return int(number).to_bytes(size, "big")
 
 
 def from_bytes(content: bytes) -> int:
-    """The number that :func:`to_bytes` wrote."""
+    """The number that :func:`to_bytes` encoded."""
     return long(int.from_bytes(content, "big"))

@@ -1,4 +1,4 @@
-"""Ends of bins of about equally many rows, also of columns that mostly have one value."""
+"""Bins of about equally many rows, also for columns that mostly have one value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Floats = NDArray[np.float64]
 
 
 def lower_ends(values: NDArray[Any], bins: int, least: int) -> Floats:
-    """The smallest number of each bin but the first, growing, (bins - 1,) or fewer.
+    """The smallest number of each bin but the first, ascending, (bins - 1,) or fewer.
 
-    Each bin takes its share of the rows that are left, so that a value which most rows have leaves the others bins of their own.
-    Quantiles would put them all into one.
+    Each bin takes its share of the rows that are left. So if most rows have one value, the other values still get bins of their
+    own. Quantiles would put all these into one bin.
 
-    values: finite, (rows,). bins: at most so many. least: rows of a bin.
+    values: finite, (rows,). bins: most bins. least: fewest rows of a bin.
 
     >>> lower_ends(np.array([0.0] * 90 + [1.0] * 6 + [2.0] * 3 + [3.0]), 4, 3)
     array([1., 2.])
@@ -36,7 +36,7 @@ def lower_ends(values: NDArray[Any], bins: int, least: int) -> Floats:
 
 
 def bin_numbers(rows: Floats, ends: list[Floats]) -> NDArray[np.intp]:
-    """The bin of each number, from 0 on, (rows, columns); a missing one has the number behind the last bin's.
+    """The bin of each number, from 0 on, (rows, columns). A missing number gets the number after the last bin's.
 
     ends: by column, from :func:`lower_ends`.
     """

@@ -1,12 +1,12 @@
-"""Ciphertexts that tell nothing: blinded by h^x with a short x and a table, each party with an h of its own.
+"""Blinds ciphertexts by h^(n x), with a short x and a table of powers. Each party has an h of its own.
 
 Damgard, Jurik and Nielsen, "A Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010, section
 4.2: with h = -y^2 mod n for a random y, h^(n x) mod n^2 with |x| = |n| / 2 is as good as r^n with r from all of Z_n, if n cannot be
-factored (Goldreich and Rosen, 2003). Here x has an eighth of n's bits, and 256 at least, which rests on more: that powers of h with
-exponents so short cannot be told from others (Koshiba and Kurosawa, "Short Exponent Diffie-Hellman Problems", 2004). What is known
-against it takes the square root of all exponents (van Oorschot and Wiener, 1996), 2^128 steps, or factors n.
+factored (Goldreich and Rosen, 2003). Here x has an eighth of n's bits, and 256 at least. That needs one more assumption: that
+powers of h with such short exponents cannot be told from others (Koshiba and Kurosawa, "Short Exponent Diffie-Hellman Problems",
+2004). Known attacks take the square root of the number of exponents (van Oorschot and Wiener, 1996), 2^128 steps, or factor n.
 
-An h from the wire could be 1, and nothing would be blinded. So no function here takes one.
+An h from a message could be 1, and nothing would be blinded. So no function here takes an h.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Encryptor", "exponent_bits"]
 
 # The table has a row for each byte of the exponent: 32 rows of 256 powers, 5 MB, for a key of 2048 bits.
 WINDOW_BITS = 8
-# Twice the bits of the work that no attack may be below.
+# Twice the bits of the least work of an attack, 2^128 steps.
 LEAST_EXPONENT = 256
 
 
@@ -40,7 +40,7 @@ class Encryptor:
         self._randomness = SecretRandomness(key, secret)
         square = power(self._randomness.base(), 2, key.n)
         self.h = power(key.n - square, key.n, key.n_squared)
-        """h^n mod n^2, the party's own."""
+        """h^n mod n^2, with the party's own h."""
         self._exponent_bytes = exponent_bits(key) // WINDOW_BITS
         self._table = _fixed_base_table(self.h, self._exponent_bytes, key)
 
@@ -48,7 +48,7 @@ class Encryptor:
         """(1 + n v) h^(n x) mod n^2 for each number.
 
         numbers: -n / 2 .. n / 2 for signed ones, or 0 .. n - 1 for packed ones; OutOfBounds otherwise.
-        place: of the vector, which is hidden there once; the same numbers at the same place are the same bytes.
+        place: of the vector; each place is used for one vector. The same numbers at the same place give the same bytes.
         """
         n = self._key.n
         if any(not -n < 2 * int(number) < 2 * n for number in numbers):
@@ -56,9 +56,9 @@ class Encryptor:
         return self.rerandomise([1 + n * (long(number) % n) for number in numbers], place)
 
     def rerandomise(self, ciphertexts: Sequence[int], place: Place) -> list[int]:
-        """The ciphertexts, blinded anew: what a party computed from another's has to be, before it leaves.
+        """The ciphertexts, blinded again. A party has to do this before it sends what it computed from another's ciphertexts.
 
-        Without it c_out / c_in shows what was added.
+        Otherwise c_out / c_in shows what was added.
 
         ciphertexts: the whole vector, as it was computed.
         place: as for :meth:`encrypt`.
@@ -71,8 +71,8 @@ class Encryptor:
     def _blinding(self, exponent: bytes) -> int:
         """h^(n x) mod n^2. exponent: x, the lowest byte first.
 
-        Numbers of the table are a (1 + n l), and prod (1 + n l) = 1 + n sum l. So it is the product of all a, which is kept as
-        low + n high: products and remainders of half the length take two thirds of the time.
+        Numbers of the table are a (1 + n l), and prod (1 + n l) = 1 + n sum l. So only all a are multiplied, and their product is
+        kept as low + n high: products and remainders of half the length take two thirds of the time.
         """
         n = self._key.n
         low, high, logarithm = 1, 0, 0
@@ -84,14 +84,14 @@ class Encryptor:
 
 
 def exponent_bits(key: PublicKey) -> int:
-    """Of x: 256 for a key of 2048 bits; never more than half of n's, beyond which nothing is gained."""
+    """Bits of x: 256 for a key of 2048 bits. Never more than half of n's bits, beyond which nothing is gained."""
     return min(max(LEAST_EXPONENT, key.bits // 8), key.bits // 2) // WINDOW_BITS * WINDOW_BITS
 
 
 def _fixed_base_table(base: int, count: int, key: PublicKey) -> list[list[tuple[int, int]]]:
-    """base^(d 2^(8 j)) for each byte d of an exponent of so many, the lowest first (Brickell et al., 1992), as a and l.
+    """base^(d 2^(8 j)) for each value d of each byte j of an exponent, lowest byte first (Brickell et al., 1992), as a and l.
 
-    Each is a (1 + n l) mod n^2 with a and l below n.
+    Each is a (1 + n l) mod n^2 with a and l below n. count: bytes of the exponent.
     """
     n, table = key.n, []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Vectors of ciphertexts as bytes: every one as long as any other, and looked at before anything is computed with it."""
+"""Vectors of ciphertexts as bytes. All ciphertexts have the same length, and are checked before anything is computed with them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["decode_ciphertexts", "encode_ciphertexts"]
 
 
 def encode_ciphertexts(key: PublicKey, ciphertexts: Sequence[int]) -> bytes:
-    """Each of them as 2 |n| bits, big-endian, one after the other."""
+    """The ciphertexts as 2 |n| bits each, big-endian, concatenated."""
     return b"".join(to_bytes(ciphertext, key.ciphertext_bytes) for ciphertext in ciphertexts)
 
 
 def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
-    """The ciphertexts in ``content``. PeerError where one of them could not come from an honest member:
+    """The ciphertexts in ``content``. PeerError if one of them cannot come from an honest member:
 
     - shape: not as many bytes as ``count`` ciphertexts have;
     - ciphertext_range: not 1 < c < n^2;
     - ciphertext_factor: not coprime to n, so that it has no inverse;
     - ciphertext_bare: c mod n is 1 or -1: it is not blinded, and anybody can read it;
-    - ciphertext_repeated: the same one twice: whoever blinds anew never has two alike.
+    - ciphertext_repeated: the same one twice. Blinding never gives two equal ciphertexts.
 
-    Ciphertexts that came before are the role's matter: a redelivery has them all.
+    Ciphertexts of earlier messages are not compared, because a redelivery repeats them all. The role detects it.
     """
     size = key.ciphertext_bytes
     if len(content) != count * size:
@@ -36,7 +36,7 @@ def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
     if len(set(ciphertexts)) < count:
         raise PeerError("ciphertext_repeated", "a ciphertext is there twice")
     remainders = [ciphertext % key.n for ciphertext in ciphertexts]
-    # One divisor of the product instead of one of each: a product is coprime to n if all its factors are.
+    # One gcd of the product instead of one for each: a product is coprime to n if and only if all its factors are.
     if gcd(product(remainders, key.n), key.n) != 1:
         raise PeerError("ciphertext_factor", "a ciphertext is not coprime to n")
     if any(remainder in (1, key.n - 1) for remainder in remainders):

@@ -18,12 +18,12 @@ from streamfl.settings import Section
 __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]
 
 GUEST, HOST, COORDINATOR = "quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"
-# A party's vectors of a round are remembered together, in one record.
+# A party stores all its vectors of a round in one changelog record, which bounds the columns.
 MOST_COLUMNS = 4_096
 SAFE_BITS = 2048
-# The coordinator remembers the losses of an epoch's batches in one record.
+# The coordinator stores the losses of an epoch's batches in one changelog record.
 MOST_BATCHES = 50_000
-# One batch of 500 or 1,000 rows takes 20 to 100 of them until it converges.
+# One batch of 500 or 1,000 rows needs 20 to 100 iterations to converge.
 ITERATIONS = 400
 
 
@@ -41,64 +41,63 @@ class QuasiNewtonFederation(VerticalMembers):
 
     @property
     def guest_party(self) -> str:
-        """Its name."""
         return self.parties[0] if self.guest is None else self.guest
 
     @property
     def hosts(self) -> list[str]:
-        """All others."""
+        """The names of all parties but the guest."""
         return [name for name in self.parties if name != self.guest_party]
 
 
 class CurvatureLearningSection(Section):
-    """What is learnt and how. Every member has to be given the same values.
+    """How the model is learnt. Every member has to be given the same values.
 
-    learning_rate, largest_step, freeze_below, tolerance and epochs may be changed between restarts, the guest's last: a training
-    that came to nothing is tried again with them.
+    learning_rate, largest_step, freeze_below, tolerance and epochs may change at a restart. Change them at the guest last: it then
+    tries a failed training again.
     """
 
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
-    """`sgd`: the same without curvature."""
+    """The optimiser. `sgd`: the same without curvature."""
     batch: int = Field(default=1000, ge=1, le=100_000)
     """Entities of a batch. Batches are fixed once; entities that fill none wait. One batch comes nearest to the optimum: with up to
-    some 5,000 entities it may hold them all. Where the first training has fewer entities, for some are held out or not common, they
-    are one batch together, and all later ones have as many: half of this or more, min_batch or more, and 20 for each of a party's
-    columns or more."""
+    some 5,000 entities it may hold them all. If the first training has fewer, because some are held out or not common, they form
+    one batch, and all later batches have its size. It must be at least half of this, min_batch, and 20 for each of a party's
+    columns."""
     memory: int = Field(default=20, ge=1, le=100)
-    """So many curvature pairs are kept."""
+    """Most curvature pairs that are kept."""
     curvature_every: int = Field(default=4, ge=1, le=10_000)
-    """A pair each so many iterations."""
+    """Iterations from one curvature pair to the next."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
-    """lambda of lambda |w|^2 / 2, without the intercept."""
+    """The L2 penalty: lambda in lambda |w|^2 / 2, without the intercept."""
     learning_rate: float = Field(default=Learning().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
-    """The share of a step that is taken."""
+    """The factor that each step is multiplied by."""
     largest_step: float = Field(default=Learning().largest_step, gt=0, le=1e6, allow_inf_nan=False)
-    """No step is longer. With one batch or two it grows, up to ten times this, while each step is shortened by it and losses
-    fall."""
+    """Largest Euclidean length of a step. With one or two batches the limit grows, up to ten times this, while it shortens each
+    step and losses fall."""
     freeze_below: float = Field(default=Learning().freeze_below, ge=0, allow_inf_nan=False)
-    """No pairs are taken while the losses of two epochs in a row differ by less."""
+    """No curvature pairs are taken while the losses of two epochs in a row differ by less than this."""
     tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
-    """It is over when the losses of two epochs in a row differ by less. With one batch or two: when those of three in a row differ
-    by less than a tenth of it."""
+    """The training ends when the losses of two epochs in a row differ by less than this. With one or two batches: when those of
+    three in a row differ by less than a tenth of it."""
     epochs: int = Field(default=20, ge=1, le=100_000)
-    """At most. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
+    """Most epochs of a training. Left out: 20, or as many as 400 iterations take, so that few batches converge, too."""
     min_batch: int = Field(default=256, ge=1, le=100_000)
-    """A smaller batch is refused, and one smaller than 20 times a party's columns."""
+    """Fewest entities of a batch. A smaller one is refused, and one smaller than 20 times a party's columns."""
     min_support: int = Field(default=10, ge=1, le=100_000)
-    """A column in which fewer entities of a batch differ from the most common value is left out. In a batch of a later training it
-    has its most common value instead."""
+    """Fewest entities of a batch that must differ from a column's most common value. A column with fewer is left out; in a batch of
+    a later training it gets its most common value instead."""
     largest_leverage: float = Field(default=0.2, gt=0, le=1)
-    """An entity so far out in a party's columns that it could have a larger share of a batch's gradient to itself is learnt from
-    with zeros in the place of these columns. Before that, columns are cut at the range of the entities that are not far out. 1:
-    nothing is cut, and none is left out."""
+    """Largest share of a batch's gradient that an entity may have to itself (its leverage). An entity so far out in a party's
+    columns that it exceeds this is learnt from with zeros in place of these columns. Before that, columns are cut at the range of
+    the entities that are not far out. 1: nothing is cut, and no entity is left out."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
-    """Inputs beyond it are cut to it, after preprocessing."""
+    """Largest size of an input after preprocessing. Inputs beyond it are cut to it."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
-    """A party's inner product beyond it ends the run."""
+    """Largest size of a party's inner product. One beyond it ends the training."""
 
     @property
     def learning(self) -> Learning:
-        """The same for the arithmetic."""
+        """These settings as the arithmetic takes them."""
         return Learning(
             optimiser=self.optimiser,
             batch=self.batch,
@@ -115,97 +114,98 @@ class CurvatureLearningSection(Section):
 
 
 class EncryptionSection(Section):
-    """How numbers are hidden. precision, key_bits and key_fingerprint are the same at every member."""
+    """How numbers are encrypted. precision, key_bits and key_fingerprint are the same at every member."""
 
     precision: Literal["paillier", "plain"] = "paillier"
-    """`plain`: the same messages without encryption, for study and for tables."""
+    """The encryption scheme. `plain`: the same messages without encryption, for study and for tables."""
     study: bool = False
-    """`true`: `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
+    """Whether `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
     key_bits: int = Field(default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS)
-    """Length of the coordinator's key."""
+    """Length of the coordinator's key in bits."""
     key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
-    """Of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
+    """SHA-256 of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
     key_file: str | None = None
-    """Of the coordinator: the file with its private keys."""
+    """The file with the coordinator's private keys. Only the coordinator has it."""
     secret_file: str | None = None
-    """Of a party: a file with at least 32 bytes that nobody else knows, which all that hides its numbers is drawn from."""
+    """A file with at least 32 bytes that nobody but this party knows. All randomness that hides its numbers is drawn from it."""
     link_secret_file: str | dict[str, str] | None = None
     """A file with at least 32 bytes that a host shares with the guest and with nobody else. At a guest with several hosts: a table
     with a file for each host."""
     mask_gradients: bool = True
-    """`false`: the coordinator sees this party's gradients."""
+    """Whether this party hides its gradients from the coordinator. `false`: the coordinator sees them."""
 
 
 class PrivateAlignmentSection(Section):
-    """Which entities the parties have in common, and when they find out. method and limit are the same at every member."""
+    """How and when the parties find their common entities. method and limit are the same at every member."""
 
     method: Literal["intersection", "keyed-hash"] = "intersection"
-    """`intersection`: private set intersection; neither of two parties learns a name that it does not have. `keyed-hash`: quicker,
-    but the other party can try out names, some 600,000 a second with one core, and so find all that this party has."""
+    """How names are compared. `intersection`: private set intersection; neither of two parties learns a name that it does not have.
+    `keyed-hash`: quicker, but the other party can try out names, some 600,000 a second with one core, and so find all that this
+    party has."""
     entities: int = Field(default=1000, ge=1, le=1_000_000)
-    """A party waits until it knows so many entities; the guest counts those with labels, also those that held_out keeps
-    back. At least learning.batch."""
+    """Entities that a party must know before the first training. The guest counts those with labels, held-out ones included. At
+    least learning.batch."""
     settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
-    """And so long after that, so that all have the same entities. Records that are older than this as they come are a history: with
-    them it is so long after the last one, and 20 times as long at most."""
+    """Seconds that a party waits after that, so that all have the same entities. Records older than this on arrival are a history:
+    then the wait starts at the last of them, and takes 20 times as long at most."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)
-    """So many entities are kept; the oldest gives way. Neither has any other party more. Batches have no more entities than this:
-    the oldest batch gives way as a whole."""
+    """Most entities kept: beyond it the oldest is forgotten. No other party may have more. All batches together have no more
+    entities than this: the oldest batch is forgotten as a whole."""
     held_out: float = Field(default=0.1, ge=0, le=0.5, allow_inf_nan=False)
-    """Of the guest: this share of its entities is never learnt from. They show what a model is worth, and make probabilities of its
-    outputs."""
+    """Share of the guest's entities that is never learnt from. They measure how good a model is, and calibrate its
+    probabilities."""
     expiry_seconds: float = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
-    """So long an entity is kept that is not learnt from."""
+    """Seconds for which an entity that is not learnt from is kept."""
     patience_seconds: float = Field(default=3_600.0, gt=0, allow_inf_nan=False)
-    """A member that has waited for another so long is not ready."""
+    """Seconds to wait for another member. A member that has waited longer reports not ready."""
 
 
 class RetrainingSection(Section):
     """When another training follows. The guest's values decide.
 
-    A training that came to nothing is tried again once new entities have come to the guest, or after a restart with another
-    learning_rate, largest_step, freeze_below, tolerance or epochs. Each failure in a row doubles the time before.
+    A failed training is tried again once the guest has new entities, or after a restart with another learning_rate, largest_step,
+    freeze_below, tolerance or epochs. Each failure in a row doubles the wait.
     """
 
     every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
-    """So long after the end of a training. Left out: there is one training, and another only after one that came to nothing.
+    """Seconds from the end of a training to the next one. Left out: there is one training, and another only after one that failed.
     Weights go on from the last model; batches stay as they are, and new entities fill new ones."""
     entities: int | None = Field(default=None, ge=1, le=1_000_000)
-    """So many new entities with columns and labels have to have come to the guest. Left out: learning.batch."""
+    """New entities with columns and labels that the guest needs before the next training. Left out: learning.batch."""
 
 
 class PreprocessingSection(Section):
-    """What a party does to its own columns before they are learnt from. Each party has its own. It is fitted once, in the first
-    training, and kept for life."""
+    """How a party transforms its own columns before training. Each party has its own values. The transformation is fitted once, in
+    the first training, and never changes."""
 
     method: Method = "clip"
-    """`clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`. At the guest `weight-of-evidence`, too: it needs
-    labels."""
+    """The transformation: `clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`. At the guest also
+    `weight-of-evidence`, which needs labels."""
 
 
 class ScoringSection(Section):
     """How entities are scored with the model. enabled and quantum are the same at every member."""
 
     enabled: bool = True
-    """`false`: a model is learnt and nobody is scored."""
+    """Whether entities are scored. `false`: a model is learnt and no entity is scored."""
     quantum: float = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
-    """A host tells its part of an output in whole multiples of this: the larger, the less it shows of its columns."""
+    """The unit that a host's part of an output is rounded to. The larger it is, the less a host shows of its columns."""
     interval_seconds: float = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the guest: between two questions to a host, at least."""
+    """Fewest seconds between two questions of the guest to a host."""
     versions: int = Field(default=10, ge=0, le=1_000_000)
-    """Of a host: so many versions of the model it answers for in all. Who has as many as there are columns can solve for them."""
+    """Versions of the model that a host answers for, in all. A guest that has as many as there are columns can solve for them."""
     calibration_entities: int = Field(default=100, ge=2, le=1_000_000)
-    """Of the guest: so many held-out entities, with both labels, are needed before probabilities are published."""
+    """Held-out entities, with both labels among them, that the guest needs before it publishes probabilities."""
     base_points: float = Field(default=Scale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
-    """Of the guest: the score at odds of base_odds to one against label 1."""
+    """The score at odds of base_odds to one against label 1. Read by the guest."""
     base_odds: float = Field(default=Scale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the guest."""
+    """Odds to one against label 1 at which the score is base_points. Read by the guest."""
     doubling: float = Field(default=Scale().doubling, gt=0, le=1e6, allow_inf_nan=False)
-    """Of the guest: points that double these odds."""
+    """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same at all."""
 
     @property
     def scale(self) -> Scale:
-        """Of the points."""
+        """The scale of the scorecard's points."""
         return Scale(self.base_points, self.base_odds, self.doubling)
 
 
@@ -223,7 +223,7 @@ class QuasiNewtonSettings(VerticalSettings):
 
     @property
     def kinds(self) -> Kinds:
-        """What messages consist of."""
+        """The fixed-point kinds of the numbers in messages."""
         learning = self.learning
         return kinds(
             len(self.federation.parties),
@@ -235,8 +235,8 @@ class QuasiNewtonSettings(VerticalSettings):
 
     @property
     def message_bytes(self) -> int:
-        """The longest content that any message has."""
-        # Whatever key there is: another may be longer, and what was said under this one is read then.
+        """Bytes of the longest message content."""
+        # Computed for the longest key: after a change of keys, messages under either key have to be readable.
         vector = self.learning.batch * LARGEST_BITS // 4
         return max(vector, 64 * self.alignment.limit) + 1024
 
@@ -312,7 +312,7 @@ class QuasiNewtonSettings(VerticalSettings):
 
 
 def link_files(settings: QuasiNewtonSettings) -> dict[str, str] | None:
-    """The file of each link's secret, by the other's name; None where none is given."""
+    """The file with each link's secret, by the other party's name; None if no file is given."""
     given, federation = settings.encryption.link_secret_file, settings.federation
     if given is None or isinstance(given, dict):
         return given

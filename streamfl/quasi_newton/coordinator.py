@@ -1,7 +1,7 @@
-"""The coordinator: it has the private key and no data. It opens masked gradients and sums of inner products, and decides the step.
+"""The coordinator has the private key and no data. It decrypts masked gradients and sums of inner products, and decides the step.
 
-It is an oracle of decryption. So it opens one upload of each party a round, with as many numbers as the party said that it has, and
-one sum; what comes beside these is refused and counted.
+It is a decryption oracle. So in each round it decrypts one upload of each party, with as many numbers as the party announced, and
+one vector of sums. It refuses and counts anything else.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ from streamfl.wire import VERSION, Codec, Count, encode_array
 
 __all__ = ["CoordinatorSettings", "CoordinatorTask"]
 
-# Phases: waiting for parties that are ready, for their rows, for a round's uploads; the rest.
+# Phases. GATHERING waits for parties to be ready, ALIGNING for their rows, ROUND for a round's uploads.
 GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
-# In the place of the loss, which parties were told: the guest could have anything else told in it. Nobody needs it.
+# Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number decrypted in it. No party
+# needs the loss.
 UNTOLD = 0.0
 NOWHERE = Place("", "", "", 0, "")
 
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """parties: their names. key: None where nothing is encrypted. most_batches: of a run."""
+    """parties: their names. key: None if nothing is encrypted. most_batches: most batches of a run."""
 
     federation: str
     parties: tuple[str, ...]
@@ -74,11 +75,11 @@ class CoordinatorSettings:
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """Where it is; remembered as ``run``.
+    """The state of the present run; remembered as ``run``.
 
-    ready: by party that is, digest of the key that it takes. key: the same of the run's. joined: by party, the numbers of its
-    uploads. opened: by party, digest of what was opened in the round. losses: of the epoch's batches. loss: of the present batch,
-    in a round for curvature. failure: what the operator is told.
+    ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by party, how many
+    numbers each of its uploads has. opened: by party, digest of the upload that was decrypted in the round. losses: of the
+    epoch's batches. loss: of the present batch, in a round for curvature. failure: the text for the operator.
     """
 
     run: Count = 0
@@ -96,7 +97,7 @@ class _Run(msgspec.Struct, array_like=True):
 
 
 class CoordinatorTask:
-    """The coordinator's partition."""
+    """The state machine of the coordinator's partition."""
 
     def __init__(self, settings: CoordinatorSettings, outbox: Outbox) -> None:
         self.settings = settings
@@ -134,14 +135,14 @@ class CoordinatorTask:
 
     @property
     def epoch_loss(self) -> float:
-        """Of the latest epoch, the mean over its batches; NaN before the first of a run."""
+        """Mean loss over the batches of the latest epoch; NaN before the first epoch of a run."""
         return float("nan") if self.descent.last_loss is None else self.descent.last_loss
 
     def set_back(self, now: float) -> None:
-        """No time is remembered."""
+        """Does nothing: the coordinator remembers no times."""
 
     def pass_time(self, now: float) -> None:
-        """Nothing falls due. After a restart the key may be another one."""
+        """Nothing falls due by time. But after a restart the key may be a different one."""
         self._look_at_key()
         self._begin_if_all_are_ready()
 
@@ -154,7 +155,7 @@ class CoordinatorTask:
             raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
 
     def measure(self) -> Iterator[Measurement]:
-        """Where it is, what it has come to, and what it says in an iteration."""
+        """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
         run, descent = self.run, self.descent
         yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
         yield Measurement("epoch", "gauge", "Epochs of the training that are behind it", descent.epochs, (), True)
@@ -199,7 +200,7 @@ class CoordinatorTask:
         self._begin_if_all_are_ready()
 
     def _begin_if_all_are_ready(self) -> None:
-        """Under the same key: who takes another one is waited for, and no message of anybody is lost."""
+        """Begin a run once every party is ready under this coordinator's key. No message is lost while parties change their key."""
         run, settings = self.run, self.settings
         if self.owed or [run.ready.get(party) for party in settings.parties] != [self._key] * len(settings.parties):
             return
@@ -210,7 +211,7 @@ class CoordinatorTask:
         self._remember()
 
     def _look_at_key(self) -> None:
-        """After a restart: what is under way under another key than this one cannot go on."""
+        """Fail a run that began under another key: it cannot go on after a restart with this one."""
         if self.owed and self.run.key != self._key:
             self._fail(OTHER_KEY, self.settings.parties)
 
@@ -220,7 +221,7 @@ class CoordinatorTask:
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
-        # Each party has a topic of its own: another one's first upload may be read before.
+        # Each party has its own topic, so another party's first upload may be read before this message.
         if message.run > run.run or run.phase not in (ALIGNING, ROUND):
             raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
@@ -229,7 +230,7 @@ class CoordinatorTask:
             raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")
         run.alignment, run.batches = message.alignment, joined.batches
         run.joined[party] = joined.columns
-        # Rounds begin without another word; a party's first upload comes behind this.
+        # No message begins the rounds: each party's first upload follows this message.
         self._remember()
 
     def _take_failed(self, party: str, message: Message) -> None:
@@ -242,7 +243,7 @@ class CoordinatorTask:
         self._fail(f"{party!r} could not go on, see its log", others)
 
     def _fail(self, text: str, told: Sequence[str]) -> None:
-        """The run has come to nothing. told: the parties that do not know."""
+        """End the run as failed. told: the parties that do not know of the failure yet."""
         self.run.phase = FAILED
         self.outbox.counts["failed_trainings"] += 1
         self.run.failure = f"training {self.run.run} has ended: {text}"
@@ -267,7 +268,7 @@ class CoordinatorTask:
             self._repeated()
             return
         kind = settings.kinds.curvature if run.round % 2 else settings.kinds.gradients
-        # At the guest the labels' column comes behind, but for curvature.
+        # The guest's product has the labels' column last, but not in a round for curvature.
         count = run.joined[party] + (party == settings.guest and run.round % 2 == 0)
         self._scheme.check(message.content, self._scheme.units(count, kind), kind)
         self._open(message.content, lambda residues: self._tell_opened(party, digest, residues))
@@ -299,7 +300,8 @@ class CoordinatorTask:
             check = self.descent.check_pair if run.round % 2 else self.descent.check_step
             check(products, len(self.settings.parties) * self.settings.kinds.inner_products.bound)
         except PeerError as error:
-            # They have been decrypted. Were others awaited in their place, the guest could have one vector after the other opened.
+            # These sums are decrypted. If the coordinator waited for others instead, the guest could have vector after vector
+            # decrypted.
             self.outbox.counts["implausible_openings"] += 1
             self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
             return
@@ -383,5 +385,5 @@ class CoordinatorTask:
 
 
 def _told(key: bytes) -> str:
-    """A key as settings have it."""
+    """A key in the terms of the settings: fingerprint and bits."""
     return f"the key {key[:-2].hex()} of {int.from_bytes(key[-2:], 'big')} bits"

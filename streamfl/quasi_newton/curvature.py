@@ -20,7 +20,7 @@ class IterateMeans:
     """A party's part of s: the mean of the last L iterates minus the mean of the L before   (5).
 
     every: L.
-    columns: of the party.
+    columns: number of the party's columns.
     """
 
     def __init__(self, every: int, columns: int) -> None:
@@ -31,7 +31,7 @@ class IterateMeans:
 
     @property
     def sum(self) -> Floats:
-        """Of the iterates that no mean has yet."""
+        """Sum of the iterates that are in no mean yet."""
         return self._sum
 
     @property
@@ -40,11 +40,11 @@ class IterateMeans:
         return self._last
 
     def restore(self, total: Floats, count: int, last: Floats | None) -> None:
-        """Go on from a sum of so many iterates and the mean before."""
+        """Continue from the sum of ``count`` iterates and the mean before."""
         self._sum, self._count, self._last = total, count, last
 
     def add(self, weights: Floats) -> Floats | None:
-        """Take an iterate in, (columns,). After 2 L of them, and after each L more, it returns s."""
+        """Take an iterate, (columns,). Returns s after the first 2 L iterates and after each L more, else None."""
         self._sum = self._sum + weights
         self._count += 1
         if self._count < self._every:
@@ -58,7 +58,7 @@ class OwnPairs:
     """A party's columns of the latest pairs (s, v), oldest first.
 
     memory: M, how many are kept.
-    columns: of the party.
+    columns: number of the party's columns.
     """
 
     def __init__(self, memory: int, columns: int) -> None:
@@ -75,7 +75,7 @@ class OwnPairs:
         return np.array([*zip(self._steps, self._curvatures, strict=True)]).reshape(-1, 2, self._columns)
 
     def keep(self, step: Floats, curvature: Floats) -> None:
-        """Remember s and v, each (columns,); the oldest pair goes where there are too many."""
+        """Keep s and v, each (columns,). When there are too many pairs the oldest is dropped."""
         self._steps.append(step)
         self._curvatures.append(curvature)
 
@@ -100,7 +100,7 @@ def two_loop(gram: Floats, scale: float) -> Floats:
     H is the BFGS update (8) of scale I by each pair, oldest first, H <- (I - s v'/s'v) H (I - v s'/s'v) + s s'/s'v.
 
     gram: b_i'b_j, summed over the parties, (2 pairs + 1, 2 pairs + 1).
-    scale: of the first H.
+    scale: factor of the identity in the first H.
     """
     pairs = len(gram) // 2
     coefficients = np.zeros(len(gram))

@@ -1,7 +1,7 @@
-"""What the coordinator decides: the step's coefficients, which pairs are kept, and when it is over. It sees inner products alone.
+"""The coordinator's decisions: coefficients of a step, pairs to keep, and when to end. It sees nothing but inner products.
 
-The learning rate is constant and a step's length is bounded. Rates that fall are not needed: the mean of an epoch's iterates has
-lost the batches' noise already.
+The learning rate is constant and a step's length is bounded. Falling rates are not needed: the mean of an epoch's iterates has
+averaged out the batches' noise.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from streamfl.role import PeerError
 
 __all__ = ["Descent", "DescentState", "Learning"]
 
-# Epochs of fewer batches are of one step or two.
+# With fewer batches an epoch has one or two steps.
 FEW_BATCHES = 3
-# There the bound on a step doubles after an epoch whose steps it all shortened, while losses fall, and is this many times as far at
-# most: weights of columns that nearly repeat one another lie far from the start.
+# With so few batches, the bound on a step doubles after an epoch in which it shortened every step, while losses fall. It grows to
+# this many times its first value at most. Weights of columns that nearly repeat one another lie far from the start.
 FARTHEST = 10.0
-# What rounding adds to an inner product at most.
+# Most that rounding adds to an inner product.
 ROUNDED = 2.0**-40
-# What rounding of outputs adds to a loss at most.
+# Most that rounding of outputs adds to a loss.
 SLACK = 1e-3
 Floats = NDArray[np.float64]
 
 
 class DescentState(msgspec.Struct, array_like=True):
-    """All that a :class:`Descent` has come to.
+    """The state of a :class:`Descent`.
 
-    pairs: the Gram matrix of the pairs, its side and its numbers.
-    stretch: of the bound on a step. shortened: whether it shortened each step of the epoch so far.
+    side, pairs: side and numbers of the Gram matrix of the pairs.
+    stretch: factor on the bound of a step. shortened: whether the bound shortened each step of the epoch so far.
     settled: whether the latest two epochs' losses agree.
     """
 
@@ -55,25 +55,25 @@ class DescentState(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True)
 class Learning:
-    """How it is learnt. ValueError for what cannot work.
+    """How the model is learnt. ValueError for values that cannot work.
 
     optimiser: "quasi-newton", or "sgd", which is the same with the curvature off (Hardy et al. 2017).
     batch: |S|, rows of a batch.
-    memory: M, pairs that are kept; at least the number of columns lets H become exact.
-    curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: another part of the rows would tell more.
-    regularisation: lambda of lambda |w|^2 / 2, without the intercept. The loss that is told is without it.
+    memory: M, pairs that are kept. With at least as many as columns H can become exact.
+    curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: other rows would reveal more.
+    regularisation: lambda of lambda |w|^2 / 2, without the intercept. The reported loss does not include it.
     learning_rate: eta, constant.
-    largest_step: the Euclidean length that no step exceeds; it keeps a batch with outliers from throwing the weights far away. With
+    largest_step: the largest Euclidean length of a step; it keeps a batch with outliers from throwing the weights far away. With
         fewer than ``FEW_BATCHES`` it may become ``FARTHEST`` times as long.
     initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as Barzilai and Borwein
         (1988) call them. With the short one, directions of little curvature wait until a pair has seen them.
     freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
         then the same linear map each time, and the iterates settle. With fewer than ``FEW_BATCHES`` they settle without that, and
-        freezing would leave what no pair has seen yet to steps that are far too short.
-    tolerance: it is over when the losses of two epochs in a row differ by less; with so few batches, when those of three in a row
-        do by a tenth of it.
-    epochs: at most.
-    iterations: so many may be taken, even where epochs are more than that.
+        freezing would leave directions that no pair has seen yet to steps that are far too short.
+    tolerance: the training ends when the losses of two epochs in a row differ by less; with so few batches, when those of three in
+        a row differ by less than a tenth of it.
+    epochs: most epochs.
+    iterations: iterations that may be taken even if they need more epochs than that.
     """
 
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
@@ -116,7 +116,7 @@ class Descent:
 
     @property
     def state(self) -> DescentState:
-        """What :meth:`restore` takes back."""
+        """The state, for :meth:`restore`."""
         return DescentState(
             len(self._pairs),
             self._pairs.astype("<f8").tobytes(),
@@ -132,7 +132,7 @@ class Descent:
         )
 
     def restore(self, state: DescentState) -> None:
-        """Go on from there; ValueError where the matrix is none."""
+        """Continue from ``state``. ValueError if the matrix is malformed."""
         self._pairs = np.frombuffer(state.pairs, "<f8").reshape(state.side, state.side).astype(np.float64)
         self._last_loss, self.epochs, self.skipped = state.last_loss, state.epochs, state.skipped
         self.fallbacks, self.frozen, self.converged = state.fallbacks, state.frozen, state.converged
@@ -140,18 +140,19 @@ class Descent:
 
     @property
     def last_loss(self) -> float | None:
-        """Of the latest epoch; None before the first."""
+        """The latest epoch's loss; None before the first."""
         return self._last_loss
 
     @property
     def pairs(self) -> int:
-        """How many are kept."""
+        """Number of pairs that are kept."""
         return len(self._pairs) // 2
 
     def check_step(self, products: Floats, outputs: float) -> None:
-        """PeerError where no vectors have such inner products (Cauchy, Schwarz), or no outputs up to the bound such a loss.
+        """PeerError if no vectors have such inner products (Cauchy, Schwarz), or no outputs within the bound have such a loss.
 
-        products: of g with the basis, and what :func:`loss_from_products` takes: (2 pairs + 2,).
+        products: inner products of g with the basis, then the argument of :func:`loss_from_products`: (2 pairs + 2,).
+        outputs: the bound on |u|.
         """
         least, most = loss_bounds(outputs)
         _check_products(products[:-2], np.diag(self._pairs), float(products[-2]))
@@ -159,7 +160,7 @@ class Descent:
             raise PeerError("out_of_bounds", f"no outputs up to {outputs:g} have such a loss")
 
     def check_pair(self, products: Floats, outputs: float) -> None:
-        """The same of a new pair's, which has no loss. products: what :meth:`offer` takes, one behind the other."""
+        """The same check for a new pair, which has no loss. products: the two arguments of :meth:`offer`, concatenated."""
         steps, curvatures = products.reshape(2, -1)
         kept, place, squares = self.pairs, 2 * self.pairs + 1, np.diag(self._pairs)
         squares = np.array([*squares[:kept], steps[kept], *squares[kept:], curvatures[place]])
@@ -167,10 +168,10 @@ class Descent:
         _check_products(curvatures, squares, float(curvatures[place]))
 
     def offer(self, steps: Floats, curvatures: Floats) -> bool:
-        """Whether the parties are to keep a new pair, from its inner products with the basis without g.
+        """Decide from a new pair's inner products with the basis (without g) whether the parties keep the pair.
 
-        steps: of s with s of each pair, the new one last, then with v of each pair, the new one last: (2 pairs + 2,).
-        curvatures: of v, in the same order.
+        steps: products of s with each pair's s, the new one last, then with each pair's v, the new one last: (2 pairs + 2,).
+        curvatures: products of v, in the same order.
         """
         kept, place = self.pairs, 2 * self.pairs + 1
         if not is_usable(float(steps[kept]), float(steps[place]), float(curvatures[place])):
@@ -188,9 +189,9 @@ class Descent:
         return True
 
     def step(self, products: Floats) -> Floats:
-        """Coefficients of the basis whose sum the parties subtract from their weights: (2 pairs + 1,).
+        """Coefficients of the basis vectors whose weighted sum the parties subtract from their weights: (2 pairs + 1,).
 
-        products: of g with the basis, (2 pairs + 1,).
+        products: inner products of g with the basis, (2 pairs + 1,).
         """
         size = len(products)
         gram = np.empty((size, size))
@@ -200,7 +201,7 @@ class Descent:
         slope = float(coefficients @ products)
         length = float(coefficients @ gram @ coefficients)
         if not (math.isfinite(length) and slope > 0 and length > 0):
-            # H has lost positive definiteness to rounding: the gradient goes downhill whatever the pairs say.
+            # H has lost positive definiteness to rounding. The gradient alone still goes downhill.
             self.fallbacks += self.pairs > 0
             coefficients = np.zeros(size)
             coefficients[-1] = 1.0
@@ -211,9 +212,9 @@ class Descent:
         return coefficients * (rate * min(1.0, bound / longest if longest > 0 else 1.0))
 
     def end_epoch(self, loss: float, batches: int) -> bool:
-        """Whether it is over.
+        """End an epoch; returns whether the training is over.
 
-        loss: mean over the epoch's batches, each at the weights it was visited with. batches: of an epoch.
+        loss: mean over the epoch's batches, each at the weights it was visited with. batches: batches of an epoch.
         """
         self.epochs += 1
         few = batches < FEW_BATCHES
@@ -241,7 +242,7 @@ class Descent:
 
 
 def _check_products(products: Floats, squares: Floats, square: float) -> None:
-    """PeerError where a vector of this square cannot have these products with vectors of those: (vectors,)."""
+    """PeerError if a vector of squared length ``square`` cannot have these products with vectors of ``squares``: (vectors,)."""
     most = (np.maximum(squares, 0.0) + ROUNDED) * (max(square, 0.0) + ROUNDED) * (1 + 1e-6)
     if square < -ROUNDED or bool(np.any(np.square(products) > most)):
         raise PeerError("out_of_bounds", "no vectors have such inner products")

@@ -1,8 +1,8 @@
-"""What host and guest send one another, in an envelope that the coordinator cannot open, and no broker.
+"""Seals messages between host and guest in an envelope that neither the coordinator nor a broker can open.
 
-The coordinator decrypts what is encrypted under its key. If its organisation runs the broker, it would read inner products and
-residuals. So a payload between the two is sealed by AES-SIV (RFC 5297) under a secret that they alone have. It is deterministic: a
-payload that is sent again is the same bytes, and all that anybody can see of two payloads is whether they are equal.
+The coordinator can decrypt everything under its key. If its organisation runs the broker, it could read inner products and
+residuals. So a payload between host and guest is sealed by AES-SIV (RFC 5297) under a secret that only these two have. AES-SIV is
+deterministic: a payload that is sent again gives the same bytes, and others see of two payloads only whether they are equal.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from streamfl.role import PeerError
 __all__ = ["OVERHEAD", "EncryptedLink"]
 
 OVERHEAD = 16
-"""Bytes that an envelope is longer than its payload."""
+"""Bytes by which an envelope is longer than its payload."""
 
 SHORTEST = 32
 
 
 class EncryptedLink:
-    """The link of two members of a federation.
+    """The link between two members of a federation.
 
-    secret: of the two alone, 32 bytes or more; ValueError for fewer.
+    secret: known to the two alone, 32 bytes or more; ValueError for fewer.
     federation: its name.
     """
 
@@ -42,15 +42,15 @@ class EncryptedLink:
         """The envelope of a payload.
 
         payload: one byte or more.
-        topic: that it is sent to: the two directions have a topic each, so that neither can be sent back as the other.
-        place: the round, and whatever else stands outside the envelope and belongs to it.
+        topic: that it is sent to. Each direction has a topic of its own, so that no envelope can be sent back to its sender.
+        place: the message's header, which is outside the envelope and is authenticated with it.
         """
         if not payload:
             raise ValueError("an empty payload is none")
         return self._cipher.encrypt(payload, [self._federation, topic.encode(), place])
 
     def open(self, envelope: bytes, topic: str, place: bytes) -> bytes:
-        """The payload. PeerError with reason envelope where nobody with the secret sealed it for this topic and place.
+        """The payload. PeerError with reason envelope if nobody with the secret sealed it for this topic and place.
 
         topic, place: as for :meth:`seal`, as the receiver knows them.
         """

@@ -1,4 +1,4 @@
-"""What a party says, and what it takes from others, at the place in a training where it is."""
+"""The messages that a party sends and accepts at its present place in a training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 
 
 class MessageExchange:
-    """The owner of ``progress``: every message stands for a place in a training, and is heard at that place alone."""
+    """The owner of ``progress``. Every message belongs to a place in a training, and is accepted only at that place."""
 
     def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:
         self._parts = parts
@@ -31,7 +31,7 @@ class MessageExchange:
         self.traffic = Traffic()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take the progress back; False if the key is another's."""
+        """Restore the progress. False if the key belongs to another owner."""
         if key != KEY:
             return False
         self.progress.become(msgspec.msgpack.decode(value, type=Progress))
@@ -43,7 +43,7 @@ class MessageExchange:
         return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
 
     def _send(self, channel: str, message: Message, content: bytes) -> None:
-        """content: before it was sealed."""
+        """Send and count a message. content: as it was before sealing, to count its ciphertexts."""
         size = self._outbox.send(channel, records_of(self._settings.codec, message))
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
@@ -51,16 +51,16 @@ class MessageExchange:
             self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
-        """To the coordinator."""
+        """Send a message to the coordinator."""
         self._send("uploads", self.message(kind, content), content)
 
     def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
-        """To another party, sealed."""
+        """Seal a message and send it to another party."""
         settings = self._settings
         self._send(channel, seal(self.message(kind, b""), content, settings.links[other], settings.link_topics[other][0]), content)
 
     def unsealed(self, other: str, message: Message) -> bytes:
-        """What another party said. PeerError where it was not that one."""
+        """The content of another party's message, unsealed. PeerError if that party did not send it."""
         settings = self._settings
         return unseal(message, other, settings.links[other], settings.link_topics[other][1])
 
@@ -69,7 +69,7 @@ class MessageExchange:
         return Place(settings.federation, str(progress.run), settings.own, progress.round, kind)
 
     def session(self, host: str, run: int | None = None) -> bytes:
-        """The name of the alignment with a host. run: None: the present one."""
+        """The name of the alignment with a host. run: its number; None: the present run."""
         number = self.progress.run if run is None else run
         return msgspec.msgpack.encode((self._settings.federation, number, self._settings.guest, host))
 
@@ -77,11 +77,14 @@ class MessageExchange:
         self._parts.remember(KEY, self.progress)
 
     def repeated(self) -> None:
-        """A message came again, or too late."""
+        """Count a message that came again, or too late."""
         self._outbox.counts["repeated_messages"] += 1
 
     def is_present(self, message: Message, phase: int) -> bool:
-        """Whether a message belongs to what the party waits for; False for one that came before. PeerError for neither."""
+        """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if to a later one.
+
+        phase: in which the party waits for such messages.
+        """
         progress = self.progress
         now, then = (progress.run, progress.round, progress.phase), (message.run, message.round, phase)
         if then < now:

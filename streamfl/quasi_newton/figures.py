@@ -1,4 +1,4 @@
-"""What members count, and how a metric says it."""
+"""Counters of the members, and metrics of a training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAR_OUT = (
     "are so far out in own columns that a gradient would tell their labels: the training has zeros in their place "
     "(preprocessing.method = clip and rank leave fewer such rows)"
 )
-"""What is said of such rows."""
+"""Log and failure text on rows that are far out."""
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "party": (
@@ -47,14 +47,14 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     ),
     "coordinator": ("waits for parties", "parties compare entities", "in a round", "has ended with a model", "has failed"),
 }
-"""By member, what the numbers of its phases mean."""
+"""By kind of member, the meaning of its phases' numbers."""
 
 
 class Traffic:
-    """What a member says to others in one iteration.
+    """Counts what a member sends in one iteration.
 
-    place: run and iteration of what was said last. ciphertexts, bytes: of the latest iteration that this process has said all of;
-    None before the first.
+    place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which this process has sent
+    every message; None before the first.
     """
 
     def __init__(self) -> None:
@@ -65,17 +65,17 @@ class Traffic:
         self._said = (0, 0)
 
     def add(self, run: int, iteration: int, ciphertexts: int, size: int) -> None:
-        """A message of this iteration goes out, of so many ciphertexts and bytes."""
+        """Count a message of this iteration. size: its bytes."""
         if (run, iteration) != self.place:
             if self._is_whole:
                 self.ciphertexts, self.bytes = self._said
-            # Of the one in which the process began something may have been said by another.
+            # Another process may have sent part of the iteration in which this process began.
             self._is_whole = self.place is not None or iteration == 0
             self.place, self._said = (run, iteration), (0, 0)
         self._said = (self._said[0] + ciphertexts, self._said[1] + size)
 
     def measure(self) -> Iterator[Measurement]:
-        """Nothing before the first whole iteration."""
+        """Metrics of the latest whole iteration; none before the first."""
         if self.ciphertexts is not None and self.bytes is not None:
             text = "Ciphertexts sent in the latest whole iteration, or the numbers in their place"
             yield Measurement("iteration_ciphertexts", "gauge", text, self.ciphertexts)
@@ -83,7 +83,7 @@ class Traffic:
 
 
 def measured_place(member: str, run: int, phase: int, iteration: int) -> Iterator[Measurement]:
-    """Where a member is. member: of :data:`PHASES`."""
+    """Metrics of a member's place in a training. member: a key of :data:`PHASES`."""
     yield Measurement("training", "gauge", "Number of the latest training", run, (), True)
     meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
     yield Measurement("phase", "gauge", f"Where the training is: {meanings}", phase, (), True)

@@ -1,8 +1,8 @@
-"""Real numbers as whole ones, with an exponent and a bound that are public and the same for all values of a message.
+"""Fixed-point numbers, with an exponent and a bound that are public and the same for all values of a message.
 
-An encoder whose exponent follows the value tells the value's size to everybody. Here a kind of message has one number of fraction
-bits, and a bound from the configuration. Sums and products of kinds are kinds, so that the bound of a result, and the slot that it
-needs in a packed plaintext, is derived and not guessed.
+An encoder whose exponent follows the value reveals the value's size to everybody. Here each kind of number has a fixed count of
+fraction bits, and a bound from the configuration. Sums and products of kinds are kinds. So the bound of a result, and the slot that
+it needs in a packed plaintext, are derived and not guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT64_BITS = 63
 
 
 class OutOfBounds(ValueError):
-    """A value of the member's own that the public bound does not allow."""
+    """One of the member's own values is beyond the public bound."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class FixedPoint:
 
     @classmethod
     def bounded(cls, bound: float, fraction_bits: int) -> FixedPoint:
-        """Of values of at most ``bound``, which is above 0."""
+        """The kind of values of size ``bound`` or less. ``bound`` is above 0."""
         if not (bound > 0 and fraction_bits >= 0):
             raise ValueError(f"bound {bound}, {fraction_bits} fraction bits: a bound is above 0, and bits are at least 0")
         return cls(fraction_bits, int(Fraction(bound) * 2**fraction_bits))
 
     @property
     def slot_bits(self) -> int:
-        """Of a signed number of this kind."""
+        """Bits of a signed number of this kind."""
         return self.largest.bit_length() + 1
 
     @property
@@ -53,7 +53,7 @@ class FixedPoint:
         return float(Fraction(self.largest, 2**self.fraction_bits))
 
     def __add__(self, other: FixedPoint) -> FixedPoint:
-        """The kind of a sum of one value of each; ValueError where the exponents differ."""
+        """The kind of a sum of one value of each. ValueError if the exponents differ."""
         if self.fraction_bits != other.fraction_bits:
             raise ValueError(f"{self.fraction_bits} and {other.fraction_bits} fraction bits cannot be added")
         return FixedPoint(self.fraction_bits, self.largest + other.largest)
@@ -63,17 +63,17 @@ class FixedPoint:
         return FixedPoint(self.fraction_bits + other.fraction_bits, self.largest * other.largest)
 
     def sum_of(self, count: int) -> FixedPoint:
-        """The kind of a sum of so many values."""
+        """The kind of a sum of ``count`` values."""
         return FixedPoint(self.fraction_bits, self.largest * count)
 
     def clip(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values, those beyond the bound at the bound. NaN stays, for :meth:`encode` to refuse."""
+        """The values, clipped to the bound. NaN stays, so that :meth:`encode` refuses it."""
         return np.asarray(np.clip(values, -self.bound, self.bound), dtype=np.float64)
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[Any]:
-        """round(v 2^fraction_bits), to even in the middle: the values' shape, int64, or Python's integers where that is too short.
+        """round(v 2^fraction_bits), half to even, in the values' shape: int64, or Python integers if that is too short.
 
-        OutOfBounds for what is not finite or beyond the bound: it is refused, for a clipped inner product would be another model's.
+        OutOfBounds if a value is not finite or beyond the bound. Not clipped: a clipped inner product would be another model's.
         """
         values = np.asarray(values, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -91,9 +91,9 @@ class FixedPoint:
         return encoded
 
     def decode(self, numbers: NDArray[Any]) -> NDArray[np.float64]:
-        """The values of whole numbers, each rounded once: their shape.
+        """The values of whole numbers, each rounded once, in the numbers' shape.
 
-        numbers: int64, or Python's integers.
+        numbers: int64, or Python integers.
         """
         divisor = 2**self.fraction_bits
         flat = [int(number) / divisor for number in np.asarray(numbers).flat]
@@ -102,9 +102,9 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class Kinds:
-    """By kind of message, what its numbers are. Everybody derives them from the same public settings.
+    """The kind of the numbers in each kind of message. All members derive them from the same public settings.
 
-    inputs: x, clipped to its bound. inner_products: u = x'w of a party, refused beyond its bound.
+    inputs: x, clipped to the bound. inner_products: u = x'w of a party, refused beyond the bound.
     labels: y in the exponent of inner products. residuals: D = sum_p u_p - 2 y, four times the paper's d.
     gradients: sum_i D_i x_i over a batch, and the column sum_i D_i y_i for the loss.
     changes: s'x of a party, s the difference of two mean iterates. changes_sum: of all parties.
@@ -133,10 +133,10 @@ def kinds(
 ) -> Kinds:
     """The kinds of a federation.
 
-    parties: hosts and guest. batch, hessian_batch: records of S and S_H. The bounds and bits are public settings.
+    parties: number of hosts and guest. batch, hessian_batch: records of S and S_H. The bounds and bits are public settings.
     """
     inputs = FixedPoint.bounded(input_bound, input_fraction_bits)
-    # A label is a column's entry in the sum for the loss: the bound has to hold it.
+    # In the sum for the loss the labels are a column of inputs, so the bound has to allow 1.
     if input_bound < 1:
         raise ValueError(f"input bound {input_bound:g}: a label is 1, and inputs are bounded by at least that")
     inner_products = FixedPoint.bounded(inner_bound, inner_fraction_bits)

@@ -1,4 +1,4 @@
-"""What guest and host do alike with a round's vector: its product with the own columns goes to the coordinator, to be opened."""
+"""Shared by guest and host: multiply a round's vector with the own columns, and upload the product for decryption."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["ask_for_product", "upload_product"]
 
 
 def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then: Callable[[Product], None]) -> None:
-    """Have the sum of vectors and of own numbers multiplied with the party's columns.
+    """Start a background task that multiplies the sum of vectors and own numbers with the party's columns.
 
-    numbers: empty: the one vector is taken as it is. then: what is done with the product.
+    numbers: empty: the one vector is taken as it is. then: called with the product.
     """
     rounds = party.rounds
     matrix = rounds.matrix
@@ -33,7 +33,7 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
 
 
 def upload_product(party: PartyTask, product: Product) -> None:
-    """The coordinator is to open it. Its digest is remembered, by which the mask is found again."""
+    """Send the product to the coordinator to decrypt. Remembers the digest, which finds the mask again."""
     party.progress.phase, party.progress.digest = OPENING, product.digest
     party.exchange.remember()
     party.exchange.upload("gradient", product.upload)

@@ -1,4 +1,4 @@
-"""The guest: it has the labels, knows which entities are common, and adds what hosts may not show one another."""
+"""The guest has the labels, knows which entities are common, and adds the hosts' numbers, which hosts may not show each other."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ KNOWN = b"\1"
 
 
 class GuestTask(ScoringParty):
-    """The guest's partition."""
+    """The state machine of the guest's partition."""
 
     def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         super().__init__(settings, outbox)
         self.scoring: GuestScoring = GuestScoring(self)
-        # With the longest key: the one of the settings may be another than that of the state.
+        # Sized for the longest key, because the remembered vectors may be under another key than the settings'.
         vector = settings.learning.batch * LARGEST_BITS // 4
         dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
-        # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
+        # By host: the places of the own names among its points; vectors and inner products of a round, after run and round.
         self._common = {host: ValueFragments(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
-        # By host: rows with which a batch is large enough for it, 8 bytes.
+        # By host: the fewest rows of a batch that are enough for it, 8 bytes.
         self._least = {host: ValueFragments(self.parts, f"least/{host}", 8) for host in settings.hosts}
         self._outputs = {host: ValueFragments(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
         self._dots = {host: ValueFragments(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
-        # The own products of the round, until all hosts' have come.
+        # The own products of the round, until those of all hosts have come.
         self._products = ValueFragments(self.parts, "products", dots)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -117,7 +117,7 @@ class GuestTask(ScoringParty):
         (places,) = read_alignment(result)
         self._least[host].write(least.to_bytes(8, "big"))
         common = np.array([places.get(name, NOT_COMMON) for name in self.rows.candidates], "<u4")
-        # Something stands there although no name may.
+        # The first byte shows that the host has answered, even if no name is common.
         self._common[host].write(KNOWN + common.tobytes())
         if all(self._common.values()):
             self._align_all()
@@ -160,7 +160,7 @@ class GuestTask(ScoringParty):
         if then < now or (then == now and progress.phase > OUTPUTS):
             self.exchange.repeated()
             return
-        # A host may have heard the coordinator's decision already. It is a round ahead at most.
+        # A host may have received the coordinator's decision before the guest. It is at most one round ahead.
         ahead = message.round - progress.round
         later = progress.phase == DECIDING and (ahead == 1 or ahead == 2 - progress.round % 2)
         if message.run != progress.run or not ((ahead == 0 and progress.phase == OUTPUTS) or later):
@@ -232,7 +232,7 @@ class GuestTask(ScoringParty):
         self.exchange.upload("sums", vector)
 
     def _of_round(self, fragments: ValueFragments) -> bytes:
-        """What a host said in the present round; empty for nothing."""
+        """What a host sent for the present round; empty if nothing."""
         content = fragments.content
         head = self.progress.run.to_bytes(8, "big") + self.progress.round.to_bytes(8, "big")
         return content[ROUND_BYTES:] if content[:ROUND_BYTES] == head else b""

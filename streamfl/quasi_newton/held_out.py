@@ -1,4 +1,4 @@
-"""How good a model is on entities that it has not learnt from."""
+"""Measures of a model on entities that it has not learnt from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = 10
 
 
 def calibration_error(probabilities: Floats, ones: NDArray[np.bool_], bins: int = BINS) -> float:
-    """Mean over rows of |mean probability - share of label +1| of the row's bin; bins have about equally many rows, by probability.
+    """Mean over rows of |mean probability - share of label +1| of the row's bin. Bins are by probability, of about equal size.
 
     probabilities: of label +1, (rows,). ones: whether the label is +1, (rows,).
     """
@@ -25,7 +25,7 @@ def calibration_error(probabilities: Floats, ones: NDArray[np.bool_], bins: int 
 
 
 def held_out_figures(outputs: Floats, labels: Floats, calibration: Calibration | None) -> dict[str, float]:
-    """auc and ks; with a calibration log_loss and calibration_error too. Nothing where one of the labels is missing.
+    """auc and ks, and with a calibration log_loss and calibration_error. Empty if one of the labels is missing.
 
     outputs: u, (rows,). labels: -1 and +1, (rows,).
     """

@@ -1,4 +1,4 @@
-"""A host: columns and no labels. It tells the guest hidden inner products, and hears hidden residuals."""
+"""A host: it has columns and no labels. It sends the guest encrypted inner products, and receives encrypted residuals."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = ["HostTask"]
 
 
 class HostTask(ScoringParty):
-    """A host's partition."""
+    """The state machine of a host's partition."""
 
     def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         super().__init__(settings, outbox)
         self.scoring: HostScoring = HostScoring(self)
-        # What the guest said before the coordinator's beginning came, behind the number of its run.
+        # The guest's points that came before the coordinator began the run, after the run's number.
         self._asked = ValueFragments(self.parts, "asked", 8 + settings.most * POINT_BYTES)
-        # Names in the order of the points that the guest has, behind the number of the run.
+        # The run's number, and names in the order of the points that the guest has.
         self._order = ValueFragments(self.parts, "order", 16 + settings.most * NAME_BYTES)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -66,7 +66,7 @@ class HostTask(ScoringParty):
         points = read_content(self.exchange.unsealed(self.settings.guest, message), Blinded).points
         check_points(points, self.settings.most)
         if self._asked.content[:8] == message.run.to_bytes(8, "big"):
-            # One question a run: with as many as it likes the guest could ask for every name there is.
+            # One question a run: with any number of questions the guest could try every possible name.
             self.exchange.repeated()
             return
         if message.run == progress.run:
@@ -81,7 +81,7 @@ class HostTask(ScoringParty):
             self._answer(asked[8:], early=True)
 
     def _answer(self, points: bytes, *, early: bool = False) -> None:
-        """early: the points came before, and whoever is heard now has not sent them."""
+        """early: whether the points came in an earlier message than the present one."""
         settings = self.settings
         content = request(self.aligning(settings.guest, self.exchange.session(settings.own), self.table.candidates(), points))
         self.outbox.ask(aligned, content, lambda result: self._tell_answer(result, early))
@@ -91,17 +91,18 @@ class HostTask(ScoringParty):
         if found is None:
             return
         own, twice, order = found
-        # Not before: only now the guest has said all about the batches of the run before.
+        # Not earlier: only now has the guest sent everything about the batches of the run before.
         self.freeze()
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
-        # An earlier release does not know the first kind.
+        # An earlier release does not know FirstAnswer, so it is sent only before the first batch.
         answer = Answer(own, twice) if self.rows.batches.count else FirstAnswer(own, twice, self.settings.least_batch)
         self.exchange.tell("outputs", self.settings.guest, "answer", content_of(answer))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
         run, order = self._order_of
-        # The run may have failed before this came. Its batches are fixed all the same: another host may have learnt from them.
+        # The run may have failed before this came. Its batches are fixed all the same, because another host may have learnt from
+        # them.
         late = bool(self._order) and run == message.run and (message.run < progress.run or progress.phase == FAILED)
         if not late:
             if message.run == progress.run and progress.phase != ALIGNING:
@@ -125,7 +126,7 @@ class HostTask(ScoringParty):
 
     @property
     def _order_of(self) -> tuple[int, list[str]]:
-        """The run in which the guest's points were answered, whose batches are not known yet, and names in that order."""
+        """The run whose points were answered and whose batches are not known yet, and names in the order of the own points."""
         return msgspec.msgpack.decode(self._order.content, type=tuple[int, list[str]]) if self._order else (0, [])
 
     @property

@@ -24,6 +24,8 @@ VECTORS, PAIR, MODEL = b"vectors", b"pair/", b"model"
 class Iterates:
     """The owner of ``vectors``, ``pair/NUMBER`` and ``model``.
 
+    Stores the latest weights, the sums of iterates, the pairs and the model.
+
     learning, kinds: public settings. intercept: whether this party has the column of ones.
     """
 
@@ -40,7 +42,7 @@ class Iterates:
 
     @property
     def own(self) -> OwnColumns:
-        """The arithmetic, once there are rows."""
+        """The arithmetic on the party's rows. Only after :meth:`begin` or :meth:`go_on`."""
         assert self._own is not None, "no rows yet"
         return self._own
 
@@ -49,7 +51,7 @@ class Iterates:
         return self._own is not None
 
     def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> None:
-        """Learn from these rows, from these weights on. muted: as for :class:`OwnColumns`. batch: rows of each."""
+        """Start to learn from these rows. muted: as for :class:`OwnColumns`. start: first weights. batch: rows of a batch."""
         for number in self._pairs:
             self._parts.forget(PAIR + b"%d" % number)
         self._pairs.clear()
@@ -57,7 +59,7 @@ class Iterates:
         self.remember()
 
     def go_on(self, inputs: Floats, muted: NDArray[np.bool_], batch: int, iterations: int, in_epoch: int) -> None:
-        """After a restart, from what was remembered: so many steps were taken in all, and in the present epoch."""
+        """Continue from the remembered state after a restart. iterations, in_epoch: steps taken in all, and in this epoch."""
         columns = inputs.shape[1] + self._intercept
         vectors = self._vectors
         pairs = [self._pairs[number] for number in sorted(self._pairs)]
@@ -67,12 +69,12 @@ class Iterates:
         self._own.restore(vectors, np.array(pairs).reshape(-1, 2, columns), iterations, in_epoch)
 
     def remember(self) -> None:
-        """The weights have changed."""
+        """Store the weights in the changelog."""
         self._vectors = self.own.vectors
         self._parts.remember(VECTORS, encode_array(self._vectors))
 
     def keep_pair(self, step: Floats, curvature: Floats) -> None:
-        """A pair was accepted."""
+        """Store a pair that the coordinator has accepted."""
         self.own.keep_pair(step, curvature)
         number = max(self._pairs, default=-1) + 1
         self._pairs[number] = np.array([step, curvature])
@@ -82,13 +84,13 @@ class Iterates:
             self._parts.forget(PAIR + b"%d" % old)
 
     def end_epoch(self) -> None:
-        """The model is the mean of the epoch's iterates."""
+        """End an epoch: the model is the mean of its iterates."""
         self.model = self.own.end_epoch()
         self._parts.remember(MODEL, encode_array(self.model))
         self.remember()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take something back; False if the key is another's."""
+        """Restore a changelog entry. False if the key belongs to another owner."""
         if key == VECTORS:
             self._vectors = _array(value, 4)
         elif key == MODEL:

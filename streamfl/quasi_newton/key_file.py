@@ -1,4 +1,4 @@
-"""The coordinator's file of private keys: JSON, read with bounds, refused where others may read it."""
+"""The coordinator's file of private keys: JSON, read with bounds, and refused if others may read it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORMAT: Final = "streamfl paillier private keys"
 WARNING = "Keep it to yourself: whoever can read it can decrypt what the parties encrypt."
 MOST_KEYS = 16
 LARGEST_FILE = 65_536
-# Why a training ends that is under way while the key changes.
+# Why a training ends if the key changes meanwhile.
 OTHER_KEY = "encryption.key_fingerprint has changed; the next training begins under the new key once every member has it"
 
 _Prime = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)]
 
 
 class _Key(msgspec.Struct, forbid_unknown_fields=True):
-    """bits, fingerprint: of n, so that damage is noticed. p, q: in hexadecimal digits."""
+    """bits, fingerprint: of n, to detect damage. p, q: in hexadecimal digits."""
 
     bits: Annotated[int, msgspec.Meta(ge=SMALLEST_BITS, le=LARGEST_BITS)]
     fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
@@ -36,7 +36,7 @@ class _Key(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """warning: for who opens it. keys: newest first."""
+    """warning: for people who open the file. keys: newest first."""
 
     format: Literal["streamfl paillier private keys"]
     version: Literal[1]
@@ -45,14 +45,14 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
-    """A new key in a new file that only its owner can read; ConfigurationError if there is a file already.
+    """Makes a new key in a new file that only its owner can read. ConfigurationError if there is a file already.
 
     bits, entropy: as for :func:`~streamfl.quasi_newton.keys.generate_key`.
     """
     key = generate_key(bits, entropy)
     beside = _write_beside(path, [key])
     try:
-        # Unlike a renaming, it fails where a file is.
+        # Unlike a rename, a link fails if the file exists.
         os.link(beside, path)
         _sync_folder(path)
     except FileExistsError:
@@ -67,7 +67,7 @@ def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] 
 
 
 def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
-    """A new key at the head of an existing file; the old ones stay, so that what is on its way under them can be decrypted.
+    """Adds a new key at the head of an existing file. The old keys stay, so that messages under them can still be decrypted.
 
     bits, entropy: as for :func:`make_key_file`.
     """
@@ -84,7 +84,7 @@ def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.u
 
 
 def remove_key(path: Path, fingerprint: str) -> None:
-    """Forget an old key; ConfigurationError where it is not there, or is the newest."""
+    """Removes an old key. ConfigurationError if the key is not there, or is the newest."""
     keys = read_key_file(path)
     if keys[0].public.fingerprint == fingerprint:
         raise ConfigurationError(f"{path}: {fingerprint} is its newest key: only older ones are removed")
@@ -98,7 +98,7 @@ def remove_key(path: Path, fingerprint: str) -> None:
 def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     """The keys of a file, newest first. ConfigurationError if others may read it, or it holds anything but good keys.
 
-    No error shows any of its content.
+    No error shows any of the file's content.
     """
     content = read_private(path, str(path))
     if len(content) > LARGEST_FILE:
@@ -106,7 +106,7 @@ def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     try:
         file = msgspec.json.decode(content, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # What it says in detail could quote a secret.
+        # The decoder's own message could quote a secret.
         raise ConfigurationError(f"{path}: is no file of private Paillier keys, or is damaged") from None
     keys: list[PrivateKey] = []
     for number, stored in enumerate(file.keys, start=1):
@@ -126,12 +126,12 @@ def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
 
 
 def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
-    """A file with the keys in the same folder, written to the disk."""
+    """Writes the keys to a new file in the same folder, and syncs it to the disk."""
     stored = [_Key(key.public.bits, key.public.fingerprint, f"{int(key.p):x}", f"{int(key.q):x}") for key in keys]
     content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, 1, WARNING, stored)), indent=2) + b"\n"
     beside = path.with_name(path.name + ".new")
     try:
-        # Of an attempt that was broken off: nobody has heard of that key.
+        # A file of an interrupted attempt may be left. Nobody has received its key.
         beside.unlink(missing_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:
@@ -144,7 +144,7 @@ def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
 
 
 def _replace(path: Path, keys: Sequence[PrivateKey]) -> None:
-    """Put a file with these keys in the place of the old one, at once or not at all."""
+    """Atomically replaces the file with one of these keys."""
     beside = _write_beside(path, keys)
     try:
         os.replace(beside, path)

@@ -1,4 +1,4 @@
-"""Paillier's keys, made so that short exponents may blind, and checked before anything is encrypted with them.
+"""Paillier's keys. They are made so that blinding may use short exponents, and are checked before anything is encrypted with them.
 
 Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes", 1999; Damgard, Jurik and Nielsen, "A
 Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010, section 4.2, ask for primes
@@ -29,19 +29,19 @@ from streamfl.role import PeerError
 
 __all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "agreed_key", "digest_of", "generate_key"]
 
-# The smallest is for tests: which sizes are safe the configuration says.
+# The smallest is for tests. The configuration decides which sizes are safe.
 SMALLEST_BITS, LARGEST_BITS = 512, 8192
-# Bits are a multiple of it: half of them are whole bytes.
+# Bits of a key are a multiple of this, so that each prime has whole bytes.
 STEP_BITS = 16
 LARGEST_SMALL_FACTOR = 65_536
-# Primes that share so many leading bits that Fermat's method finds them are not drawn (FIPS 186-5, A.1.3).
+# Primes that share this many leading bits are not drawn, because Fermat's method might find them (FIPS 186-5, A.1.3).
 LEADING_BITS = 100
 FERMAT_STEPS = 64
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What is encrypted with: the modulus n.
+    """A public key: the modulus n.
 
     n: product of two primes of equal length, as :func:`generate_key` makes them.
     """
@@ -60,30 +60,30 @@ class PublicKey:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of n, 64 hexadecimal digits: what every member's configuration pins."""
+        """SHA-256 of n, 64 hexadecimal digits. Every member's configuration pins it."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Of one ciphertext on the wire, whatever it encrypts."""
+        """Bytes of one ciphertext in a message, whatever it encrypts."""
         return self.bits // 4
 
     def to_bytes(self) -> bytes:
-        """n, big-endian: nothing else of a key is ever taken from anybody."""
+        """n, big-endian. Members accept nothing else of a key from each other."""
         return to_bytes(self.n, self.bits // 8)
 
     @classmethod
     def from_bytes(cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PublicKey] = ()) -> PublicKey:
-        """The key that somebody sent. PeerError with reason unpinned_key or weak_key.
+        """The key that a peer sent. PeerError with reason unpinned_key or weak_key.
 
-        content: as :meth:`to_bytes` wrote it.
-        bits: that it must have.
+        content: as :meth:`to_bytes` encodes it.
+        bits: length that the key must have.
         fingerprint: that the configuration pins.
-        older: keys that were used before; a factor in common would break both.
+        older: keys that were used before. A factor in common would break both.
         """
         if len(content) != bits // 8:
             raise PeerError("weak_key", f"{len(content)} bytes of a key, {bits} bits are {bits // 8}")
-        # First: a modulus that nobody vouched for is not worth a test of primes.
+        # Checked first, because a modulus that is not pinned is not worth the prime tests.
         if hashlib.sha256(content).hexdigest() != fingerprint:
             raise PeerError("unpinned_key", f"not the key with fingerprint {fingerprint}")
         key = cls(from_bytes(content))
@@ -91,7 +91,7 @@ class PublicKey:
         return key
 
     def check(self, bits: int, older: Iterable[PublicKey] = ()) -> None:
-        """PeerError with reason weak_key where n is none that :func:`generate_key` could have made.
+        """PeerError with reason weak_key if :func:`generate_key` cannot have made n.
 
         bits, older: as for :meth:`from_bytes`.
         """
@@ -101,7 +101,7 @@ class PublicKey:
         if n < 0 or n.bit_length() != bits:
             raise PeerError("weak_key", f"{n.bit_length()} bits, expected {bits}")
         if n % 4 != 1:
-            # Odd, and with primes that are both 3 modulo 4.
+            # n is odd, and the product of two primes that are 3 modulo 4 is 1 modulo 4.
             raise PeerError("weak_key", f"n is {n % 4} modulo 4: p and q are not both 3 modulo 4")
         if gcd(n, _small_primes()) != 1:
             raise PeerError("weak_key", f"n has a factor below {LARGEST_SMALL_FACTOR}")
@@ -117,9 +117,9 @@ class PublicKey:
 
 
 class PrivateKey:
-    """What is decrypted with, at the coordinator alone.
+    """A private key, which only the coordinator has.
 
-    p, q: the primes, in any order. ValueError where they are not as :func:`generate_key` makes them.
+    p, q: the primes, in any order. ValueError if they are not as :func:`generate_key` makes them.
     """
 
     __slots__ = ("_factors", "_inverse", "p", "public", "q")
@@ -133,11 +133,11 @@ class PrivateKey:
         self._inverse = inverse(self.p, self.q)
 
     def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
-        """What each of them encrypts, in 0 .. n - 1.
+        """The plaintext of each ciphertext, in 0 .. n - 1.
 
         Modulo p it is (c^(p - 1) mod p^2 - 1) / p times the inverse of -q, and likewise modulo q (Paillier, section 7).
 
-        ciphertexts: coprime to n; who takes them from the wire has checked that.
+        ciphertexts: coprime to n, which was checked when they came.
         """
         found = []
         for ciphertext in ciphertexts:
@@ -153,23 +153,23 @@ class PrivateKey:
 
 
 def digest_of(modulus: bytes) -> bytes:
-    """By which members agree on a key: its fingerprint and its length, as 34 bytes; empty where nothing is encrypted.
+    """Fingerprint and length of a key as 34 bytes, by which members agree on it; empty if nothing is encrypted.
 
-    modulus: as :meth:`PublicKey.to_bytes` writes it; empty: there is none.
+    modulus: as :meth:`PublicKey.to_bytes` encodes it; empty: there is no key.
     """
     return agreed_key(hashlib.sha256(modulus).hexdigest(), 8 * len(modulus)) if modulus else b""
 
 
 def agreed_key(fingerprint: str, bits: int) -> bytes:
-    """What :func:`digest_of` gives of a key with this fingerprint and length."""
+    """The result of :func:`digest_of` for a key with this fingerprint and length."""
     return bytes.fromhex(fingerprint) + bits.to_bytes(2, "big")
 
 
 def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
-    """A new key of exactly so many bits.
+    """A new key of exactly ``bits`` bits.
 
     bits: 512 to 8192, a multiple of 16.
-    entropy: gives as many secret bytes as it is asked for.
+    entropy: returns the requested number of secret bytes.
     """
     if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
         raise ValueError(f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}")
@@ -180,7 +180,7 @@ def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom)
 
 
 def _draw_prime(bits: int, entropy: Callable[[int], bytes]) -> int:
-    """A prime that is 3 modulo 4, with two ones in front, so that two of them have exactly twice the bits."""
+    """A prime that is 3 modulo 4. Its two highest bits are ones, so that a product of two has exactly twice the bits."""
     while True:
         drawn = from_bytes(entropy(bits // 8)) | 3 << (bits - 2) | 3
         if is_prime(drawn):

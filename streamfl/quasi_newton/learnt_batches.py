@@ -1,7 +1,7 @@
-"""Batches that were learnt from once: they stay as they are, in their order, with their rows as they were then.
+"""Batches that a training has learnt from. They keep their order, and their rows as these were then.
 
-A party gets X'D of every batch. As long as a record is in one batch for life, more trainings give it no other equations. So a batch
-is never filled up, never mixed with another, and goes as a whole; whoever was in it never comes into another.
+A party gets X'D of every batch. As long as a record is in one batch for life, more trainings give the party no new equations. So a
+batch is never filled up, is never mixed with another, and is forgotten as a whole. Its entities never join another batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["MOST_EVER", "NAME_BYTES", "LearntBatches"]
 Floats = NDArray[np.float64]
 NAME_BYTES = 4 * LONGEST_NAME + 5
 MOST_EVER = 10_000_000
-"""Entities that were in a batch at any time: their names' digests are kept, 8 bytes each."""
+"""Most entities that were in a batch at any time: of forgotten batches the names' digests are kept, 8 bytes each."""
 BATCH, GONE = b"batch/", b"gone/"
 
 
 class _Batch:
-    """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; none at a host."""
+    """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; empty at a host."""
 
     def __init__(self, parts: ChangedParts, number: int, size: int, columns: int) -> None:
         self.names = ValueFragments(parts, f"batch/{number}/names", 5 + size * NAME_BYTES)
@@ -44,7 +44,7 @@ class _Batch:
         return self.names, self.inputs, self.signs
 
     def names_in_order(self) -> list[str]:
-        """Nothing as long as they are not taken back."""
+        """The entities' names; empty as long as they are not restored."""
         return _names(self.names.content) if self.names else []
 
 
@@ -53,14 +53,14 @@ def _names(content: bytes) -> list[str]:
 
 
 class LearntBatches(Collection[str]):
-    """The owner of ``batch/NUMBER`` and ``gone/NUMBER``. As a collection: names of the entities that batches have.
+    """The owner of ``batch/NUMBER`` and ``gone/NUMBER``. As a collection: names of the entities in batches.
 
-    ``in`` is true of entities whose batch is gone, too.
+    ``in`` is also true for entities whose batch is gone.
 
-    largest: rows of a batch at most; the first training may have had fewer. columns: as they come.
-    most: batches at a time; a newer one displaces the oldest.
-    secret: of the party; names of batches that are gone are remembered by a keyed digest.
-    counts: of the member, for the operator.
+    largest: most rows of a batch; the first training may have had fewer. columns: how many raw ones.
+    most: most batches at a time; a newer one displaces the oldest.
+    secret: of the party. Names of batches that are gone are kept as digests keyed with it.
+    counts: the member's counters.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LearntBatches(Collection[str]):
 
     @property
     def count(self) -> int:
-        """Of batches."""
+        """Number of batches."""
         return len(self._batches)
 
     @property
@@ -92,23 +92,23 @@ class LearntBatches(Collection[str]):
         return self._size
 
     def size_with(self, entities: int, least: int = 1) -> int:
-        """Rows of a batch once so many entities, one or more, fill new ones: the same for life.
+        """Rows of a batch when this number of entities, one or more, fills new batches. It is the same for life.
 
-        Entities that are too few for a whole batch are one together if they are as many as ``least``: some of those that a training
-        waits for are held out, or not common. Every party computes it from the entities that it is told.
+        Entities that are too few for a whole batch form one if there are at least ``least``, because some of those that a training
+        waits for are held out, or not common. Every party computes this from the entities that it receives.
         """
         return self.size or (entities if least <= entities < self._largest else self._largest)
 
     @property
     def room(self) -> int:
-        """Batches that may still come, ever."""
+        """Number of batches that may ever be added."""
         return max(0, MOST_EVER // (self.size or self._largest) - len(self._gone) - len(self._batches))
 
     def __len__(self) -> int:
         return len(self._batches) * self.size
 
     def __iter__(self) -> Iterator[str]:
-        """In the order of the rows."""
+        """The names, in the order of the rows."""
         for _, batch in sorted(self._batches.items()):
             yield from batch.names_in_order()
 
@@ -119,7 +119,7 @@ class LearntBatches(Collection[str]):
 
     @property
     def raw(self) -> Floats:
-        """Columns as they came, (rows, columns)."""
+        """Raw columns, (rows, columns). PeerError if the state does not fit together."""
         content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
         names = sum(1 for _ in self)
         if len(content) != 8 * len(self) * self._columns or names != len(self) or bool(content) != bool(self._batches):
@@ -134,7 +134,7 @@ class LearntBatches(Collection[str]):
         return np.frombuffer(content, np.int8).astype(np.float64)
 
     def digest(self, names: Sequence[str], session: bytes) -> bytes:
-        """What all parties agree on when these names have come into new batches: who is in which batch, the kept ones too."""
+        """Digest of which entity is in which batch once these names fill new ones. All parties have to agree on it."""
         kept = sorted(self._batches)
         first, size = self._next, self.size_with(len(names))
         new = [f"{first + place // size} {name}" for place, name in enumerate(names)]
@@ -143,9 +143,9 @@ class LearntBatches(Collection[str]):
         return set_digest(old + new, session)
 
     def add(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
-        """New batches, as many as the names fill. The oldest go where there are more than may be.
+        """Add as many new batches as the names fill. If there are too many batches the oldest are forgotten.
 
-        inputs: raw, (names, columns). signs: (names,), or none at a host.
+        inputs: raw, (names, columns). signs: (names,); empty at a host.
         """
         size = self.size_with(len(names))
         assert len(names) % size == 0
@@ -161,7 +161,7 @@ class LearntBatches(Collection[str]):
         self._known = self._size = None
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take something back; False if the key is another's."""
+        """Restore a changelog entry. False if the key belongs to another owner."""
         if not key.startswith((BATCH, GONE)):
             return False
         found = key.split(b"/")[1]
@@ -177,7 +177,7 @@ class LearntBatches(Collection[str]):
         if number not in self._batches and len(self._batches) >= self._most:
             raise PeerError("malformed", f"more than {self._most} batches in state")
         if key.endswith(b"/names/0") and len(value) < VALUE_FRAGMENT_BYTES:
-            # All of them. Longer ones are looked at when they are needed.
+            # The names are complete, so they are checked here. Longer ones are checked when they are needed.
             _names(value)
         if not any(fragments.restore(key, value) for fragments in batch.fragments):
             raise PeerError("malformed", f"state {key[:60]!r} is of no batch")

@@ -1,6 +1,6 @@
-"""Gradients that the coordinator decrypts and does not learn: a number from all of Z_n is added, and taken off when it comes back.
+"""Masks that hide gradients from the coordinator: a party adds a number from all of Z_n, and subtracts it after decryption.
 
-The mask is uniform over the whole plaintext, not over its slots. So what the coordinator sees is uniform, whatever the slots hold.
+The mask is uniform over the whole plaintext, not over its slots. So the coordinator sees a uniform number, whatever the slots hold.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Masks:
     def mask(self, ciphertexts: Sequence[int], place: Place) -> tuple[list[int], bytes]:
         """[[v + r]] for each [[v]], r uniform in Z_n, and the 32 bytes by which :meth:`unmask` finds the r again.
 
-        The result still has to be blinded anew. The bytes tell nobody anything without the secret.
+        The result still has to be blinded again. The bytes reveal nothing without the secret.
 
         ciphertexts: the whole vector, packed.
-        place: of the vector, which is masked there once.
+        place: of the vector; each place is used for one vector.
         """
         digest = self._randomness.digest(ciphertexts)
         return add_plain(self._key, ciphertexts, self._drawn(place, digest, len(ciphertexts))), digest
@@ -43,7 +43,7 @@ class Masks:
     def unmask(self, plaintexts: Sequence[int], place: Place, digest: bytes) -> list[int]:
         """v of each v + r that the coordinator decrypted, in 0 .. n - 1.
 
-        PeerError with reason out_of_bounds for what is not below n.
+        PeerError with reason out_of_bounds for a plaintext that is not below n.
 
         place, digest: of the vector that was masked.
         """

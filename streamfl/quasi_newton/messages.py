@@ -1,7 +1,6 @@
-"""What members say to one another: one header for all, and a content that belongs to its kind.
+"""Messages between members: one header for all kinds, and a content for each kind.
 
-Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.end_to_end`), with the header in what the seal vouches
-for.
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.end_to_end`), and the seal authenticates the header too.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ __all__ = [
     "unseal",
 ]
 
-# Why a message is refused that another member wrote.
+# Text of the refusal if another member's settings differ.
 ANOTHER = "another federation name, seed, list of parties, key, learning, alignment or bounds were used"
 COORDINATOR_NAME: Final = "(coordinator)"
-"""No party can have it: parties' names have no brackets."""
+"""No party can have this name, because parties' names have no brackets."""
 HEADER_BYTES = 4_096
-"""More than everything but the content of a message takes."""
+"""More bytes than a message needs beside its content."""
 
 KINDS: Mapping[str, int] = {
     kind: number
@@ -67,8 +66,8 @@ NUMBER_BYTES = 4
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
-    """run: counts trainings from 1, 0 before the first. round: twice the iteration, and one more where curvature is looked for.
-    Of messages about scores: the model's version, and the number of the session under it.
+    """run: counts trainings from 1; 0 before the first. round: twice the iteration, and one more in a round for curvature.
+    In messages about scores, run is the model's version, and round the number of the session under it.
 
     alignment: digest of the entities in common, empty before they are known.
     """
@@ -79,7 +78,7 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
     run: Count
     round: Count
     kind: Annotated[str, msgspec.Meta(max_length=16)]
-    # The coordinator remembers it beside all else of a run: longer than a digest, that would not fit into a record.
+    # The coordinator stores it in the one record of a run, which a longer value than a digest might not fit.
     alignment: Annotated[bytes, msgspec.Meta(max_length=32)]
     content: bytes
 
@@ -87,7 +86,7 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A party has enough entities.
 
-    entities: how many. key: SHA-256 and length in bits of the modulus that it takes; empty where nothing is encrypted.
+    entities: how many. key: SHA-256 and length in bits of the modulus that it accepts; empty if nothing is encrypted.
     """
 
     entities: Count
@@ -95,7 +94,7 @@ class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 
 class Begin(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The coordinator begins a run. key: its modulus; empty where nothing is encrypted."""
+    """The coordinator begins a run. key: its modulus; empty if nothing is encrypted."""
 
     key: bytes
 
@@ -114,29 +113,29 @@ class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class FirstAnswer(Answer, frozen=True):
-    """Before batches have their size. least: rows of a batch that has too few for a whole one; 0: whole ones alone."""
+    """A host's answer before batches have their size. least: fewest rows of a batch that is not whole; 0: only whole batches."""
 
     least: Count = 0
 
 
 class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Which of a host's points fill new batches, in the order of these. places: 32-bit numbers in the order of its points.
+    """Which of a host's points fill new batches, in the order of the batches. places: 32-bit places in the host's points.
 
-    None: the batches of the training before are learnt from again.
+    No places: the batches of the training before are learnt from again.
     """
 
     places: bytes
 
 
 class Joined(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has its rows. columns: numbers of each of its uploads. batches: how many there are."""
+    """A party has its rows. columns: how many numbers each of its uploads has. batches: how many batches there are."""
 
     columns: Count
     batches: Count
 
 
 class Opened(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What the coordinator decrypted: numbers below n, each of the key's length."""
+    """What the coordinator decrypted. residues: numbers below n, each as long as the key."""
 
     residues: bytes
 
@@ -145,10 +144,10 @@ class Step(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
     """What the coordinator decided at the end of a round.
 
     coefficients: of the basis, 64-bit floats; empty after a round for curvature.
-    loss: 0. An earlier release told the batch's before the step.
-    pair: a round for curvature follows.
-    kept: whether the pair of a round for curvature is to be kept.
-    epoch_ends, over: after this.
+    loss: 0. An earlier release sent the batch's loss before the step.
+    pair: whether a round for curvature follows.
+    kept: whether the parties keep the pair of a round for curvature.
+    epoch_ends, over: whether the epoch, and the training, end after this round.
     """
 
     coefficients: bytes
@@ -160,7 +159,7 @@ class Step(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
 
 
 def codec(content_bytes: int) -> Codec[Message]:
-    """Of messages whose content has at most so many bytes; longer ones than a record travel in parts."""
+    """The codec of messages with at most ``content_bytes`` of content. Messages longer than a record are sent in fragments."""
     return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
 
 
@@ -169,12 +168,12 @@ _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def content_of(content: msgspec.Struct) -> bytes:
-    """The bytes of a content."""
+    """Encodes a content."""
     return _encode(content)
 
 
 def read_content(content: bytes, of: type[Any]) -> Any:
-    """The content that :func:`content_of` wrote; PeerError with reason malformed."""
+    """Decodes what :func:`content_of` encoded. PeerError with reason malformed."""
     if of not in _decoders:
         _decoders[of] = msgspec.msgpack.Decoder(of)
     try:
@@ -184,32 +183,32 @@ def read_content(content: bytes, of: type[Any]) -> Any:
 
 
 def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
-    """32-bit numbers. kind: "<u4" or "<i4"."""
+    """Decodes 32-bit numbers. kind: "<u4" or "<i4"."""
     if len(content) % NUMBER_BYTES:
         raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
     return np.frombuffer(content, kind).astype(np.int64)
 
 
 def place_of(message: Message) -> bytes:
-    """Everything outside the envelope: what a seal vouches for beside its content."""
+    """The header as bytes: what a seal authenticates beside its content."""
     return _encode(
         (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
     )
 
 
 def seal(message: Message, content: bytes, link: EncryptedLink, topic: str) -> Message:
-    """The message with a content that only the other end of the link can read, and on this topic alone."""
+    """The message with its content sealed: only the other end of the link can read it, and only on this topic."""
     return replace(message, content=link.seal(content, topic, place_of(message)))
 
 
 def unseal(message: Message, sender: str, link: EncryptedLink, topic: str) -> bytes:
-    """The content that was sealed. PeerError where it was not this sender, or not for this topic."""
+    """The content that was sealed. PeerError if this sender did not seal it for this topic."""
     if message.sender != sender:
         raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")
     return link.open(message.content, topic, place_of(message))
 
 
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:
-    """The values of the records that carry a message. The same message is the same bytes."""
+    """The values of the records that carry a message. The same message gives the same bytes."""
     sequence = message.round * len(KINDS) + KINDS[message.kind]
     return split(message.sender, message.run, sequence, own.encode(message), FRAGMENT_BYTES)

@@ -1,6 +1,6 @@
-"""What a party computes of its own columns, weights and pairs: whole numbers go out and come in, everything else stays.
+"""A party's arithmetic on its own columns, weights and pairs. Only whole numbers go in and out; everything else stays inside.
 
-Weights and vectors are 64-bit floats, and sums run in one order, so that two machines come to the same numbers.
+Weights and vectors are 64-bit floats, and sums run in a fixed order, so that two machines compute the same numbers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ __all__ = ["PRODUCTS", "OwnColumns", "check_sums", "column_sums", "inner", "loss
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
-"""Inner products of vectors: two changes of weights near the end have products of 1e-8 and less."""
+"""Kind of inner products of vectors. It has 56 fraction bits: near the end two changes of weights have products of 1e-8 or less."""
 LARGEST_STEP = 1e100
-"""Of one weight in one step: far above any that means something."""
+"""Largest change of one weight in one step: far above any meaningful one."""
 
 
 class OwnColumns:
     """One party's arithmetic.
 
-    inputs: (rows, columns), after preprocessing. They are clipped to the public bound and rounded, for all that follows.
-    kinds: of the messages' numbers.
-    start: first weights, (columns,), with one more behind them for the intercept.
-    intercept: whether a column of ones is added behind the others; the guest has it.
-    muted: rows that add nothing to gradients, (rows,): zeros are in their place, the intercept's too. None: no row.
+    inputs: (rows, columns), after preprocessing. They are clipped to the public bound and rounded first.
+    kinds: fixed-point kinds of the messages' numbers.
+    start: first weights, (columns,); with an intercept one more, the last.
+    intercept: whether a column of ones is added as the last one, as at the guest.
+    muted: rows that add nothing to gradients, (rows,). They are replaced by zeros, in the intercept's column too. None: no row.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OwnColumns:
         self._learning = learning
         self._kinds = kinds
         self.integers, self._rounded = rounded(kinds.inputs, inputs)
-        # An intercept that is pulled to 0 would move the mean prediction from the base rate.
+        # A penalty on the intercept would move the mean prediction away from the base rate.
         self._penalties = np.full(columns, learning.regularisation)
         if intercept:
             self._penalties[-1] = 0.0
@@ -69,7 +69,7 @@ class OwnColumns:
         return self._kinds.inner_products.encode(inner(self._rounded[rows], self.weights))
 
     def gradient(self, sums: NDArray[Any]) -> tuple[Floats, float]:
-        """g with the regularisation, and the product w'g without it.
+        """Returns g with the regularisation, and w'g without it.
 
         sums: X'D of a batch as whole numbers, (columns,).
         """
@@ -77,16 +77,16 @@ class OwnColumns:
         return bare + self._penalties * self.weights, float(inner(bare[np.newaxis], self.weights)[0])
 
     def products(self, gradient: Floats) -> NDArray[Any]:
-        """g with the basis, as whole numbers, (2 pairs + 1,)."""
+        """Inner products of g with the basis, as whole numbers, (2 pairs + 1,)."""
         return PRODUCTS.encode(inner(self._pairs.basis(gradient), gradient))
 
     def is_bounded(self, gradient: Floats, coefficients: Floats) -> bool:
-        """Whether weights and their sums stay numbers whose products are numbers, after such a step."""
+        """Whether no weight changes by more than ``LARGEST_STEP`` in this step, so that weights and products stay finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return bool((np.abs(inner(self._pairs.basis(gradient).T, coefficients)) <= LARGEST_STEP).all())
 
     def step(self, gradient: Floats, coefficients: Floats) -> Floats | None:
-        """Move the weights; returns s at each L-th iteration but the first.
+        """Move the weights. Returns s at each L-th iteration except the first L-th, else None.
 
         coefficients: of the basis, from the coordinator.
         """
@@ -106,7 +106,7 @@ class OwnColumns:
         return self._mean(self._kinds.curvature, sums) + self._penalties * step
 
     def pair_products(self, step: Floats, curvature: Floats) -> NDArray[Any]:
-        """s, then v, with the basis that has them as its newest pair: whole numbers, (2, 2 pairs + 2)."""
+        """Inner products of s, then of v, with the basis that has them as its newest pair: whole numbers, (2, 2 pairs + 2)."""
         basis = self._pairs.basis(step)[:-1]
         half = len(basis) // 2
         longer = np.array([*basis[:half], step, *basis[half:], curvature])
@@ -114,35 +114,34 @@ class OwnColumns:
 
     @property
     def pair_count(self) -> int:
-        """How many it keeps."""
         return len(self._pairs)
 
     def keep_pair(self, step: Floats, curvature: Floats) -> None:
-        """Remember what the coordinator has accepted."""
+        """Keep a pair that the coordinator has accepted."""
         self._pairs.keep(step, curvature)
 
     def end_epoch(self) -> Floats:
-        """The mean of the epoch's iterates, which is the model: the batches' noise is gone from it."""
+        """Returns the mean of the epoch's iterates, which is the model. The mean removes the batches' noise."""
         mean = self._epoch_sum / max(1, self._epoch_count)
         self._epoch_sum, self._epoch_count = np.zeros_like(mean), 0
         return mean
 
     @property
     def vectors(self) -> Floats:
-        """What it has come to besides its pairs, for :meth:`restore`: rows of (columns,)."""
+        """The state without the pairs, for :meth:`restore`: (4, columns)."""
         last = self._means.last
         rows = [self.weights, self._means.sum, self._epoch_sum, np.zeros_like(self.weights) if last is None else last]
         return np.array(rows)
 
     @property
     def pairs(self) -> Floats:
-        """Its pairs, oldest first, for :meth:`restore`: (pairs, 2, columns)."""
+        """The pairs, oldest first, for :meth:`restore`: (pairs, 2, columns)."""
         return self._pairs.pairs
 
     def restore(self, vectors: Floats, pairs: Floats, iterations: int, in_epoch: int) -> None:
-        """Go on from there.
+        """Continue from this state.
 
-        iterations, in_epoch: how many steps were taken in all, and since the epoch began.
+        iterations, in_epoch: steps taken in all, and since the epoch began.
         """
         every = self._learning.curvature_every
         self.weights, self._epoch_sum, self._epoch_count = vectors[0], vectors[2], in_epoch
@@ -155,18 +154,18 @@ class OwnColumns:
 
 
 def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint, batch: int) -> int:
-    """The guest's w'g less mean(y D) / 2, as a whole number: half of the parties' sum of it is the loss but for a constant.
+    """The guest's w'g less mean(y D) / 2, as a whole number. Half of its sum with the hosts' w'g is the loss up to a constant.
 
-    product: the guest's w'g. label_residual: y'D of the batch, (1,). kind: of it. batch: rows.
+    product: the guest's w'g. label_residual: y'D of the batch, (1,). kind: of y'D. batch: rows.
     """
     mean = float(kind.decode(label_residual)[0]) / batch
     return int(PRODUCTS.encode(np.array([product]))[0]) - int(PRODUCTS.encode(np.array([mean / 2]))[0])
 
 
 def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -> NDArray[Any]:
-    """X'n exactly, (columns,): what encryption lets a party compute without seeing n.
+    """X'n exactly, (columns,). Under encryption a party computes the same without seeing n.
 
-    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python's integers take over where 64 bits end.
+    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python integers are used if 64 bits are too few.
     """
     if kind.slot_bits > 63:
         inputs, numbers = inputs.astype(object), numbers.astype(object)
@@ -174,7 +173,7 @@ def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -
 
 
 def check_sums(sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], reach: int, kind: FixedPoint) -> None:
-    """PeerError where X'n is not of numbers n that differ from the own ones by ``reach`` at most: |X'n - X'own| <= |X|'1 reach.
+    """PeerError if no n within ``reach`` of the own numbers gives X'n. It checks |X'n - X'own| <= |X|'1 reach.
 
     sums: X'n, (columns,). inputs: X as whole numbers, (rows, columns). own: (rows,). kind: of the sums.
     """
@@ -184,14 +183,14 @@ def check_sums(sums: Sequence[int], inputs: NDArray[Any], own: NDArray[Any], rea
 
 
 def rounded(kind: FixedPoint, inputs: Floats) -> tuple[NDArray[Any], Floats]:
-    """Inputs cut to the public bound and rounded: as whole numbers, and as the values that these stand for."""
+    """Inputs cut to the public bound and rounded: as whole numbers, and as the floats that they represent."""
     integers: NDArray[Any] = kind.encode(kind.clip(inputs))
-    # Exact, and quicker than decoding one by one: these numbers are short.
+    # Exact, because these numbers are short, and quicker than decoding one by one.
     return integers, np.asfortranarray(np.ldexp(integers.astype(np.float64), -kind.fraction_bits))
 
 
 def inner(rows: Floats, weights: Floats) -> Floats:
-    """rows @ weights, added column by column: a library's product is rounded in an order of its own on each processor."""
+    """rows @ weights, added column by column, because a library's product rounds in a different order on each processor."""
     total = np.zeros(len(rows))
     for column, weight in enumerate(weights):
         total += rows[:, column] * weight

@@ -1,4 +1,4 @@
-"""Several signed numbers in one plaintext, each in a slot of its own, for results that are only added and decrypted."""
+"""Packs several signed numbers into one plaintext, each in its own slot, for results that are only added and decrypted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Packing"]
 class Packing:
     """Slots for numbers of one kind: sum_i v_i 2^(i width), the first number in the lowest slot.
 
-    A slot that is too narrow gives wrong numbers and no error. So the width is the kind's, and nobody else's to choose.
+    A slot that is too narrow gives wrong numbers and no error. So the width follows from the kind, and cannot be chosen.
 
     key: the public key.
-    kind: of every number that a slot ever holds, sums included.
+    kind: that includes every number a slot ever holds, sums too.
     """
 
     __slots__ = ("_key", "_kind", "slots", "width")
@@ -30,15 +30,15 @@ class Packing:
         self.slots = (key.bits - 2) // self.width
         if self.slots < 1:
             raise ValueError(f"numbers of {self.width} bits do not fit a key of {key.bits}")
-        # What is packed is below 2^(slots width), and has to be below n / 2 on either side of 0.
+        # A packed number is below 2^(slots width) in size, and has to be below n / 2 on either side of 0.
         assert self.slots * self.width < key.bits - 1
 
     def plaintexts(self, count: int) -> int:
-        """How many plaintexts, and ciphertexts, so many numbers take."""
+        """How many plaintexts, or ciphertexts, ``count`` numbers take."""
         return -(-count // self.slots)
 
     def pack(self, numbers: Sequence[int]) -> list[int]:
-        """The plaintexts of a member's own numbers, each in 0 .. n - 1; OutOfBounds where one does not fit its slot."""
+        """The plaintexts of a member's own numbers, each in 0 .. n - 1. OutOfBounds if a number does not fit its slot."""
         packed = []
         for start in range(0, len(numbers), self.slots):
             total = 0
@@ -50,7 +50,7 @@ class Packing:
         return packed
 
     def pack_ciphertexts(self, ciphertexts: Sequence[int]) -> list[int]:
-        """prod_i c_i^(2^(i width)): ciphertexts of the packed plaintexts. They are not blinded anew.
+        """prod_i c_i^(2^(i width)): ciphertexts of the packed plaintexts. They are not blinded again.
 
         ciphertexts: of numbers of the kind.
         """
@@ -65,7 +65,7 @@ class Packing:
         return packed
 
     def unpack(self, plaintexts: Sequence[int], count: int) -> list[int]:
-        """The numbers of packed plaintexts. PeerError with reason out_of_bounds where they cannot be numbers of the kind.
+        """The numbers of packed plaintexts. PeerError with reason out_of_bounds if they cannot be numbers of the kind.
 
         plaintexts: in 0 .. n - 1, as many as ``count`` numbers take.
         """

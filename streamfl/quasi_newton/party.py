@@ -1,4 +1,4 @@
-"""What guest and host have in common: their entities, what they say, and the order in which a training goes on."""
+"""The part of a party that guest and host share: entities, messages, and the order of a training's steps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ IMPLAUSIBLE = (
 
 
 class PartyTask:
-    """A party's partition. What is only the guest's or a host's is in its own class."""
+    """The state machine of a party's partition. Subclasses have the parts of guest and host."""
 
     def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
         self.settings = settings
@@ -98,7 +98,7 @@ class PartyTask:
 
     @property
     def learnt(self) -> Collection[str]:
-        """Names of the entities that batches consist of. ``in`` is true of those whose batch is gone, too."""
+        """Names of the entities in batches. ``in`` is also true for entities whose batch is gone."""
         return self.rows.batches
 
     @property
@@ -154,7 +154,7 @@ class PartyTask:
         self.table.recount()
 
     def measure(self) -> Iterator[Measurement]:
-        """Where it is, and what it says in an iteration."""
+        """Metrics of the training's place, the known entities, and the traffic of an iteration."""
         progress = self.progress
         # No round follows the last one.
         iterations = progress.round // 2 + (progress.phase == TRAINED)
@@ -182,42 +182,43 @@ class PartyTask:
             self.take_linked(channel, message)
 
     def put(self, entity: str, columns: bytes = b"", label: int = 0) -> None:
-        """Something of an entity came."""
+        """Take an entity's columns, or its label, into the table."""
         more = self.table.put(entity, self._now, columns, label)
         written = 0.0 if self.outbox.record is None else self.outbox.record.timestamp
         self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
 
     def _look_at_key(self) -> None:
-        """After a restart: nothing more is encrypted under a key that the configuration does not pin any more."""
+        """Fail a run whose key the configuration no longer pins, as after a restart: nothing more is encrypted under that key."""
         if self.owed and self.readiness.has_other_key:
             self.fail(OTHER_KEY)
 
     def take_linked(self, channel: str, message: Message) -> None:
-        """A message of another party."""
+        """Take a message of another party."""
         raise NotImplementedError
 
     def align(self) -> None:
-        """The run has begun: find the common entities."""
+        """Find the common entities, now that the run has begun."""
         raise NotImplementedError
 
     def begin_round(self) -> None:
-        """Say what a new round needs of this party."""
+        """Compute and send this party's part of a new round."""
         raise NotImplementedError
 
     def tell_products(self, products: list[int]) -> None:
-        """The round's inner products with the basis are there."""
+        """Send the round's inner products with the basis."""
         raise NotImplementedError
 
     def aligning(self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b"") -> Aligning:
-        """What the alignment with another party is computed from, as far as it has come."""
+        """The request for a background task of the alignment with another party. theirs, twice: as far as they have come."""
         settings = self.settings
         key = settings.links[other].alignment_key if settings.hashed else b""
         return Aligning(settings.secret, session, names, settings.most, theirs, twice, key)
 
     def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
-        """The own points, the guest's blinded by both, and names in the order of the own; None where early ones are refused.
+        """The own points, the guest's points blinded by both, and names in the order of the own; None if early points are refused.
 
-        early: what the guest's points are for that came before: whoever is heard now has not sent them.
+        early: what the guest's points are for if they came in an earlier message. Then an error in them must not refuse the
+        present message, whose sender did not send them. Empty: they are from the present message.
         """
         try:
             return read_alignment(result)
@@ -231,18 +232,18 @@ class PartyTask:
     # ---- rounds
 
     def freeze(self) -> None:
-        """The entities that this run may take are those that there are now."""
+        """Freeze the present entities: this run takes no others."""
         names = self.table.candidates()
         self.rows.freeze(names, *self.table.rows(names))
 
     def choose(self, names: list[str]) -> None:
-        """These of them fill new batches."""
+        """Fill new batches with these of the frozen entities."""
         self.rows.choose(names)
         self.table.recount()
         self.readiness.look(self._now)
 
     def join(self, alignment: bytes) -> None:
-        """The batches of the run are known."""
+        """Prepare the rows of the run's batches, report them to the coordinator, and begin the first round."""
         settings, progress, rows = self.settings, self.progress, self.rows
         preparation = rows.prepare(settings.method)
         columns = len(preparation.kept) + settings.is_guest
@@ -276,7 +277,7 @@ class PartyTask:
         self.attempt_round()
 
     def attempt_round(self) -> None:
-        """Begin the round, or say why this party cannot."""
+        """Begin the round. A number beyond the public bounds fails the run."""
         self.progress.phase = OUTPUTS
         self.progress.digest = b""
         self.exchange.remember()
@@ -289,7 +290,7 @@ class PartyTask:
             self.fail(f"{error}: lower learning.learning_rate or learning.largest_step, or allow more at every member")
 
     def fail(self, text: str) -> None:
-        """The run has come to nothing here, and so everywhere."""
+        """End the run as failed, and tell the coordinator, which tells all parties."""
         self._end(text)
         self.exchange.upload("failed", b"")
 
@@ -301,7 +302,7 @@ class PartyTask:
         self.exchange.remember()
 
     def _keep_model(self) -> None:
-        """The training has come to its end."""
+        """Keep the model of the training, which has succeeded."""
         settings, progress, found, model = self.settings, self.progress, self.rows.preparation, self.iterates.model
         assert found is not None
         assert model is not None
@@ -336,7 +337,7 @@ class PartyTask:
             raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
         begin: Begin = read_content(message.content, Begin)
         if settings.encrypted and digest_of(begin.key) != settings.key and digest_of(begin.key) in progress.told:
-            # It was said before the configuration changed. Whoever waits for this party has to hear of it.
+            # This party reported ready before its configuration changed. The others wait for it, so it has to tell them.
             progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
             self.fail(OTHER_KEY)
             return
@@ -367,7 +368,7 @@ class PartyTask:
         except PeerError as error:
             if error.reason != "out_of_bounds":
                 raise
-            # It is not opened a second time, so nothing else will come.
+            # The coordinator does not decrypt it a second time, so no other numbers will come.
             self.outbox.counts["implausible_openings"] += 1
             self.fail(f"{IMPLAUSIBLE}: {error.text}")
             return

@@ -1,4 +1,4 @@
-"""What a party was told, and where it is in its training."""
+"""A party's settings, and its progress in a training."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = [
     "Progress",
 ]
 
-# Phases. In ALIGNING the common entities are looked for. In a round: OUTPUTS waits for peers' vectors, OPENING for what the
-# coordinator decrypted, ADDING for hosts' inner products, DECIDING for the coordinator's decision.
+# Phases. ALIGNING finds the common entities. In a round, OUTPUTS waits for peers' vectors, OPENING for what the coordinator
+# decrypted, ADDING for hosts' inner products, DECIDING for the coordinator's decision.
 GATHERING, READY, ALIGNING, OUTPUTS, OPENING, ADDING, DECIDING, TRAINED, FAILED = range(9)
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """Where a party is; remembered as ``progress``.
+    """A party's place in a training; remembered as ``progress``.
 
     run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
-    digest: by which the mask of the round's upload is found again.
+    digest: finds the mask of the round's upload again.
     gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
-    failure: what the operator is told. again: whether the party has said that it is ready for another run after this one.
-    told: digests of the keys that it has said that it is ready for since this run began, the latest last.
+    failure: the text for the operator. again: whether the party has reported that it is ready for another run after this one.
+    told: digests of the keys for which it has reported ready since this run began, the latest last.
     """
 
     run: Count = 0
@@ -63,22 +63,22 @@ class Progress(msgspec.Struct, array_like=True):
 
     @property
     def has_said(self) -> bool:
-        """Whether the coordinator knows that the party is ready for the next run."""
+        """Whether the party has reported to the coordinator that it is ready for the next run."""
         return self.phase == READY or self.again
 
     def become(self, other: Progress) -> None:
-        """Be there: whoever looks at this sees it."""
+        """Copy all fields of ``other`` in place, because other owners hold this object."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
 
 @dataclass(frozen=True)
 class PartySettings:
-    """own: the party's name. links: by the other's name. link_topics: by the other's name, what is sent there and what comes.
+    """own: the party's name. links: by the other's name. link_topics: by the other's name, the topics to send to and to read from.
 
-    entities, settle: when the party is ready for the first training. every: seconds after which the guest is for another; None:
-    never. more: new entities that it takes. hashed: whether names are compared by keyed hashes. held_out: share of the guest's
-    entities that no batch has. most: entities of any party.
+    entities, settle: when the party is ready for the first training. every: seconds after which the guest is ready for another
+    one; None: never. more: new entities that another one needs. hashed: whether names are compared by keyed hashes. held_out:
+    share of the guest's entities that no batch has. most: most entities of any party.
     """
 
     federation: str
@@ -114,7 +114,7 @@ class PartySettings:
 
     @property
     def key(self) -> bytes:
-        """The only key that the party takes, as :func:`digest_of` has it; empty where nothing is encrypted."""
+        """The only key that the party accepts, as :func:`digest_of` returns it; empty if nothing is encrypted."""
         return agreed_key(self.key_fingerprint, self.key_bits) if self.encrypted else b""
 
     @property
@@ -123,9 +123,9 @@ class PartySettings:
 
     @property
     def least_batch(self) -> int:
-        """Rows with which a batch is large enough, whatever columns come of preprocessing: half of a whole one, or more.
+        """Rows with which a batch is large enough for any columns that preprocessing may make: half of a whole batch, or more.
 
-        At most half of the entities are held out, so as many as a whole batch has are enough.
+        At most half of the entities are held out, so as many entities as a whole batch has are enough.
         """
         columns, whole = most_columns(self.method, self.columns) + self.is_guest, self.learning.batch
         return min(whole, max((whole + 1) // 2, least_batch(columns, self.min_batch)))

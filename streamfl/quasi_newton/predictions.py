@@ -1,4 +1,4 @@
-"""What the user's consumers read of a scored entity, under its name."""
+"""The predictions that the user's consumers read, keyed by the entity's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Prediction(msgspec.Struct, gc=False):
     """A prediction of an entity.
 
     probability: of label 1; None before the model's version is calibrated.
-    score: points of the scorecard, the more the less likely label 1 is; None as long as the probability is.
+    score: points of the scorecard. The more points, the less likely is label 1. None as long as the probability is None.
     output: u, the model's own number. It is no log-odds.
     model: version of the model: the number of the training that it came from.
     revision: counts an entity's predictions from 0.
@@ -38,7 +38,7 @@ def predictions_of(
     calibration: Calibration | None,
     scale: Scale,
 ) -> Iterator[Prediction]:
-    """One an entity."""
+    """One prediction for each entity."""
     numbers = np.array(outputs, dtype=np.float64)
     chances: list[float] | list[None] = [None] * len(names)
     points: list[float] | list[None] = [None] * len(names)

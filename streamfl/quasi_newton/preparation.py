@@ -1,4 +1,4 @@
-"""What makes a party's columns ready to be learnt from, as bytes: it is fixed by the first training and kept for life."""
+"""The fixed transformation of a party's columns, and its encoding. The first training fixes it for life."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS * MOST_BINS)]
 
 
 class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Arrays are 64-bit floats. ends: low, then high; empty for none. values: missing in what earlier releases remember."""
+    """Arrays are 64-bit floats. ends: low, then high; empty: none. values: missing in the state of earlier releases."""
 
     method: Method
     fill: bytes
@@ -41,10 +41,10 @@ class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Preparation:
-    """Raw columns in, columns to learn from out.
+    """Turns raw columns into the columns to learn from.
 
     preprocessing: fitted to the rows of the first training.
-    kept: columns of its result that are learnt from, growing.
+    kept: numbers of its result's columns that are learnt from, ascending.
     """
 
     preprocessing: Preprocessing
@@ -52,20 +52,20 @@ class Preparation:
 
     @property
     def raw_columns(self) -> int:
-        """Of a row as it comes."""
+        """Number of columns of a raw row."""
         return len(self.preprocessing.fill)
 
     @property
     def results(self) -> int:
-        """Columns that preprocessing makes, those that are left out too."""
+        """Number of columns that preprocessing makes, including those that are left out."""
         return len(self.preprocessing.mean)
 
     def apply(self, raw: Floats) -> Floats:
-        """(rows, columns as they came); (rows, columns to learn from)."""
+        """Transform raw rows, (rows, raw columns), into (rows, columns to learn from)."""
         return self.preprocessing.apply(raw)[:, self.kept]
 
     def encode(self) -> bytes:
-        """What :meth:`decode` takes back."""
+        """Encodes the preparation for :meth:`decode`."""
         own = self.preprocessing
         ends = b"" if own.low is None or own.high is None else encode_array(np.array([own.low, own.high]))
         knots, edges, values = ([encode_array(one) for one in arrays] for arrays in (own.knots, own.edges, own.values))
@@ -76,7 +76,7 @@ class Preparation:
 
     @classmethod
     def decode(cls, content: bytes) -> Preparation:
-        """PeerError with reason malformed, shape or not_finite."""
+        """Decodes a preparation. PeerError with reason malformed, oversized, shape, not_finite or out_of_bounds."""
         if len(content) > MOST_PREPARATION_BYTES:
             raise PeerError("oversized", f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted")
         found = decode_restored(content, _Content, "preprocessing")

@@ -1,7 +1,7 @@
-"""What a party does to its own columns before training: it learns it from its own rows alone.
+"""Preprocessing: how a party transforms its own columns before training. It is fitted to the party's own rows.
 
-Only the guest may use labels for it (:mod:`streamfl.quasi_newton.weight_of_evidence`): a host would need counts of labels in its
-bins. No function here takes any.
+Only the guest may use labels for it (:mod:`streamfl.quasi_newton.weight_of_evidence`), because a host would need counts of labels
+in its bins. No function here takes labels.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ __all__ = ["EVIDENCE", "METHODS", "Method", "Preprocessing", "fit_preprocessing"
 Floats = NDArray[np.float64]
 Method = Literal["none", "standardise", "clip", "rank", "signed-log", "quantile-bins", "weight-of-evidence"]
 METHODS: tuple[Method, ...] = ("none", "standardise", "clip", "rank", "signed-log", "quantile-bins")
-"""Those without labels."""
+"""The methods that need no labels."""
 EVIDENCE: Method = "weight-of-evidence"
-# Knots of the empirical distribution of a column.
+# Most knots of a column's empirical distribution.
 MOST_KNOTS = 1001
 BINS = 8
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Columns in, columns out, by numbers that were fixed once: a later row is treated as the rows it was fitted on.
+    """A fitted transformation of columns. Later rows are transformed like the rows that it was fitted to.
 
-    fill: by column, what takes the place of a missing number: the median.
-    low, high: the ends of a column, beyond which it is cut: of "clip" quantiles, and what :meth:`cut` found; None: it has none.
-    knots: of "rank", by column, values with their place in the distribution, (knots, 2).
-    edges: of "quantile-bins" and "weight-of-evidence", by column, the bins' lower ends but the first's. A missing number has a bin
-    of its own, the last.
-    kept: of "quantile-bins", by column, the bins that have a column of their own. Rows of the others have zeros.
-    values: of "weight-of-evidence", by column, the weight of each bin.
+    fill: by column, the median, which replaces a missing number.
+    low, high: by column, the ends at which it is cut: quantiles for "clip", or from :meth:`cut`; None: columns are not cut.
+    knots: for "rank", by column, values with their place in the distribution, (knots, 2).
+    edges: for "quantile-bins" and "weight-of-evidence", by column, the bins' lower ends but the first's. Missing numbers have a bin
+    of their own, the last.
+    kept: for "quantile-bins", by column, the bins that have a column of their own. Rows of other bins have zeros.
+    values: for "weight-of-evidence", by column, the weight of each bin.
     mean, deviation: of the result's columns.
     """
 
@@ -52,38 +52,38 @@ class Preprocessing:
     values: list[Floats] = field(default_factory=list)
 
     def apply(self, rows: Floats) -> Floats:
-        """(rows, columns) as they came; (rows, columns of the result)."""
+        """Transform raw rows, (rows, columns), into (rows, columns of the result)."""
         changed = self._changed(np.asarray(rows, dtype=np.float64))
         return np.asarray((changed - self.mean) / self.deviation)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the result has its bounds whatever comes."""
+        """Whether the result is bounded for any input."""
         return self.method in ("rank", "quantile-bins", EVIDENCE)
 
     def cut(self, rows: Floats, stays: NDArray[np.bool_]) -> Preprocessing:
-        """The same with columns cut at the range that they have in the rows that stay, (rows,), one or more.
+        """The same preprocessing with columns cut at their range in the rows that stay.
 
-        rows: (rows, columns) as they came; mean and deviation are of all of them, after the cut.
+        rows: raw, (rows, columns). Mean and deviation are of all of them, after the cut. stays: (rows,), one or more are true.
         """
         near = self._filled(rows)[stays]
         found = replace(self, low=near.min(axis=0), high=near.max(axis=0))
         return found if self.method == "none" else found.standardised(rows)
 
     def standardised(self, rows: Floats) -> Preprocessing:
-        """The same with a result of mean 0 and deviation 1 on these rows, (rows, columns) as they came."""
+        """The same preprocessing with a result of mean 0 and deviation 1 on these raw rows, (rows, columns)."""
         changed = self._changed(rows)
         mean, deviation = changed.mean(axis=0), changed.std(axis=0)
-        # A column of one value stays 0. Rounding leaves such a column a deviation of its own.
+        # A constant column becomes 0. Its deviation may be above 0 by rounding alone.
         deviation = np.where(deviation > 1e-12 * np.maximum(1.0, np.abs(mean)), deviation, 1.0)
         return replace(self, mean=mean, deviation=deviation)
 
     def bins(self, rows: Floats) -> NDArray[np.intp]:
-        """Of methods with bins, the bin of each number, (rows, columns)."""
+        """The bin of each number, (rows, columns), for methods with bins."""
         return bin_numbers(rows, self.edges)
 
     def _changed(self, rows: Floats) -> Floats:
-        """Before mean and deviation are taken off."""
+        """The result before mean and deviation are taken off."""
         if self.method == "quantile-bins":
             numbers = self.bins(rows)
             shown = [numbers[:, [column]] == np.array(kept) for column, kept in enumerate(self.kept) if kept]
@@ -99,7 +99,7 @@ class Preprocessing:
         return rows
 
     def _filled(self, rows: Floats) -> Floats:
-        """As they came, but for what is missing and what is beyond the ends."""
+        """Raw rows with missing numbers filled, and cut at the ends."""
         rows = np.where(np.isfinite(rows), rows, self.fill)
         return rows if self.low is None or self.high is None else np.asarray(np.clip(rows, self.low, self.high))
 
@@ -107,15 +107,15 @@ class Preprocessing:
 def fit_preprocessing(
     method: Method, rows: Floats, *, ends: float = 0.01, bins: int = BINS, least: int = 100, standardise: bool = True
 ) -> Preprocessing:
-    """Fit to a party's own training rows.
+    """Fit the preprocessing to a party's own training rows.
 
-    method: "none" only fills what is missing; "standardise" gives mean 0 and deviation 1. Before that, "clip" cuts the tails off,
+    method: "none" only fills missing numbers; "standardise" gives mean 0 and deviation 1. Before that, "clip" cuts the tails off,
     "rank" takes the share of rows with smaller numbers, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
     equally many rows a column of 0 and 1.
-    rows: (rows, columns); what is not finite is missing.
-    ends: of "clip", the share of rows beyond each end.
-    bins: of "quantile-bins", at most so many by column.
-    least: of "quantile-bins", rows of a bin that has its own column; a rarer one would single out its members.
+    rows: (rows, columns). A number that is not finite counts as missing.
+    ends: for "clip", the share of rows beyond each end.
+    bins: for "quantile-bins", the most bins of a column.
+    least: for "quantile-bins", the fewest rows of a bin with its own column; a rarer bin would single out its members.
     standardise: whether columns of 0 and 1 get mean 0 and deviation 1 as well.
     """
     if method not in METHODS:
@@ -141,14 +141,14 @@ def fit_preprocessing(
 
 
 def most_columns(method: Method, columns: int) -> int:
-    """Columns that come of so many, at most: of each bin but the largest one, missing numbers being a bin, too."""
+    """Most columns made of ``columns`` raw ones. With quantile-bins each bin but the largest has one; missing numbers are a bin."""
     return columns * (BINS if method == "quantile-bins" else 1)
 
 
 def _knots(column: Floats) -> Floats:
-    """Distinct values with the share of rows below them, in [0, 1]; of a long column, its quantiles.
+    """Distinct values with the share of rows below them, in [0, 1]; for a column of many values, its quantiles.
 
-    Of a count that is mostly 0, the middle of ranks would put the zeros next to the few that are more.
+    With the middle of ranks instead, the zeros of a count that is mostly 0 would lie next to the few larger values.
     """
     if not len(column):
         return np.zeros((1, 2))
@@ -165,7 +165,7 @@ def _bins(rows: Floats, present: list[Floats], bins: int, least: int) -> dict[st
     for column, numbers in enumerate(bin_numbers(rows, edges).T):
         counts = np.bincount(numbers, minlength=len(edges[column]) + 2)
         common = [number for number in range(len(counts)) if counts[number] >= least]
-        # The bins of a column add up to one: without the largest, what is left is independent.
+        # The bins' columns add up to one. Without the largest bin the others are linearly independent.
         largest = max(common, key=lambda number: counts[number], default=None)
         kept.append([number for number in common if number != largest])
     return {"edges": edges, "kept": kept}

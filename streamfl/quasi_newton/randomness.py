@@ -1,12 +1,12 @@
-"""Blinding and masks from a secret, from the place where they are used, and from all that they hide.
+"""Randomness for blinding and masks. It is derived from a secret, from the place of use, and from all the content that it hides.
 
-What was sent before a crash may have been read, and is then made again. Fresh randomness on the same content would be harmless, but
-then a redo would send other bytes. Randomness from a counter alone would meet other content after an altered redo, and the quotient
-of the two ciphertexts would show the difference. So each draw is
+A message that was sent before a crash may have been read, and is computed again afterwards. Fresh randomness on the same content
+would be harmless, but would send other bytes. Randomness from a counter alone would be used twice if the content has changed, and
+the quotient of the two ciphertexts would show the difference. So each draw is
 
     SHAKE-256(secret, federation, run, key, role, iteration, kind, use, digest, index)
 
-with a digest of the whole vector that is to be hidden. An identical redo gives identical bytes; a vector that differs in one number
+with a digest of the whole vector that is hidden. The same vector gives the same bytes again. A vector that differs in one number
 gets other randomness everywhere, so that nobody sees which number it was.
 """
 
@@ -22,18 +22,18 @@ from streamfl.quasi_newton.keys import PublicKey
 
 __all__ = ["Place", "SecretRandomness"]
 
-# More bits than the modulus has: the remainder is uniform but for 2^-128.
+# Bytes drawn beyond those of the modulus, so that the remainder is uniform up to 2^-128.
 SURPLUS_BYTES = 16
 SHORTEST = 32
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a vector is hidden: every vector of a member has a place of its own.
+    """Where a vector is hidden. Every vector of a member has its own place.
 
-    federation, run: their names; a run's is used once.
-    role: of the member, with its name.
-    iteration: number of it.
+    federation, run: their names. A run's name is used once.
+    role: the party's name.
+    iteration: number of the round.
     kind: of the message.
     """
 
@@ -44,13 +44,13 @@ class Place:
     kind: str
 
     def to_bytes(self) -> bytes:
-        """No two places have the same bytes."""
+        """An encoding in which no two places have the same bytes."""
         parts = [self.federation.encode(), self.run.encode(), self.role.encode(), b"%d" % self.iteration, self.kind.encode()]
         return b"".join(framed(part) for part in parts)
 
 
 class SecretRandomness:
-    """What a member draws under a key.
+    """The randomness of a member under a key.
 
     key: the public key that the vectors are encrypted under.
     secret: of the member alone, 32 bytes or more; ValueError for fewer.
@@ -66,9 +66,9 @@ class SecretRandomness:
         self._begun = hashlib.shake_256(b"streamfl quasi-newton/1" + self._secret + bytes.fromhex(key.fingerprint))
 
     def digest(self, ciphertexts: Sequence[int]) -> bytes:
-        """32 bytes of a whole vector before it is hidden. Its ciphertexts follow from all inputs and plaintexts that made them.
+        """A 32-byte digest of a whole vector before it is hidden. The ciphertexts depend on all inputs and plaintexts behind them.
 
-        It is keyed, so that whoever sees it cannot try vectors out.
+        The digest is keyed, so that nobody who sees it can try out vectors.
         """
         size = self._key.ciphertext_bytes
         digest = hashlib.blake2b(key=self._secret, digest_size=32, person=b"streamfl content")
@@ -77,9 +77,9 @@ class SecretRandomness:
         return digest.digest()
 
     def draw(self, place: Place, use: bytes, digest: bytes, count: int, size: int) -> Iterator[bytes]:
-        """``count`` times ``size`` bytes, each a function of its index and of everything else that is given.
+        """``count`` strings of ``size`` bytes. Each is a function of its index and of all other arguments.
 
-        place: of the vector. use: what the bytes are for. digest: from :meth:`digest`.
+        place: of the vector. use: purpose of the bytes. digest: from :meth:`digest`.
         """
         begun = self._begun.copy()
         begun.update(place.to_bytes() + framed(use) + framed(digest))
@@ -94,12 +94,12 @@ class SecretRandomness:
         return [from_bytes(content) % self._key.n for content in self.draw(place, use, digest, count, size)]
 
     def base(self) -> int:
-        """A number, uniform on 1 .. n - 1, that is the same for all of the member's vectors under the key."""
+        """A number, uniform on 1 .. n - 1, the same for all of the member's vectors under the key."""
         begun = self._begun.copy()
         begun.update(framed(b"base"))
         return 1 + from_bytes(begun.digest(self._key.bits // 8 + SURPLUS_BYTES)) % (self._key.n - 1)
 
 
 def framed(part: bytes) -> bytes:
-    """The part with its length in front, so that no two sequences of parts run together into the same bytes."""
+    """The part after its length, so that no two sequences of parts give the same bytes."""
     return len(part).to_bytes(4, "big") + part

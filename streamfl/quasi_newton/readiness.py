@@ -21,18 +21,18 @@ __all__ = ["HeldOut", "Readiness"]
 
 KEY = b"since"
 WHOLE = 2**64
-# Of the time that a failed training rests, for each failure in a row.
+# Most doublings of the wait after a failed training: one for each failure in a row.
 MOST_DOUBLINGS = 12
-# So many times ``settle`` a history is waited for: a stream whose records say that they are old may go on for ever.
+# Most times ``settle`` that a party waits for a history, because a stream of old records may never end.
 MOST_WAITS = 20
 
 
 class HeldOut:
-    """Which entities no batch ever has: a share of all there can be, by a keyed hash of the name.
+    """Decides by a keyed hash of the name which entities are held out of all batches.
 
-    They show what a model is worth, and how its outputs become probabilities: rows that were learnt from flatter it.
+    They evaluate and calibrate the model: rows that it has learnt from would flatter it.
 
-    secret: of the party: nobody else can tell which they are. share: 0 to 1.
+    secret: of the party, so that nobody else can tell which entities these are. share: of all names, 0 to 1.
     """
 
     def __init__(self, secret: bytes, share: float) -> None:
@@ -46,11 +46,11 @@ class HeldOut:
 
 
 class _Since(msgspec.Struct, array_like=True):
-    """Since the latest run began; remembered as ``since``.
+    """What has happened since the latest run began; remembered as ``since``. Times are in seconds.
 
-    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that a failed run had.
-    failures: runs in a row that came to nothing. enough: since when only time is waited for; 0: something else is, too.
-    old: when a record of a history came last, after that.
+    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that the run began with.
+    failures: runs in a row that failed. enough: since when the party waits only for time; 0: it waits for something else, too.
+    old: after that, when a record of a history came last.
     """
 
     ended: Time = 0.0
@@ -62,12 +62,12 @@ class _Since(msgspec.Struct, array_like=True):
 
 
 class Readiness:
-    """The owner of ``since``.
+    """Decides when a party reports that it is ready. The owner of ``since``.
 
-    A party that has enough waits for a while longer, so that the others have the same entities and a history is read to its end. No
-    pause is waited for: a stream that is alive has none. A host is ready for another training as soon as one is over: the guest
-    decides. After a failure the guest waits for new entities, each time twice as long, or for other settings: the same training
-    would fail again. Who takes another key than it has told says so again.
+    A party that has enough entities waits for a while longer, so that the others have the same ones and a history is read to its
+    end. It does not wait for a pause, because a live stream has none. A host is ready for another training as soon as one is over:
+    the guest decides. After a failure the guest waits for new entities, each time twice as long, or for other settings, because
+    the same training would fail again. A party whose key has changed since it reported ready reports again.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class Readiness:
 
     @property
     def due_at(self) -> float | None:
-        """When the party is to say that it is ready; None as long as it is not, or has said so."""
+        """When the party is to report that it is ready; None if it is not ready, or has reported already."""
         phase, settings, since = self._progress.phase, self._settings, self._since
-        # What an earlier release remembered has no such time yet.
+        # State of an earlier release has no ``enough``.
         begun = since.enough or self._table.latest
         settled = min(max(begun, since.old) + settings.settle, begun + MOST_WAITS * settings.settle)
         if self._progress.has_said:
@@ -108,18 +108,18 @@ class Readiness:
             return since.ended
         if not since.fresh:
             return None
-        # A cause that new entities do not remove would have all of them compared again for each one that comes.
+        # Without this wait, a cause that new entities do not remove would start a new alignment for each entity that comes.
         rest = math.ldexp(settings.settle, min(since.failures - 1, MOST_DOUBLINGS))
         return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
 
     @property
     def _knows_enough(self) -> bool:
-        """Of entities as a user counts them; some of them are held out, and the rest has to be enough for a batch."""
+        """Whether the party knows alignment.entities entities, and those that are not held out are enough for a batch."""
         return self._table.known >= self._settings.entities and self._table.complete >= self._settings.least_batch
 
     @property
     def awaited(self) -> str | None:
-        """What the first training waits for here, and how much of it is there; None once it has begun."""
+        """A text on what the first training waits for at this party, and how much of it there is; None once it has begun."""
         progress, settings, table = self._progress, self._settings, self._table
         if progress.phase == READY and not progress.run:
             return f"ready with {table.known:,} entities: waits for the coordinator, and for parties that are not ready yet"
@@ -147,7 +147,7 @@ class Readiness:
         return digest_of(self._progress.modulus) not in (b"", self._settings.key)
 
     def came(self, now: float, written: float, *, fresh: bool = False) -> None:
-        """Something of an entity came. written: when, as its record says. fresh: it is one more that a training may take."""
+        """An entity's columns or label came. written: the record's time. fresh: whether a training may take one more entity now."""
         if fresh and self._progress.phase > READY:
             self._since.fresh += 1
             self._remember()
@@ -157,7 +157,7 @@ class Readiness:
             self._remember()
 
     def look(self, now: float) -> None:
-        """Since when only time is waited for."""
+        """Note since when the party waits only for time."""
         phase, since = self._progress.phase, self._since
         known = self._knows_enough
         only_time = known if phase == GATHERING else phase == FAILED and since.fresh > 0 and (known or bool(self._batches))
@@ -166,19 +166,19 @@ class Readiness:
             self._remember()
 
     def began(self) -> None:
-        """What there is now belongs to the run that begins."""
+        """A run begins: only entities that come from now on count as fresh."""
         self._since = _Since(0.0, 0, self._tried_with, self._since.failures)
         self._remember()
 
     def ended(self, now: float, *, failed: bool = False) -> None:
-        """The run is over."""
+        """The run is over, as a failure or with a model."""
         self._since.ended = now
         self._since.failures = self._since.failures + 1 if failed else 0
         self._remember()
         self.look(now)
 
     def set_back(self, now: float) -> None:
-        """What was after ``now`` is now: the clock was ahead."""
+        """Set times after ``now`` to ``now``, because the clock was ahead."""
         since = self._since
         times = since.ended, since.enough, since.old
         if max(times) > now:
@@ -186,7 +186,7 @@ class Readiness:
             self._remember()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take it back; False if the key is another's."""
+        """Restore ``since``. False if the key belongs to another owner."""
         if key != KEY:
             return False
         self._since = msgspec.msgpack.decode(value, type=_Since)

@@ -36,7 +36,7 @@ from streamfl.wire import fingerprint
 __all__ = ["ROLES"]
 
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-# Messages in parts that wait in a partition: of each sender two at most are under way.
+# Most fragmented messages that wait in a partition. Each sender has at most two under way.
 UNDER_WAY = 256
 PART_SECONDS = 86_400.0
 
@@ -50,7 +50,7 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         tuple(federation.parties),
         federation.guest_party,
         learning.batch,
-        # What keeps a party from finding out labels is as strong as at the member that has least of it.
+        # These limits keep parties from finding out labels, and are only as strong as at the member with the weakest ones.
         learning.min_batch,
         learning.min_support,
         learning.largest_leverage,
@@ -90,13 +90,13 @@ def _predictions(settings: QuasiNewtonSettings) -> str:
 def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
-    # The whole of a message is decoded as a single record is.
+    # A message put together from fragments is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
     return PartitionedRole(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:
-    """The secret in a file; without encryption something that everybody could compute."""
+    """Returns the secret in the file at ``path``. Without encryption: a hash that everybody could compute."""
     if path is not None:
         return read_secret(path, key)
     if settings.encryption.precision == "paillier":
@@ -227,7 +227,7 @@ def _sender(message: Any) -> str:
 
 
 def _for_nobody(_message: Any) -> None:
-    """The coordinator speaks for itself."""
+    """Returns None: the coordinator signs its messages as itself, not for a party."""
 
 
 def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -297,7 +297,7 @@ _LINK = "sealed between host and guest: grant Read to nobody but the two, the co
 
 
 def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
-    """One partition each: a training table is one."""
+    """Topics between members have one partition each, because all entities are rows of one training table."""
     channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
     between = [one.topic for one in channels.inputs.values() if one.topic not in users]
     between += [topic for name, topic in channels.outputs.items() if name != "predictions"]
@@ -315,7 +315,7 @@ def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
 
 
 def _reasoned_topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
-    """The same, and for whoever has made one with more partitions, why."""
+    """The same topics, with the reason why there is one partition, for users whose topic has more."""
     return [replace(one, reason=_ONE_TABLE) if one.partitions == 1 else one for one in _topics(settings)]
 
 
@@ -324,10 +324,10 @@ _MAY_CHANGE = {
     "federation.members",
     "encryption.study",
     "encryption.key_file",
-    # A training that is under way under the old key ends, and is begun again.
+    # A training under the old key ends, and begins again under the new one.
     "encryption.key_fingerprint",
     "encryption.key_bits",
-    # What is hidden already stays hidden by what it was hidden with; a mask that cannot be found again is a number out of bounds.
+    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a number out of bounds.
     "encryption.link_secret_file",
     "alignment.entities",
     "alignment.settle_seconds",
@@ -339,9 +339,9 @@ _MAY_CHANGE = {
     "scoring.base_points",
     "scoring.base_odds",
     "scoring.doubling",
-    # Who was in a batch stays learnt, and nobody comes into one who is held out.
+    # Entities of a batch stay in it, and held-out entities join no batch.
     "alignment.held_out",
-    # The coordinator's, or only told; what was remembered goes on from where it is.
+    # Only the coordinator computes with these, or they are only reported. Training goes on from the remembered state.
     "learning.learning_rate",
     "learning.largest_step",
     "learning.freeze_below",
@@ -354,7 +354,7 @@ _MAY_CHANGE = {
 }
 
 
-# A release that knows layout 1 would take a first batch for damaged that has fewer rows than learning.batch says.
+# A release with layout 1 would take a first batch of fewer than learning.batch rows for damaged.
 _PARTY_LAYOUT = 2
 
 

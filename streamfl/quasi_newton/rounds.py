@@ -1,4 +1,4 @@
-"""A party's arithmetic at its place in a training: whole numbers of the present batch, gradients that come back, and steps."""
+"""A party's arithmetic in the rounds of a training: numbers of the present batch, decrypted gradients, and steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Bools = NDArray[np.bool_]
 
 
 class Rounds:
-    """Of one party: it has the iterates, and moves the progress from round to round."""
+    """The rounds of one party. Holds the iterates and moves the progress from round to round."""
 
     def __init__(self, parts: ChangedParts, settings: PartySettings, progress: Progress, rows: TrainingRows) -> None:
         self._settings = settings
@@ -43,7 +43,7 @@ class Rounds:
 
     @property
     def hidden(self) -> Own:
-        """What work needs to hide numbers."""
+        """The modulus and the secret that background tasks need to hide numbers."""
         return Own(self._progress.modulus, self._settings.secret)
 
     @property
@@ -52,14 +52,14 @@ class Rounds:
 
     @property
     def batch(self) -> NDArray[np.intp]:
-        """Rows of the present batch."""
+        """Row numbers of the present batch."""
         size = self._rows.batches.size
         first = self._progress.round // 2 % self._progress.batches * size
         return np.arange(first, first + size)
 
     @property
     def matrix(self) -> NDArray[Any]:
-        """What the round's vector is multiplied with: at the guest with the labels behind, but for curvature."""
+        """The matrix X for the round's vector, as whole numbers. The guest's ends with the labels, except in a curvature round."""
         own = self.iterates.own.integers[self.batch]
         if not self._settings.is_guest or self.for_curvature:
             return own
@@ -71,26 +71,26 @@ class Rounds:
 
     @property
     def signs(self) -> Floats:
-        """Labels of the present batch."""
+        """Labels of the present batch, -1 and 1."""
         if self._signs is None:
             self._signs = self._rows.signs
         return self._signs[self.batch]
 
     def own_numbers(self) -> NDArray[Any]:
-        """u of the batch, or s'x. OutOfBounds beyond the public bound."""
+        """u of the batch; in a round for curvature s'x. OutOfBounds beyond the public bound."""
         own = self.iterates.own
         return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
 
     def begin(self, inputs: Floats, muted: Bools, start: Floats) -> None:
-        """Learn from the party's rows, from these weights on.
+        """Start to learn from the party's rows.
 
-        inputs, muted: as of :meth:`TrainingRows.learnt`. start: (columns,).
+        inputs, muted: from :meth:`TrainingRows.learnt`. start: first weights, (columns,).
         """
         self._signs = None
         self.iterates.begin(inputs, muted, start, self._rows.batches.size)
 
     def go_on(self) -> None:
-        """After a restart: the arithmetic is made again from what was remembered."""
+        """Rebuild the arithmetic from the remembered state after a restart."""
         progress = self._progress
         if self.iterates.is_ready or not OUTPUTS <= progress.phase <= TRAINED:
             return
@@ -103,7 +103,7 @@ class Rounds:
         self.iterates.go_on(inputs, muted, size, taken, in_epoch)
 
     def products(self, numbers: list[int]) -> list[int]:
-        """What the round's vector and the basis make with one another, from the product with the columns as it was opened."""
+        """Inner products of g, or of s and v in a round for curvature, with the basis. numbers: the decrypted product with X."""
         progress, own = self._progress, self.iterates.own
         sums = np.array(numbers[: len(own.weights)], dtype=object)
         if self.for_curvature:
@@ -116,7 +116,7 @@ class Rounds:
         return [*own.products(gradient).tolist(), self._loss_number(numbers, product)]
 
     def check(self, numbers: list[int]) -> None:
-        """PeerError with reason out_of_bounds where no members within the public bounds can have led to what was opened."""
+        """PeerError with reason out_of_bounds if no members within the public bounds can have produced the decrypted numbers."""
         kinds, others = self._settings.kinds, len(self._settings.hosts)
         if self.for_curvature:
             own, reach = self.own_numbers(), others * kinds.changes.largest
@@ -128,7 +128,7 @@ class Rounds:
         check_sums(numbers, self.matrix, own, reach, self.upload_kind)
 
     def take(self, step: Step) -> bool:
-        """The coordinator has decided; returns whether another round follows, which the progress is in then."""
+        """Take the coordinator's decision. Returns whether another round follows; the progress is then in that round."""
         progress, own, learning = self._progress, self.iterates.own, self._settings.learning
         iteration = progress.round // 2
         if step.over and not step.epoch_ends:
@@ -161,12 +161,12 @@ class Rounds:
         return True
 
     def _loss_number(self, numbers: list[int], product: float) -> int:
-        """What this party adds to the loss: w'g, at the guest with the labels' column, which is the last."""
+        """What this party adds to the loss: w'g. The guest subtracts half the mean of y D, from the last of ``numbers``."""
         if not self._settings.is_guest:
             return int(PRODUCTS.encode(np.array([product]))[0])
         label_residual = np.array(numbers[-1:], dtype=object)
         return loss_product(product, label_residual, self._settings.kinds.gradients, len(self.batch))
 
     def _vector(self, content: bytes) -> Floats:
-        """One of the party's vectors in :class:`Progress`."""
+        """Decodes one of the party's vectors in :class:`Progress`."""
         return decode_array(content, np.float64, self.iterates.own.weights.shape, "vector")

@@ -1,6 +1,6 @@
-"""What members compute with hidden numbers: under Paillier's scheme, or on the whole numbers themselves for study.
+"""Arithmetic on encrypted numbers: under Paillier's scheme, or for study on the whole numbers themselves.
 
-Vectors go in and out as the bytes that stand in messages. Both schemes have the same methods, so that a role is the same for both.
+Vectors go in and out as the bytes of messages. Both schemes have the same methods, so that a role is the same for both.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from streamfl.role import PeerError
 __all__ = ["NUMBER_BYTES", "Paillier", "Plain", "Scheme", "numbers_to_bytes", "scheme_of", "to_numbers"]
 
 NUMBER_BYTES = 16
-"""Of a signed whole number in plain sight: more than any kind has."""
+"""Bytes of a signed whole number that is not encrypted: more than any kind needs."""
 
 
 class Scheme(Protocol):
-    """place: of the vector that comes out. kind: of the numbers that it holds."""
+    """In all methods: place: of the vector that is returned. kind: fixed-point kind of its numbers."""
 
     @property
     def unit_bytes(self) -> int:
-        """Of a ciphertext, or of the number in its place."""
+        """Bytes of a ciphertext, or of the number in its place."""
 
     def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
-        """PeerError where a peer's vector of so many units is none that an honest member could have sent."""
+        """PeerError if ``content`` is no vector of ``count`` units that an honest member could have sent."""
 
     def units(self, count: int, kind: FixedPoint) -> int:
-        """How many units so many packed numbers take."""
+        """How many units ``count`` packed numbers take."""
 
     def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
-        """Each number by itself."""
+        """Encrypts each number by itself."""
 
     def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
-        """The numbers, packed."""
+        """Encrypts the numbers, packed."""
 
     def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
-        """The sum of peers' vectors and of own numbers. It must not leave as it is."""
+        """The sum of peers' vectors and own numbers. It has to be blinded with :meth:`hide` before it is sent."""
 
     def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
         """The same with packed numbers."""
 
     def hide(self, vector: bytes, place: Place) -> bytes:
-        """The vector, blinded anew."""
+        """The vector, blinded again."""
 
     def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
-        """X'v, packed. It must not leave as it is. matrix: whole numbers, (rows, columns)."""
+        """X'v, packed. It has to be blinded before it is sent. matrix: X, whole numbers, (rows, columns)."""
 
     def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
-        """The vector with a mask of the member's own, and what :meth:`opened` finds the mask again by."""
+        """The vector with a mask added, and the digest by which :meth:`opened` finds the mask again."""
 
     def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
-        """The numbers of a vector that the coordinator decrypted. PeerError where it cannot have been.
+        """The numbers of a vector that the coordinator decrypted. PeerError if they cannot be such numbers.
 
-        digest: of :meth:`mask`; empty without a mask.
+        digest: from :meth:`mask`; empty without a mask.
         """
 
 
 class Paillier:
-    """Under the coordinator's key.
+    """Paillier's scheme under the coordinator's key.
 
-    key: checked. secret: of the party alone; empty at who only checks.
+    key: checked. secret: of the party alone; empty for a member that hides nothing.
     """
 
     def __init__(self, key: PublicKey, secret: bytes) -> None:
@@ -87,7 +87,7 @@ class Paillier:
 
     @functools.cached_property
     def _encryptor(self) -> Encryptor:
-        # A second of work and megabytes: only the process that encrypts has one.
+        # It takes a second and megabytes, so only a process that encrypts makes one.
         return Encryptor(self._key, self._secret)
 
     @functools.cached_property
@@ -134,13 +134,13 @@ class Paillier:
         return packing.unpack(plaintexts, count)
 
     def _read(self, vector: bytes) -> list[int]:
-        # Whatever a peer sent was checked when it came; what is on its way here need not be blinded.
+        # Vectors from peers were checked when they came. Intermediate results need not be blinded.
         size = self._key.ciphertext_bytes
         return [from_bytes(vector[at : at + size]) for at in range(0, len(vector), size)]
 
 
 class Plain:
-    """Nothing is hidden: a number stands for its ciphertext, and packing and masks leave it as it is."""
+    """Hides nothing: each number takes the place of its ciphertext, and packing and masks leave it unchanged."""
 
     unit_bytes = NUMBER_BYTES
 
@@ -182,7 +182,7 @@ class Plain:
 
 @functools.lru_cache(maxsize=4)
 def scheme_of(modulus: bytes, secret: bytes) -> Scheme:
-    """The scheme of a key, made once a process.
+    """The scheme of a key, cached in the process.
 
     modulus: of the coordinator's key, checked; empty: nothing is encrypted.
     """
@@ -195,6 +195,6 @@ def numbers_to_bytes(numbers: Sequence[int]) -> bytes:
 
 
 def to_numbers(content: bytes) -> list[int]:
-    """What :func:`numbers_to_bytes` wrote."""
+    """Decodes what :func:`numbers_to_bytes` encoded."""
     pieces = (content[at : at + NUMBER_BYTES] for at in range(0, len(content), NUMBER_BYTES))
     return [int.from_bytes(piece, "big", signed=True) for piece in pieces]

@@ -1,4 +1,4 @@
-"""From the model's output to a probability and to points: Platt scaling at the guest, and each party's own part of a scorecard."""
+"""Turns the model's output into a probability and points: Platt scaling at the guest, and each party's part of a scorecard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
 
     The targets are (n_1 + 1) / (n_1 + 2) and 1 / (n_0 + 2) in place of 1 and 0, so that the slope stays finite (Platt 1999).
 
-    outputs: u, (rows,). labels: -1 and +1, (rows,); ValueError where one of the two is missing.
+    outputs: u, (rows,). labels: -1 and +1, (rows,); ValueError if one of the two is missing.
     """
     outputs, ones = np.asarray(outputs, dtype=np.float64), np.asarray(labels) > 0
     positive, negative = int(ones.sum()), int((~ones).sum())
@@ -56,7 +56,7 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
         chances = expit(columns @ found)
         slope = columns.T @ (chances - targets)
         hessian = (columns * (chances * (1 - chances))[:, np.newaxis]).T @ columns
-        # In proportion: outputs that are all alike, as a host can make them, would leave no direction to the second number.
+        # A ridge in proportion to the Hessian: if all outputs are alike, as a host can make them, the Hessian is singular.
         hessian += 1e-12 * np.diag(1.0 + hessian.diagonal())
         step, size = np.linalg.solve(hessian, slope), 1.0
         while cost(found - size * step) > cost(found) and size > PRECISE:
@@ -69,7 +69,7 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
 
 @dataclass(frozen=True)
 class Scale:
-    """base_points: at odds of base_odds to one against label +1. doubling: points that double these odds."""
+    """base_points: the score at odds of base_odds to one against label +1. doubling: points that double these odds."""
 
     base_points: float = 600.0
     base_odds: float = 50.0
@@ -101,11 +101,11 @@ def points_of_party(
     guest: bool = False,
     decimals: int = 2,
 ) -> dict[str, Any]:
-    """The content of one party's file: points of its columns, whose sum over all parties is the score.
+    """The content of one party's scorecard file: points of its columns. Their sum over all parties is the score.
 
-    names: of the columns as they come. weights: of the columns that preprocessing makes, at the guest with the intercept's behind.
-    guest: whether the points that no column has are in this party's file.
-    decimals: of points. What is told to others is rounded, and tells less of the columns.
+    names: of the raw columns. weights: of the columns that preprocessing makes; at the guest the intercept's is the last.
+    guest: whether this party is the guest, whose file has the points that belong to no column.
+    decimals: that points are rounded to. Rounded points reveal less about the columns.
     """
     unit = -scale.factor * calibration.slope
     own = np.asarray(weights[: len(weights) - 1] if guest else weights, dtype=np.float64)
@@ -139,7 +139,7 @@ def points_of_party(
 
 
 def _bins(edges: Floats, points: Floats, decimals: int) -> list[dict[str, Any]]:
-    """Each bin's ends, None for none, and its points; the last is of missing numbers."""
+    """Each bin's ends, None for an open end, and its points. The last bin is of missing numbers."""
     ends = [None, *map(float, edges), None]
     shown: list[dict[str, Any]] = [
         {"from": ends[number], "below": ends[number + 1], "points": round(float(points[number]), decimals)}

@@ -1,4 +1,4 @@
-"""What the guest knows of each entity's score: the hosts' points, the output that they come to, and what was published of it."""
+"""The guest's record of each entity's score: the hosts' points, the resulting output, and what of it was published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.wire import Count
 __all__ = ["BARE", "CALIBRATED", "UNTOLD", "Scores"]
 
 KEY = b"score/"
-# What was published of an output: nothing, itself, or itself with a probability.
+# What was published of an output: nothing, the output, or the output with a probability.
 UNTOLD, BARE, CALIBRATED = range(3)
 LARGEST_OUTPUT = 1e300
 
@@ -23,10 +23,10 @@ Points = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 
 
 class Score(msgspec.Struct, array_like=True, gc=False):
-    """points: of each host, None before they came. output: None before all have come, and where there is none.
+    """points: by host, None before they came. output: None before all points came, and if the entity has no score.
 
     held_out: whether the model has not learnt from the entity. told: what of the output was published.
-    revision: predictions of the entity so far, of all versions.
+    revision: number of the entity's predictions so far, under all versions.
     """
 
     version: Count
@@ -38,7 +38,7 @@ class Score(msgspec.Struct, array_like=True, gc=False):
 
 
 class Scores:
-    """The owner of ``score/NAME``. An entity that the table forgets is forgotten here.
+    """The owner of ``score/NAME``. Forgets each entity that the table forgets.
 
     hosts: how many there are.
     """
@@ -49,15 +49,15 @@ class Scores:
         self._hosts = hosts
         self._scores: dict[str, Score] = {}
         self.version = 0
-        # Of the present version, by what is asked for; None: to be found anew.
+        # Names of the present version, cached for each question; None: to be computed again.
         self._open: list[set[str]] | None = None
         self._pending: dict[int, set[str]] = {}
         self._judged: dict[str, int] | None = None
         self.judgements = 0
-        """Grows as :attr:`judged` changes, or an output of it."""
+        """Grows when :attr:`judged` or one of its outputs changes."""
 
     def begin(self, version: int) -> None:
-        """Scores of another version count no more."""
+        """Begin a version of the model: scores of other versions no longer count."""
         self.version = version
         self._look_anew()
 
@@ -73,7 +73,7 @@ class Scores:
             self.judgements += self._judge(name)
 
     def forget(self, name: str) -> None:
-        """The table has it no more."""
+        """The table has forgotten the entity."""
         if self._scores.pop(name, None) is not None:
             self._parts.forget(KEY + name.encode())
         for one in self._open or ():
@@ -84,7 +84,7 @@ class Scores:
             self.judgements += 1
 
     def open(self, host: int) -> set[str]:
-        """Entities with columns that lack this host's points."""
+        """Entities that have columns, and lack this host's points."""
         if self._open is None:
             self._open = [set() for _ in range(self._hosts)]
             for name in self._table.with_columns():
@@ -95,7 +95,7 @@ class Scores:
         return self._open[host]
 
     def put(self, name: str, host: int, points: int) -> bool:
-        """A host's points came; True if no other's are missing."""
+        """A host's points came. Returns whether the points of all hosts are there."""
         found = self._of(name)
         if found is None:
             earlier = self._scores.get(name)
@@ -107,11 +107,11 @@ class Scores:
         return None not in found.points
 
     def points(self, name: str) -> list[int]:
-        """All hosts' points of an entity."""
+        """The points of an entity, by host."""
         return [one for one in self._scores[name].points if one is not None]
 
     def complete(self, name: str, output: float | None, held_out: bool) -> None:
-        """The output is known. None: there is none."""
+        """Store the output, now that all points are there. None: the entity has no score."""
         found = self._scores[name]
         found.output, found.held_out = output, held_out
         self._remember(name, found)
@@ -121,14 +121,14 @@ class Scores:
             self.labelled(name)
 
     def pending(self, told: int) -> set[str]:
-        """Entities of which less than ``told`` was published."""
+        """Entities with an output for which less than ``told`` was published."""
         if told not in self._pending:
             scores = ((name, one) for name, one in self._scores.items() if one.version == self.version)
             self._pending = {told: {name for name, one in scores if one.output is not None and one.told < told}}
         return self._pending[told]
 
     def publish(self, name: str, told: int) -> int:
-        """So much of an output is published now; returns how many predictions of the entity there were before."""
+        """Note that ``told`` of the output is published. Returns how many predictions of the entity there were before."""
         found = self._scores[name]
         found.told, found.revision = told, found.revision + 1
         self._remember(name, found)
@@ -138,7 +138,7 @@ class Scores:
         return found.revision - 1
 
     def output(self, name: str) -> float:
-        """Of an entity that has one."""
+        """The output of an entity that has one."""
         output = self._scores[name].output
         assert output is not None
         return output
@@ -153,7 +153,7 @@ class Scores:
         return self._judged
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a score back; False if the key is another's."""
+        """Restore a score. False if the key belongs to another owner."""
         if not key.startswith(KEY):
             return False
         name, found = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=Score)
@@ -166,7 +166,7 @@ class Scores:
         return True
 
     def _judge(self, name: str) -> bool:
-        """Whether an entity is one of those that the model is judged by."""
+        """Add an entity to those that the model is judged by. Returns whether it is one of them."""
         assert self._judged is not None
         found, label = self._of(name), self._table.label(name)
         if found is None or not found.held_out or found.output is None or not label:

@@ -1,4 +1,4 @@
-"""The guest's side of scoring: it asks hosts about entities, adds their parts of an output, calibrates it, and publishes it."""
+"""The guest's side of scoring: it asks hosts for their parts of an output, adds them, calibrates the sum and publishes it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from streamfl.wire import Count
 
 __all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
 
-# Phases of a session. ASKED waits for what a host has found, CHOSEN for its points. SHUT: it answers no more for this version.
+# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no more for this version.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
-# A session takes a third of a millisecond of the guest's processor for each entity that is asked about. However many are never
-# common, it is to be a sixth of a processor at most.
+# A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With this pause it takes a
+# sixth of a processor at most, however many entities are never common.
 SECONDS_AN_ENTITY = 0.002
-# While sessions find nothing, and no entity has come, each question waits twice as long as the one before, as often as this.
+# Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
 LARGEST_COEFFICIENT = 1e12
@@ -50,9 +50,9 @@ CALIBRATION = b"calibration"
 
 
 class _Session(msgspec.Struct, array_like=True):
-    """With one host; remembered as ``session/HOST``.
+    """The present session with one host; remembered as ``session/HOST``.
 
-    version, number: of the model, and counted from 1 under it. since: when it was asked.
+    version: of the model. number: of the session, counted from 1 under the version. since: when the guest asked.
     fruitless: sessions in a row that found nothing.
     """
 
@@ -64,7 +64,7 @@ class _Session(msgspec.Struct, array_like=True):
 
 
 class Calibrated(msgspec.Struct, array_like=True):
-    """Of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
+    """The calibration of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
 
     version: Count
     intercept: float
@@ -81,12 +81,12 @@ class GuestScoring(Scoring):
         self._hosts = settings.hosts
         self._lines = {host: Line(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
         self._sessions = {host: _Session() for host in settings.hosts}
-        # Entities of the present question, then those that are chosen, in the order of the places.
+        # Entities of the present question; then the chosen ones, in the order of the places.
         most = 5 + settings.most * NAME_BYTES
         self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in settings.hosts}
         self.scores = Scores(party.parts, party.table, len(settings.hosts))
         self._fitted: Calibrated | None = None
-        # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
+        # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
         self._pending_headers = PendingHeaders(party.parts, settings.scoring.carry, settings.most)
@@ -114,7 +114,7 @@ class GuestScoring(Scoring):
 
     def pass_time(self, now: float) -> None:
         if self._labels.heard is None:
-            # After a restart there is a figure, and no label may have come yet.
+            # After a restart there are figures although no label may have come yet.
             self.label_came(now)
         if not self._ready():
             return
@@ -179,7 +179,7 @@ class GuestScoring(Scoring):
         self._labels.came(now, now)
 
     def went_on(self) -> None:
-        """A message was taken: there may be another version of the model, whose scores begin anew."""
+        """Begin new sessions if there is a new version of the model."""
         model = self._party.trained
         if model is None:
             return
@@ -191,7 +191,7 @@ class GuestScoring(Scoring):
 
     @property
     def calibration(self) -> Calibration | None:
-        """Of the present version."""
+        """The calibration of the present version; None before it is fitted."""
         found = self._fitted
         return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
 
@@ -200,7 +200,7 @@ class GuestScoring(Scoring):
     def take(self, host: str, message: Message) -> None:
         if message.kind not in ("found", "points", "closed"):
             raise PeerError("malformed", f"{message.kind!r} is nothing that a host answers")
-        # After a restart this may come before anything has asked for the version's scores.
+        # After a restart this message may come before the scores of the version were begun.
         self._ready()
         session = self._sessions[host]
         phase = CHOSEN if message.kind == "points" else ASKED
@@ -265,7 +265,7 @@ class GuestScoring(Scoring):
         self._add(complete)
 
     def _add(self, names: list[str]) -> None:
-        """u = u_B + quantum sum of points, of entities for which all hosts have answered."""
+        """Compute u = u_B + quantum sum of points, for entities for which all hosts have answered."""
         if not names:
             return
         own = self._model.outputs(self._party.table.rows(names)[0])
@@ -280,7 +280,7 @@ class GuestScoring(Scoring):
     # ---- questions
 
     def _due(self, host: str) -> float | None:
-        """When the next question to a host is due; None: there is nothing to ask."""
+        """When the next question to a host is due; None if there is nothing to ask."""
         session, settings = self._sessions[host], self._settings
         if session.phase == ASKED:
             return session.since + settings.patience
@@ -324,13 +324,13 @@ class GuestScoring(Scoring):
         self._parts.remember(CALIBRATION, self._fitted)
 
     def _held_out(self) -> tuple[Any, Any]:
-        """Outputs and labels of held-out entities, in the order of their names: a sum is rounded the same after a restart."""
+        """Outputs and labels of held-out entities, in the order of their names, so that sums round the same after a restart."""
         names = sorted(self.scores.judged)
         outputs = np.array([self.scores.output(name) for name in names], dtype=np.float64)
         return outputs, np.array([self.scores.judged[name] for name in names], dtype=np.float64)
 
     def _publish(self) -> None:
-        """Some of what is known: the rest at the next tick, so that no step is too large to be committed."""
+        """Publish at most ``PUBLISHED_AT_ONCE`` predictions; the rest at the next tick, so that no commit is too large."""
         told, calibration = self._told, self.calibration
         names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
         outputs = [self.scores.output(name) for name in names]
@@ -339,12 +339,12 @@ class GuestScoring(Scoring):
         for name, prediction in zip(names, predictions, strict=True):
             self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._pending_headers.of(name))
             if told == CALIBRATED:
-                # What follows is of a later model, and no sample has led to it.
+                # Later predictions are of a later model, and no sample has caused them.
                 self._pending_headers.forget(name)
         self._counts["predictions"] += len(names)
 
     def _forget(self, name: str) -> None:
-        """The table has it no more."""
+        """The table has forgotten the entity."""
         self.scores.forget(name)
         self._pending_headers.forget(name)
 
@@ -375,7 +375,7 @@ class GuestScoring(Scoring):
 
 
 def read_calibration(content: bytes) -> Calibrated:
-    """What is remembered as ``calibration``. PeerError or ValueError where it is damaged."""
+    """Decodes what is remembered as ``calibration``. PeerError or ValueError if it is damaged."""
     found = msgspec.msgpack.decode(content, type=Calibrated)
     check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
     return found

@@ -1,4 +1,4 @@
-"""A host's side of scoring: it tells its part of the outputs of entities that both have, once for each version of the model."""
+"""A host's side of scoring: it sends its part of the outputs of common entities, once for each version of the model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PLACE_BYTES = 16
 class _State(msgspec.Struct, array_like=True):
     """Remembered as ``scoring``.
 
-    version, number: of the model, and of the latest session under it. phase: OFFERED waits for what the guest chooses.
-    answered, released: versions that points were told of, and the latest of them.
+    version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's choice.
+    answered: how many versions points were sent for. released: the latest of these versions.
     """
 
     version: Count = 0
@@ -50,7 +50,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 class HostScoring(Scoring):
-    """The owner of the present session, and of ``answered/NAME``: for which version of the model an entity was answered last."""
+    """The owner of the present session, and of ``answered/NAME``: the last version for which the host answered about an entity."""
 
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
@@ -59,7 +59,7 @@ class HostScoring(Scoring):
         self._state = _State()
         # Names in the order of the points that the guest has.
         self._offered = ValueFragments(party.parts, "offered", 5 + settings.most * NAME_BYTES)
-        # A question about the model of a training whose end this party has not heard yet, behind its version and number.
+        # A question about the model of a training whose end this host does not know yet, after its version and number.
         self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
         self._answered: dict[str, int] = {}
         party.table.on_forget = self._forget
@@ -81,7 +81,7 @@ class HostScoring(Scoring):
         )
 
     def pass_time(self, now: float) -> None:
-        """It speaks when it is asked. Figures tell of the model: one that was damaged in the changelog is refused before them."""
+        """A host sends nothing by time. The model is decoded here so that a damaged changelog is refused before metrics read it."""
         model = self._party.trained
         assert model is None or model.version >= 0
 
@@ -102,7 +102,7 @@ class HostScoring(Scoring):
     # ---- what the party has come to
 
     def went_on(self) -> None:
-        """A message was taken: there may be another version of the model."""
+        """If there is a new version of the model: end the session of an older one, and answer a question that came early."""
         model, state = self._party.trained, self._state
         if model is None:
             return
@@ -144,7 +144,7 @@ class HostScoring(Scoring):
             self._early.write(head + points)
 
     def _answer(self, version: int, number: int, points: bytes, *, early: bool = False) -> None:
-        """early: the question came before, and whoever is heard now has not sent it."""
+        """early: whether the question came in an earlier message than the present one."""
         if not self._may_answer(version):
             self._close(version, number)
             return
@@ -189,7 +189,7 @@ class HostScoring(Scoring):
             self._line.tell(state.version, state.number, "points", Points(self._points(names)), message.alignment)
 
     def _points(self, names: list[str]) -> bytes:
-        """round(u_h / quantum) of each entity, which is answered now."""
+        """round(u_h / quantum) of each entity, as bytes. Notes that the entities are answered for this version."""
         table, version = self._party.table, self._version
         there = table.with_columns()
         known = [place for place, name in enumerate(names) if name in there]

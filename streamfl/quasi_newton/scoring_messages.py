@@ -1,7 +1,8 @@
-"""What guest and host say to one another to score entities with a model that both have come to.
+"""Messages between guest and host to score entities with a model that both have learnt.
 
-A *session* finds entities that both have, by a private set intersection of its own, and brings the guest the host's part of their
-outputs: question, found, chosen, points. In the header ``run`` is the model's version and ``round`` the session's number under it.
+A *session* finds common entities by its own private set intersection, and brings the guest the host's part of their outputs. Its
+messages are question, found, chosen, points. In the header ``run`` is the model's version and ``round`` the session's number under
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from streamfl.wire import VERSION
 __all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question"]
 
 NO_POINTS = -(2**31)
-"""In place of points: the host has none within the public bound, or has forgotten the entity."""
+"""In place of points: the host's part is beyond the public bound, or the host has forgotten the entity."""
 
 
 class Question(Blinded, frozen=True):
@@ -38,13 +39,13 @@ class Points(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class Closed(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The host has answered for as many versions of the model as it does."""
+    """The host refuses: it has answered for as many versions of the model as scoring.versions allows."""
 
 
 class Line:
     """The two scoring topics between this party and another one.
 
-    channel: what the party sends to. host: whose line it is.
+    channel: that the party sends to. other: name of the other party. host: name of the host of the two.
     """
 
     def __init__(self, settings: PartySettings, outbox: Outbox, channel: str, other: str, host: str) -> None:
@@ -55,18 +56,18 @@ class Line:
         self._host = host
 
     def session(self, version: int, number: int) -> bytes:
-        """The name of a session's alignment. No training's is the same."""
+        """The name of a session's alignment, which differs from that of any training."""
         settings = self._settings
         return msgspec.msgpack.encode((settings.federation, "scoring", version, number, settings.guest, self._host))
 
     def tell(self, version: int, number: int, kind: str, content: msgspec.Struct, alignment: bytes = b"") -> None:
-        """alignment: digest of the chosen entities, where they are known."""
+        """Seal a message and send it to the other party. alignment: digest of the chosen entities, once they are known."""
         settings, other = self._settings, self._other
         message = Message(VERSION, settings.fingerprint, settings.own, version, number, kind, alignment, b"")
         sealed = seal(message, content_of(content), settings.links[other], settings.scoring.topics[other][0])
         self._outbox.send(self._channel, records_of(settings.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
-        """What the other said. PeerError where it was not that one."""
+        """The content of a message, unsealed. PeerError if the other party did not send it."""
         settings, other = self._settings, self._other
         return unseal(message, other, settings.links[other], settings.scoring.topics[other][1])

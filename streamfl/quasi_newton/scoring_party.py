@@ -1,4 +1,4 @@
-"""A party that scores with the model it has come to, while it learns the next one."""
+"""A party that scores with its latest model while it learns the next one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Scoring", "ScoringParty"]
 
 
 class Scoring:
-    """What guest and host do about scores, at one partition. What only one of them does is nothing here."""
+    """The scoring of one partition: what guest and host share. Methods that only one of them needs do nothing here."""
 
     def __init__(self, party: PartyTask) -> None:
         self._party = party
@@ -36,13 +36,13 @@ class Scoring:
         return None
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead."""
+        """Correct times after ``now``, because the clock was ahead."""
 
     def pass_time(self, now: float) -> None:
         raise NotImplementedError
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take something back; False if the key is another's."""
+        """Restore a changelog entry. False if the key belongs to another owner."""
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:
@@ -55,15 +55,15 @@ class Scoring:
         """The table has an entity's label."""
 
     def label_came(self, now: float) -> None:
-        """A label came from the party's own topic, whoever it is of."""
+        """A label came from the party's own topic, of any entity."""
 
     def went_on(self) -> None:
-        """A message was taken: there may be another version of the model."""
+        """A message was taken, so there may be a new version of the model."""
         raise NotImplementedError
 
     @property
     def _version(self) -> int:
-        """Of the present model, 0 before there is one."""
+        """Version of the present model; 0 before there is one."""
         model = self._party.trained
         return 0 if model is None else model.version
 
@@ -75,7 +75,7 @@ class Scoring:
 
 
 class ScoringParty(PartyTask):
-    """A partition of guest or host. ``scoring``: the owner of what is remembered of scores."""
+    """A partition of guest or host with scoring. ``scoring``: the owner of the scores' state."""
 
     scoring: Scoring
 

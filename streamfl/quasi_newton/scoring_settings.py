@@ -1,4 +1,4 @@
-"""What a party was told about scoring with a model that it has come to."""
+"""A party's settings for scoring with a trained model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["ScoringSettings"]
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """quantum: a host's part of an output is told in whole multiples of it.
+    """quantum: a host sends its part of an output in whole multiples of it.
 
-    interval: seconds between two questions to a host, at the guest. patience: after so many without an answer it asks anew.
-    versions: of the model that a host answers for. calibration: held-out entities that the guest's calibration needs.
-    topics: by the other's name, what is sent there and what comes.
-    encode: a prediction to the bytes that users read. carry: of a sample's record, the headers that its prediction gets.
+    interval: seconds between the guest's questions to a host. patience: seconds without an answer after which the guest asks again.
+    versions: versions of the model that a host answers for. calibration: held-out entities that the guest's calibration needs.
+    topics: by the other's name, the topics to send to and to read from.
+    encode: encodes a prediction for users. carry: which headers of a sample's record its prediction gets.
     """
 
     enabled: bool

@@ -1,4 +1,4 @@
-"""A party's own entities as they come: columns, and at the guest labels."""
+"""The table of a party's own entities: columns, and at the guest labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = b"entity/"
 
 
 class _Entity(msgspec.Struct, array_like=True, gc=False):
-    """since: when something of it came last. columns: raw numbers; none yet: empty. label: -1 or 1; none yet: 0."""
+    """since: when its columns or label last changed. columns: raw numbers; empty: none yet. label: -1 or 1; 0: none yet."""
 
     since: Time
     columns: bytes
@@ -32,9 +32,9 @@ class _Entity(msgspec.Struct, array_like=True, gc=False):
 class EntityTable:
     """The entities of a partition, the one that changed longest ago first; remembered as ``entity/NAME``.
 
-    columns: of an entity. labelled: whether an entity needs a label.
-    expiry: seconds after which an entity is forgotten. limit: so many at most; the oldest gives way.
-    counts: of the member, for the operator. is_taken: whether no training may take an entity, by name.
+    columns: how many an entity has. labelled: whether an entity needs a label.
+    expiry: seconds after which an entity is forgotten. limit: most entities; beyond it the oldest is forgotten.
+    counts: the member's counters. is_taken: whether an entity, by name, is learnt or held out, so that no training may take it.
     """
 
     def __init__(
@@ -55,33 +55,33 @@ class EntityTable:
         self._counts = counts
         self._is_taken = is_taken
         self._entities: dict[str, _Entity] = {}
-        # None: to be counted anew.
+        # None: to be counted again.
         self._complete: int | None = 0
         self._known: int | None = 0
         self._in_order = True
         self.on_forget: Callable[[str], None] = lambda _name: None
-        """What else is forgotten with an entity."""
+        """Called with the name of an entity that is forgotten."""
 
     def __len__(self) -> int:
         return len(self._entities)
 
     @property
     def complete(self) -> int:
-        """Entities with all that a training needs of them, and which it may take."""
+        """Number of entities that have all that a training needs, and that it may take."""
         if self._complete is None:
             self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entities.items())
         return self._complete
 
     @property
     def known(self) -> int:
-        """The same, with those that a training may not take: held out, or learnt from already."""
+        """The same number, including entities that a training may not take: held out, or learnt from already."""
         if self._known is None:
             self._known = sum(map(self._is_complete, self._entities.values()))
         return self._known
 
     @property
     def latest(self) -> float:
-        """When something came last."""
+        """When an entity last changed; 0 if there is none."""
         self._sort()
         return next(reversed(self._entities.values())).since if self._entities else 0.0
 
@@ -92,7 +92,7 @@ class EntityTable:
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
     def put(self, entity: str, now: float, columns: bytes = b"", label: int = 0) -> bool:
-        """Columns of an entity came, or its label. Returns whether there is one more that a training may take."""
+        """Take an entity's columns or its label. Returns whether a training may take one more entity now."""
         found = self._entities.get(entity)
         known = found if found is not None else _Entity(now, b"", 0)
         changed = _Entity(now, columns or known.columns, label or known.label)
@@ -113,7 +113,7 @@ class EntityTable:
         return more
 
     def recount(self) -> None:
-        """Which entities are taken has changed."""
+        """To be called when ``is_taken`` has changed for some entity."""
         self._complete = None
 
     def candidates(self) -> list[str]:
@@ -142,13 +142,13 @@ class EntityTable:
             self._forget(entity, "expired_entities")
 
     def set_back(self, now: float) -> None:
-        """What came after ``now`` has come now: the clock was ahead."""
+        """Set times after ``now`` to ``now``, because the clock was ahead."""
         self._sort()
         for entity in set_back(self._entities, now):
             self._parts.remember(KEY + entity.encode(), self._entities[entity])
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take an entity back; False if the key is another's."""
+        """Restore an entity. False if the key belongs to another owner."""
         if not key.startswith(KEY):
             return False
         name, entity = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Entity)
@@ -158,7 +158,7 @@ class EntityTable:
         if entity.label not in (-1, 0, 1):
             raise PeerError("malformed", f"label {entity.label} in state")
         self._entities[name] = entity
-        # What is taken may be restored behind this.
+        # Which entities are taken may be restored after this.
         self._complete, self._known, self._in_order = None, None, False
         return True
 

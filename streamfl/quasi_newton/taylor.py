@@ -18,10 +18,10 @@ Floats = NDArray[np.float64]
 
 
 def residuals(outputs: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """D = u - 2 y, four times the paper's d: it takes no product, so whole numbers stay whole.
+    """D = u - 2 y, four times the paper's d. Without a multiplication by 1/4, whole numbers stay whole.
 
     outputs: u, the parties' inner products together, (rows,).
-    labels: -1 and +1, in the outputs' exponent.
+    labels: -1 and +1, with the outputs' fixed-point exponent.
     """
     return np.asarray(outputs - 2 * labels)
 
@@ -38,7 +38,7 @@ def loss(outputs: NDArray[Any], labels: NDArray[Any]) -> float:
 def gradient(inputs: NDArray[Any], residuals: NDArray[Any]) -> Floats:
     """mean of (u / 4 - y / 2) x = X'D / (4 rows)   (4): (columns,).
 
-    inputs: of one party, (rows, columns).
+    inputs: one party's columns, (rows, columns).
     residuals: D, (rows,).
     """
     return np.asarray(inputs.T @ residuals / (4 * len(residuals)), dtype=np.float64)
@@ -47,14 +47,14 @@ def gradient(inputs: NDArray[Any], residuals: NDArray[Any]) -> Floats:
 def hessian_product(inputs: NDArray[Any], changes: NDArray[Any]) -> Floats:
     """v = mean of h x / 4 = X'h / (4 rows)   (6, with the 1/4 of the Hessian): (columns,).
 
-    inputs: of one party, (rows, columns).
-    changes: h = s'x, the parties' together, (rows,).
+    inputs: one party's columns, (rows, columns).
+    changes: h = s'x, summed over the parties, (rows,).
     """
     return gradient(inputs, changes)
 
 
 def loss_bounds(largest: float) -> tuple[float, float]:
-    """The least loss (2) that there is, at u = 2 y, and the most with |u| <= largest.
+    """The smallest possible loss (2), at u = 2 y, and the largest with |u| <= largest.
 
     >>> [round(bound, 6) for bound in loss_bounds(2.0)]
     [0.193147, 2.193147]
@@ -65,14 +65,14 @@ def loss_bounds(largest: float) -> tuple[float, float]:
 def loss_from_products(total: float) -> float:
     """log 2 - 1/2 + (sum_p w_p'g_p - mean(y D) / 2) / 2: the loss (2) exactly, without squares of outputs.
 
-    With several hosts the squares of (3) lack what two hosts' outputs have in common.
+    With several hosts the squares of (3) lack the products of two hosts' outputs.
 
-    total: sum over the parties of w_p'g_p, the gradients without regularisation, less half of the mean of y D. That is all that the
-    coordinator learns of the two.
+    total: sum over the parties of w_p'g_p, the gradients without regularisation, less half of the mean of y D. The coordinator
+    learns only this total, not its two terms.
     """
     return math.log(2.0) - 0.5 + total / 2
 
 
 def probabilities(outputs: NDArray[Any]) -> Floats:
-    """1/2 + u / 4 within [0, 1], of label +1: the loss (2) fits u = 2 E[y], so u is no log-odds."""
+    """Probability of label +1: 1/2 + u / 4, clipped to [0, 1]. The loss (2) fits u = 2 E[y], so u is no log-odds."""
     return np.asarray(np.clip(0.5 + np.asarray(outputs) / 4, 0.0, 1.0), dtype=np.float64)

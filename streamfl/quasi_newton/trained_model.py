@@ -1,4 +1,4 @@
-"""A party's part of a model that a training has come to: all that it needs to score rows that come later."""
+"""A party's part of a trained model: all that the party needs to score later rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["MOST_MODEL_BYTES", "TRAINED", "LatestModel", "TrainedModel"]
 
 Floats = NDArray[np.float64]
 TRAINED = b"trained/"
-"""What the keys of a model begin with."""
+"""Prefix of a model's changelog keys."""
 MOST_MODEL_BYTES = MOST_PREPARATION_BYTES + 8 * (MOST_COLUMNS + 1) + 100
 
 
@@ -38,12 +38,12 @@ class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a successful run left at a party.
+    """A party's part of the model of a successful run.
 
     version: number of the run, the same at every party.
-    weights: of the columns that were learnt from; at the guest with the intercept's at the end.
-    preparation: what makes rows ready.
-    inputs: the kind of numbers that columns are rounded to, as in training.
+    weights: of the columns that were learnt from; at the guest the intercept's is the last.
+    preparation: transforms raw rows.
+    inputs: the fixed-point kind that columns are rounded to, as in training.
     intercept: whether this is the guest's part.
     """
 
@@ -56,14 +56,14 @@ class TrainedModel:
     def outputs(self, raw: Floats) -> Floats:
         """u_p = x'w of rows, clipped and rounded as in training: (rows,).
 
-        raw: (rows, columns) as they came; what is not finite is missing.
+        raw: (rows, columns) as they came. A number that is not finite counts as missing.
         """
         columns = rounded(self.inputs, self.preparation.apply(raw))[1]
         weights = self.weights[:-1] if self.intercept else self.weights
         return inner(columns, weights) + (self.weights[-1] if self.intercept else 0.0)
 
     def encode(self) -> bytes:
-        """What :meth:`decode` takes back."""
+        """Encodes the model for :meth:`decode`."""
         weights, kind = encode_array(self.weights), self.inputs
         return msgspec.msgpack.encode(
             _Content(self.version, weights, self.preparation.encode(), kind.fraction_bits, kind.largest, self.intercept)
@@ -71,7 +71,7 @@ class TrainedModel:
 
     @classmethod
     def decode(cls, content: bytes) -> TrainedModel:
-        """PeerError with reason malformed, shape, oversized or not_finite."""
+        """Decodes a model. PeerError with reason malformed, shape, oversized or not_finite."""
         if len(content) > MOST_MODEL_BYTES:
             raise PeerError("oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted")
         found = decode_restored(content, _Content, "a trained model")
@@ -82,7 +82,7 @@ class TrainedModel:
 
 
 class LatestModel:
-    """The owner of ``trained``: the model of the latest successful training, which goes on scoring while another one learns."""
+    """The owner of ``trained``: the model of the latest successful training. It goes on scoring during the next training."""
 
     def __init__(self, parts: ChangedParts) -> None:
         self._content = ValueFragments(parts, "trained", MOST_MODEL_BYTES)
@@ -90,17 +90,17 @@ class LatestModel:
 
     @property
     def model(self) -> TrainedModel | None:
-        """None before the first."""
+        """The latest model; None before the first."""
         if self._model is None and self._content:
             self._model = TrainedModel.decode(self._content.content)
         return self._model
 
     def keep(self, model: TrainedModel) -> None:
-        """A training has come to its end."""
+        """Store the model of a training that has ended."""
         self._content.write(model.encode())
         self._model = model
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restore a fragment. False if the key belongs to another owner."""
         self._model = None
         return self._content.restore(key, value)

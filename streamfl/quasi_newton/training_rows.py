@@ -1,4 +1,4 @@
-"""A party's rows of a training: what new entities it had when the training began, and the batches that it learns from."""
+"""A party's rows of a training: the new entities that it had when the training began, and the batches that it learns from."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Bools = NDArray[np.bool_]
 
 
 class TrainingRows:
-    """Candidates are frozen when a training begins, so that what comes later changes nothing of it. Some of them fill batches.
+    """Candidates are frozen when a training begins, so that later records do not change it. Some of them fill batches.
 
-    limit: entities at most. batch: rows of a batch at most. columns: as they come. kind: of the numbers that they are rounded to.
-    least: support that a column needs in a batch. secret: of the party. counts: of the member, for the operator.
-    largest: leverage that a row may have in a batch. intercept: whether the party has the column of ones.
+    limit: most entities. batch: most rows of a batch. columns: how many raw ones. kind: that columns are rounded to.
+    least: support that a column needs in a batch. secret: of the party. counts: the member's counters.
+    largest: largest leverage of a row in a batch. intercept: whether the party has the column of ones.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class TrainingRows:
 
     @property
     def candidates(self) -> list[str]:
-        """Names of the new entities."""
+        """Names of the frozen new entities."""
         return list(msgspec.msgpack.decode(self._names.content, type=list[str])) if self._names else []
 
     def freeze(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
-        """These are the party's candidates. signs: zeros at a host."""
+        """Store the party's candidates. inputs: raw, (names, columns). signs: labels, (names,); zeros at a host."""
         self._names.write(msgspec.msgpack.encode(list(names)))
         self._inputs.write(inputs.astype("<f8").tobytes())
         self._signs.write(signs.astype(np.int8).tobytes() if signs.any() else b"")
 
     def choose(self, names: Sequence[str]) -> None:
-        """These candidates fill new batches, in this order, for life. The others are candidates of the next training again."""
+        """Fill new batches for life with these candidates, in this order. The others are candidates of the next training again."""
         known = self.candidates
         place = {name: number for number, name in enumerate(known)}
         rows = [place[name] for name in names]
@@ -84,11 +84,11 @@ class TrainingRows:
 
     @property
     def preparation(self) -> Preparation | None:
-        """What makes columns ready: fixed by the first training that got as far as its rounds."""
+        """The transformation of the columns, fixed by the first training that reached its rounds; None before."""
         return Preparation.decode(self._preparation.content) if self._preparation else None
 
     def prepare(self, method: Method) -> Preparation:
-        """What would be fixed now. A column that has too little support in a batch is left out."""
+        """The fixed preparation, or else one fitted to the batches, without columns that have too little support in a batch."""
         found = self.preparation
         if found is not None:
             return found
@@ -103,18 +103,18 @@ class TrainingRows:
         return Preparation(preprocessing, [column for column in range(inputs.shape[1]) if column not in refused])
 
     def fix(self, preparation: Preparation) -> None:
-        """For life: columns that changed their meaning would be other columns to the weights."""
+        """Fix the preparation for life, because weights belong to columns whose meaning does not change."""
         if not self._preparation:
             self._preparation.write(preparation.encode())
 
     def inputs(self) -> Floats:
-        """Columns to learn from, (rows, columns), in the order of the batches; zeros in rows that are muted."""
+        """Columns to learn from, (rows, columns), in the order of the batches. Muted rows are zeros."""
         return self.learnt()[0]
 
     def learnt(self, preparation: Preparation | None = None) -> tuple[Floats, Bools]:
-        """The same, and which rows are muted, (rows,): they are too far out, and add nothing to this party's gradients.
+        """The same columns, and which rows are muted, (rows,): they are too far out, and add nothing to this party's gradients.
 
-        In a batch that came later a column may have too little support: it has its most common value there.
+        If a column has too little support in a later batch, all its rows there get its most common value.
         """
         found = preparation or self.preparation
         if found is None:
@@ -139,12 +139,12 @@ class TrainingRows:
         return self.batches.signs
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take a piece back; False if the key is another's."""
+        """Restore a fragment. False if the key belongs to another owner."""
         owners = (self._names, self._inputs, self._signs, self._preparation, self.batches)
         return any(owner.restore(key, value) for owner in owners)
 
     def _refused(self, inputs: Floats) -> list[tuple[int, list[int]]]:
-        """By first row of each batch, columns with too little support."""
-        # Gradients are made of rounded numbers: values that differ before may be one and the same there.
+        """For each batch its first row, and the columns with too little support in it."""
+        # Gradients use rounded numbers, in which values that differ before rounding may be equal.
         numbers, size = rounded(self._kind, inputs)[1], self.batches.size
         return [(at, check_support(numbers[at : at + size], self._least)) for at in range(0, len(inputs), size)]

@@ -1,4 +1,4 @@
-"""Weight of evidence: a column's bins by how much more often label 1 is among them. For the guest, which has the labels."""
+"""Weight of evidence: replaces a number by how much more often its bin has label 1. For the guest, which has the labels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Floats = NDArray[np.float64]
 def fit_weight_of_evidence(
     rows: Floats, labels: Floats, *, bins: int = 10, least: int = 50, standardise: bool = True
 ) -> Preprocessing:
-    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in the place of each number of bin b of a column.
+    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in place of each number of bin b of a column.
 
-    Neighbours are put together until both labels are often enough in each; one that cannot be has the weight 0.
+    Neighbouring bins are merged until each has enough rows of both labels. A bin that cannot get enough has the weight 0.
 
-    rows: (rows, columns); what is not finite has a bin of its own.
+    rows: (rows, columns). Numbers that are not finite have a bin of their own.
     labels: -1 and +1, (rows,).
-    bins: of about equally many rows, at most so many.
-    least: rows of each label that a bin has: with fewer, a model that is shown tells about them.
+    bins: most bins of a column, of about equally many rows.
+    least: fewest rows of each label in a bin: with fewer, a published model would reveal something about them.
     standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they are, but a step's bound is not.
     """
     rows, ones = np.asarray(rows, dtype=np.float64), np.asarray(labels) > 0
@@ -53,7 +53,7 @@ def _counts(column: Floats, ones: NDArray[np.bool_], cuts: Floats) -> NDArray[np
 
 
 def _together(cuts: Floats, counts: NDArray[np.intp], least: int) -> tuple[Floats, NDArray[np.intp]]:
-    """Bins from below, each closed as soon as it has enough; what is left at the end joins the last."""
+    """Merges bins from below. Each is closed once it has ``least`` rows of both labels; the remainder joins the last one."""
     ends, total = [0], np.zeros(2)
     for number, bin_counts in enumerate(counts):
         total = total + bin_counts

@@ -1,1 +1,1 @@
-"""What looks at a quasi-Newton federation from outside."""
+"""Tools that run, show and test a quasi-Newton federation from outside."""

@@ -1,4 +1,4 @@
-"""What somebody has to look after in quasi-Newton federations."""
+"""Alerts for the operators of quasi-Newton federations."""
 
 from streamfl.monitoring.alerts import MEMBER, Alert, gets_records, increased
 

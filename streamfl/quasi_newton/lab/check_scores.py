@@ -1,4 +1,4 @@
-"""What must hold of predictions: each entity's once a version of the model, and probabilities that held-out entities bear out."""
+"""Checks of predictions: each entity is scored once a version of the model, and probabilities follow from held-out entities."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from streamfl.simulation.faults.observed_messages import require
 __all__ = ["check_scores"]
 
 Floats = NDArray[np.float64]
-# Of outputs, whose sums are rounded in another order here; of probabilities; of a mean that has to be 0.
+# Tolerances of outputs, whose sums are rounded in another order here; of probabilities; of a mean that has to be 0.
 EQUAL_OUTPUTS, EQUAL_CHANCES, STATIONARY = 1e-9, 1e-6, 1e-6
-# With outputs so much alike no line through points and outputs can be told.
+# If outputs differ by less, no line through points and outputs can be fitted.
 TELLING = 1e-3
 
 
 def check_scores(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected], common: set[str]) -> None:
-    """Outputs, points and probabilities of all versions. outcomes: of all trainings. common: entities that all parties know."""
+    """Check outputs, points and probabilities of all versions. outcomes: of all trainings. common: entities all parties know."""
     found = [msgspec.json.decode(record.value or b"", type=Prediction) for record in bus.read(f"{NAME}.predictions")]
     by_version: dict[int, list[Prediction]] = defaultdict(list)
     revisions: dict[str, int] = defaultdict(int)
@@ -43,7 +43,7 @@ def check_scores(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence
     for version, own in sorted(by_version.items()):
         check_once(version, own)
         check_outputs(chosen, outcomes[version - 1], own)
-        # Who comes into a batch of the next training before it is scored is no longer judged by.
+        # An entity that joins a batch of the next training before it is scored is not used to judge the model.
         check_probabilities(bus, chosen, version, own, [set(model.names) for model in outcomes[version - 1 : version + 1]])
     last = len(outcomes)
     unread = chosen.permanent_fault is not None and chosen.permanent_fault.places
@@ -59,7 +59,7 @@ def check_scores(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence
 
 
 def check_once(version: int, own: Sequence[Prediction]) -> None:
-    """An entity is scored once, and once more when there are probabilities."""
+    """Check that an entity is scored once, and once more when there are probabilities."""
     shown: dict[str, list[bool]] = defaultdict(list)
     for one in own:
         shown[one.entity].append(one.probability is not None)
@@ -70,7 +70,7 @@ def check_once(version: int, own: Sequence[Prediction]) -> None:
 
 
 def check_outputs(chosen: QuasiNewtonScenario, model: Expected, own: Sequence[Prediction]) -> None:
-    """Each is the sum of the parties' parts. Which columns counted, where they came anew, may differ by party."""
+    """Check that each output is the sum of the parties' parts. If columns changed, parties may have used different versions."""
     for one in own:
         parts = [
             [float(scored_with(chosen, model, party, np.array([columns]))[0]) for columns in chosen.known[party, one.entity]]
@@ -84,9 +84,9 @@ def check_outputs(chosen: QuasiNewtonScenario, model: Expected, own: Sequence[Pr
 def check_probabilities(
     bus: FaultyBus, chosen: QuasiNewtonScenario, version: int, own: Sequence[Prediction], learnt: Sequence[set[str]]
 ) -> None:
-    """They are Platt's of entities that were not learnt from, with the labels that had come at some time.
+    """Check that probabilities are Platt's for entities that were not learnt from, with the labels known at some time.
 
-    learnt: entities of batches, one of these sets at the time when all others were scored.
+    learnt: entities of batches. One of these sets was in batches when all others were scored.
     """
     calibrated = [one for one in own if one.probability is not None and one.score is not None]
     outputs = {one.entity: one.output for one in own}
@@ -112,7 +112,7 @@ def check_probabilities(
 
 
 def _labels_by_time(bus: FaultyBus, judged: Collection[str]) -> Iterator[dict[str, int]]:
-    """Labels of the entities that a model is judged by, as they were after each that came."""
+    """Labels of the entities that a model is judged by, as they were after each label that came."""
     labels: dict[str, int] = {}
     for record in bus.read(LABELS):
         content = msgspec.msgpack.decode(record.value or b"")
@@ -122,7 +122,7 @@ def _labels_by_time(bus: FaultyBus, judged: Collection[str]) -> Iterator[dict[st
 
 
 def _is_stationary(intercept: float, slope: float, outputs: Floats, labels: Floats) -> bool:
-    """Whether Platt's likelihood of these labels, 0 and 1, has its maximum there: it is concave, so its slope is 0 there alone."""
+    """Whether Platt's likelihood of these labels, 0 and 1, has its maximum here. It is concave, so its slope is 0 only there."""
     ones, zeros = float(np.sum(labels)), float(np.sum(1 - labels))
     if not ones or not zeros:
         return False

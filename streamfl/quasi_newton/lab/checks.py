@@ -1,4 +1,4 @@
-"""What must hold of a quasi-Newton federation, whatever happened: checked from its topics, with everybody's secrets."""
+"""Checks that must hold for a quasi-Newton federation under any faults. They read its topics, with all members' secrets."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from streamfl.simulation.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome", "check_said"]
 
-# What may differ where work is done again with other entities: before a training, and about scores.
+# Kinds of messages that may differ if work is done again with other entities: before a training, and about scores.
 BEFORE_FROZEN = {"ready", "blinded", "answer"}
 ABOUT_SCORES = {"question", "found", "chosen", "points"}
 
 
 def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """Nobody was refused but strangers, and weights, steps and messages are those of a training in which nothing happens."""
+    """Check that only strangers were refused, and that weights, steps and messages are those of a training without faults."""
     check_said(bus, chosen)
     check_refused(bus, chosen)
     taken_up = {member: _taken_up(bus, chosen, member) for member in chosen.workers}
@@ -73,12 +73,12 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
 
 def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """Work that was done again said the same, the coordinator opened nothing twice, and nothing between parties is open."""
+    """Check that repeated work sent the same, the coordinator decrypted nothing twice, and all between parties is sealed."""
     for (sender, channel, run, number, kind), contents in chosen.observed.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of run {run}, round {number}, on {channel}"
         known = chosen.settled and not chosen.again
         may_differ = (kind in BEFORE_FROZEN and not known) or (kind in ABOUT_SCORES and chosen.again)
-        # For a training after this one: with entities that came last.
+        # The message is for the training after this one, and counts entities that came later.
         may_differ = may_differ or (kind == "ready" and run > 0)
         require(len(contents) == 1 or may_differ, what)
     for (run, number), contents in chosen.observed.opened.items():
@@ -92,7 +92,7 @@ def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
 
 def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """What strangers wrote, each record once, and nothing else."""
+    """Check that each stranger's record was refused once, and nothing else was."""
     for member in chosen.workers:
         settings = chosen.of(member)
         inputs = {one.topic for one in find_kind(settings.role.kind).channels(settings).inputs.values()}
@@ -105,7 +105,7 @@ def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
 
 
 def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dict[str, Any], *, may_be_few: bool) -> None:
-    """It came to nothing everywhere, for a reason that there is."""
+    """Check that the training failed at every member, for a reason that the scenario has."""
     troubles = {name: str(task.trouble) for name, task in tasks.items()}
     require(set(phases.values()) == {FAILED}, f"it failed, but not everywhere: {troubles}")
     require(all("has ended" in text for text in troubles.values()), f"it failed, and not everybody says so: {troubles}")
@@ -116,7 +116,7 @@ def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dic
 
 
 def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask], common: set[str]) -> Batches:
-    """The same entities in the same order at all parties, none of them held out, each with columns and a label that it had."""
+    """Check that all parties have the same entities in the same order, none held out, each with columns and a label it once had."""
     names = {name: list(task.learnt) for name, task in parties.items()}
     order = names[G]
     require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
@@ -129,7 +129,7 @@ def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask],
         others = [name for name, row in zip(order, rows.tolist(), strict=True) if row not in chosen.known[party, name]]
         require(not others, f"{party} learnt from columns that nobody wrote: {others[:3]}")
     signs = parties[G].rows.batches.signs
-    # The first training divided them, of the entities that were there then.
+    # The first training fixed the size, from the entities that were there then.
     size = parties[G].rows.batches.size
     sizes = {size, *(task.rows.batches.size for task in parties.values())}
     allowed = {chosen.guest.learning.batch, size_of(chosen, size)}
@@ -140,7 +140,7 @@ def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask],
 
 
 def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int) -> list[int]:
-    """How many rows each training learnt from: as all parties say it, and never fewer than the one before."""
+    """Returns how many rows each training learnt from. Checks that all parties agree, and that the number never falls."""
     said = []
     for party in chosen.parties:
         joined = [one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"]
@@ -155,7 +155,7 @@ def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int, size: int
 
 
 def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> None:
-    """Weights, model and pairs to the last bit."""
+    """Check weights, model and pairs to the last bit."""
     trace, memory = outcome.trace, task.settings.learning.memory
     task.rounds.go_on()
     own = task.iterates.own
@@ -172,7 +172,7 @@ def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> 
 def check_coordinator(
     bus: FaultyBus, chosen: QuasiNewtonScenario, task: CoordinatorTask, outcomes: Sequence[Expected]
 ) -> None:
-    """Every step that was told is that of the arithmetic, and the last loss is remembered."""
+    """Check that every published step is that of the arithmetic, and that the last loss is stored."""
     told = messages_of(bus, f"{NAME}.{chosen.parties[0]}.decisions", bus.repeated)
     for run, outcome in enumerate(outcomes, start=1):
         trace = outcome.trace
@@ -197,7 +197,7 @@ def check_coordinator(
 
 
 def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected]) -> None:
-    """In every topic stands what belongs there, in order, each message once."""
+    """Check that every topic holds its expected messages, in order, each once."""
     traces = [outcome.trace for outcome in outcomes]
     topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions"))]
     topics += [topic for topic in chosen.linked if topic.endswith((".outputs", ".residuals"))]
@@ -210,7 +210,7 @@ def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequ
 
 
 def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
-    """The coordinator sees no gradient that is masked, and no host finds a residual beneath its own ciphertext."""
+    """Check that the coordinator cannot read a masked gradient, and no host a residual by dividing out its own ciphertext."""
     key, public = made_up_secrets.key(), made_up_secrets.key().public
     modulus, square = int(public.n), int(public.n) ** 2
 
@@ -221,7 +221,7 @@ def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     for party in chosen.parties if chosen.masked else ():
         for message in messages_of(bus, f"{NAME}.{party}.uploads"):
             numbers = [int(number) for number in key.decrypt(ciphertexts(message.content))] if message.kind == "gradient" else []
-            # One in 2^64 masks is so short.
+            # Only one in 2^64 masks is this short.
             short = any(min(number, modulus - number).bit_length() < public.bits - 64 for number in numbers)
             require(not short, f"the coordinator can read what {party} uploaded in round {message.round}")
     hidden: dict[tuple[int, int], list[int]] = {}
@@ -235,14 +235,14 @@ def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     for message in messages_of(bus, f"{NAME}.{chosen.hosts[0]}.residuals", bus.repeated):
         if message.kind == "residuals":
             found = ciphertexts(_opened(chosen, f"{chosen.hosts[0]}.residuals", message) or b"")
-            # Without blinding anew, (1 + n)^m is left: m is the guest's part, of which the sign tells the label.
+            # Without a second blinding the quotient is (1 + n)^m. m is the guest's part, whose sign reveals the label.
             pairs = zip(found, hidden[message.run, message.round], strict=True)
             told = any((one * pow(other, -1, square) - 1) % modulus == 0 for one, other in pairs)
             require(not told, f"residuals of round {message.round} tell hosts the guest's numbers")
 
 
 def _opened(chosen: QuasiNewtonScenario, topic: str, message: Message) -> bytes | None:
-    """What is in an envelope by RFC 5297 under the link's secret, with topic and header; None where it is none."""
+    """Opens an envelope by RFC 5297 with the link's secret, topic and header. None if it cannot be opened."""
     host = topic.partition(".")[0]
     secret = made_up_secrets.secret(made_up_secrets.path("link", host))
     cipher = AESSIV(derive(secret, b"quasi-newton link tag") + derive(secret, b"quasi-newton link cipher"))
@@ -254,7 +254,7 @@ def _opened(chosen: QuasiNewtonScenario, topic: str, message: Message) -> bytes 
 
 
 def _taken_up(bus: FaultyBus, chosen: QuasiNewtonScenario, member: str) -> Any:
-    """A member's partition, as a new process would take it back."""
+    """A member's partition, restored from its changelog as in a new process."""
     settings = chosen.of(member)
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)

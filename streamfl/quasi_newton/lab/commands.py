@@ -1,4 +1,4 @@
-"""Commands of this system, and their options. The laboratory, which takes long to load, is loaded when one is run."""
+"""Commands of this system, and their options. The laboratory takes long to load, so it is loaded only when a command runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Precision", "simulate"]
 
 
 class Precision(StrEnum):
-    """How numbers are hidden."""
+    """How numbers are encrypted."""
 
     PAILLIER = "paillier"
     PLAIN = "plain"

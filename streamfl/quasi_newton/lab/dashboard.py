@@ -1,4 +1,4 @@
-"""What to watch of quasi-Newton federations: where a training is, its loss, what encryption costs, what is refused."""
+"""Dashboards of quasi-Newton federations: a training's place, its loss, the cost of encryption, and refusals."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
 from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
@@ -10,12 +10,12 @@ COORDINATOR = "quasi-newton-coordinator"
 
 
 def by_member(query: str, what: str = "", of: str = "sum") -> Query:
-    """A line of each member. of: how series of its partitions become one."""
+    """A query with a line for each member. of: how the series of its partitions are aggregated."""
     return Query(f"{of} by (group, instance) ({query})", f"{what}, {BY_WORKER}" if what else BY_WORKER)
 
 
 def within_the_hour(counter: str) -> str:
-    """How much a counter grew within the last hour: of what is rare, a rate a second says little."""
+    """How much a counter grew in the last hour. For rare events a rate per second says little."""
     return f"increase({series(counter)}[1h])"
 
 

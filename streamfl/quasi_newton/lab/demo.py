@@ -39,14 +39,14 @@ from streamfl.simulation.vertical import VerticalTable
 __all__ = ["demo"]
 
 Floats = NDArray[np.float64]
-# Web sites, by what their address shows and by what their page does, and whether they were phishing.
+# Web sites: what their address shows, what their page does, and whether they were phishing.
 DATA = "river:Phishing"
 COLUMNS = {
     "mail": ["is_popular", "long_url", "age_of_domain", "ip_in_url"],
     "browser": ["empty_server_form_handler", "popup_window", "https", "request_from_other_domain", "anchor_from_other_domain"],
 }
 TEST, BATCH, KEY_BITS = 250, 256, 2048
-# Virtual seconds of a message.
+# Virtual seconds that a message takes.
 NETWORK_DELAY = 0.1
 TITLES = {
     "together": "the mail provider and the browser maker, encrypted",
@@ -73,15 +73,16 @@ class _Overheard:
             self.content = message.content[OVERHEAD:]
 
     def numbers(self, count: int) -> Floats:
-        """The beginning of each ciphertext in its envelope, between 0 and 1: (count,)."""
+        """The first 8 bytes of each ciphertext in its envelope, as a number between 0 and 1: (count,)."""
         size = len(self.content) // count
         begins = [int.from_bytes(self.content[at * size : at * size + 8], "big") for at in range(count)]
         return np.array(begins) / 2.0**64
 
 
 def demo(out: Path, seed: int) -> Report:
-    """Let both learn together under encryption, one that has one table twice, and the mail provider alone; draw what it is worth,
-    what is said, and where the time goes.
+    """Train the two companies together under encryption, two models of one joint table, and the mail provider alone.
+
+    Draws how good the models are, what Kafka carries, and where the time goes.
     """
     settings, table = _settings(seed), _table(seed)
     heard = _Overheard(settings)
@@ -114,13 +115,13 @@ def _settings(seed: int) -> QuasiNewtonSettings:
         labels=EntityLabelsSection(topic="reports", label="y"),
         learning=CurvatureLearningSection(batch=BATCH),
         alignment=PrivateAlignmentSection(entities=BATCH),
-        # The simulation makes up what these would be.
+        # The simulation makes up these secrets.
         encryption=EncryptionSection(key_bits=KEY_BITS, key_fingerprint="0" * 64, secret_file="", link_secret_file=""),
     )
 
 
 def _table(seed: int) -> VerticalTable:
-    """The sites in an order by ``seed``."""
+    """The sites, shuffled by ``seed``."""
     data = read_data(DATA)
     labels = data.columns["y"].astype(np.float64)
     order = rng_for(seed, "demo", "rows").permutation(len(labels))
@@ -128,7 +129,7 @@ def _table(seed: int) -> VerticalTable:
 
 
 def _scores(together: CurvatureOutcome) -> dict[str, Floats]:
-    """u of the test rows, or log-odds, by who learnt."""
+    """u of the test rows, or log-odds, by who has learnt."""
     trace, learning = together.trace, together.settings.learning.learning
     learnt, signs, batches = int(trace["entities"]), trace["labels"], trace["batches"]
     mail, browser = (trace[f"inputs/{name}"] for name in COLUMNS)
@@ -174,7 +175,7 @@ def _draw(
     found: dict[str, dict[str, float]],
     heard: _Overheard,
 ) -> None:
-    """How well sites are told apart, what Kafka carries of one party's sums, and where the time goes."""
+    """Draws how well sites are classified, what Kafka carries of one party's sums, and where the time goes."""
     pyplot = new_pyplot()
     figure, (curves, said, spent) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     looks: dict[str, dict[str, Any]] = {
@@ -204,7 +205,7 @@ def _draw(
 
 
 def _roc(outputs: Floats, signs: Floats) -> tuple[Floats, Floats]:
-    """Shares of label -1 and of label 1 that are above each score, from the highest on; equal scores count together."""
+    """Shares of label -1 and of label 1 above each score, from the highest score on. Equal scores count together."""
     order = np.argsort(-outputs, kind="stable")
     ones = signs[order] > 0
     ends = np.append(np.flatnonzero(np.diff(outputs[order])), len(order) - 1)

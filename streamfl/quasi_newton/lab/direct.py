@@ -1,6 +1,6 @@
-"""What a federation learns, computed without roles, messages or encryption: the same whole numbers, of the same columns.
+"""A federation's training without roles, messages or encryption: the same whole numbers, from the same columns.
 
-An encrypted run has to have exactly these batches, weights, pairs and losses.
+An encrypted run must have exactly these batches, weights, pairs and losses.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Party:
 
 @dataclass
 class Trace:
-    """All that happened, enough to compute it again.
+    """The course of a training, complete enough to compute it again.
 
-    batches: rows of each, (batches, size).
+    batches: row numbers of each, (batches, size).
     weights: by party, (iterations + 1, columns), the first ones too. gradients: by party, X'D as whole numbers, by iteration.
     steps, curvatures: by party, s and v of each pair that was offered.
     visited: number of the batch, by iteration. coefficients: of the basis, by iteration.
@@ -69,18 +69,18 @@ class Trace:
 
     @property
     def model(self) -> list[Floats]:
-        """Weights of each party, the guest's with the intercept at the end."""
+        """Weights of each party. The guest's end with the intercept."""
         return self.models[-1]
 
     def outputs(self, inputs: Sequence[Floats], guest: int = 0, epoch: int = -1) -> Floats:
-        """u of other rows by the model of an epoch. inputs: by party, (rows, columns)."""
+        """u of other rows with the model of an epoch. inputs: by party, (rows, columns)."""
         total = np.zeros(len(inputs[0]))
         for number, (own, weights) in enumerate(zip(inputs, self.models[epoch], strict=True)):
             total += own @ (weights[:-1] if number == guest else weights) + (weights[-1] if number == guest else 0.0)
         return total
 
     def save(self, path: Path) -> None:
-        """Write an .npz that NumPy reads without pickles; what differs in length is filled up with NaN."""
+        """Write an .npz that NumPy reads without pickles. Rows of different lengths are filled up with NaN."""
         longest = max((len(row) for row in self.coefficients), default=0)
         filled = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in self.coefficients]
         arrays: dict[str, NDArray[Any]] = {
@@ -100,7 +100,7 @@ class Trace:
 
 
 def partition(rows: int, size: int, seed: int) -> NDArray[np.intp]:
-    """Rows 0 .. rows - 1 in batches that are drawn once, (rows // size, size). Rows that fill no batch wait."""
+    """Rows 0 .. rows - 1 in batches that are drawn once, (rows // size, size). Rows that fill no batch are left out."""
     order = np.random.default_rng([seed, rows]).permutation(rows)
     return np.asarray(order[: rows // size * size].reshape(-1, size), dtype=np.intp)
 
@@ -114,10 +114,10 @@ def train(
     guest: int = 0,
     numbers: Kinds | None = None,
 ) -> Trace:
-    """Learn until two epochs' losses agree.
+    """Learn until two epochs' losses agree, or for the most epochs.
 
     labels: -1 and +1, the guest's. batches: from :func:`partition`, visited in this order in every epoch. guest: its number.
-    numbers: what messages consist of; None for the defaults.
+    numbers: fixed-point kinds of the messages' numbers; None for the defaults.
     """
     size = learning.batch
     if batches.ndim != 2 or batches.shape[1] != size or not len(batches):
@@ -162,7 +162,7 @@ def _own(party: Party, learning: Learning, numbers: Kinds, guest: bool) -> OwnCo
 
 
 def _total(encoded: Sequence[NDArray[Any]]) -> Floats:
-    """What the coordinator reads: the sum over the parties."""
+    """The sum over the parties, as the coordinator decodes it."""
     return PRODUCTS.decode(sum(encoded[1:], encoded[0].astype(object)))
 
 
@@ -178,7 +178,7 @@ def _loss(
 def _offer(
     own: Sequence[OwnColumns], changes: Sequence[Floats], rows: NDArray[np.intp], numbers: Kinds, descent: Descent, trace: Trace
 ) -> None:
-    """A pair of the batch's curvature along s, kept by all or by none."""
+    """Offer a pair with the batch's curvature along s. All parties keep it, or none."""
     moved = [party.changes(rows, step) for party, step in zip(own, changes, strict=True)]
     along = sum(moved[1:], moved[0])
     curvatures = [

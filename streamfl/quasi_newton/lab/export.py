@@ -1,4 +1,4 @@
-"""``streamfl scorecard``: a party's own part of the model that it has come to, as a file that scores without streamfl."""
+"""``streamfl scorecard``: a party's own part of its latest model, as a file that scores without streamfl."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def scorecard(
 
 
 def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
-    """What the party's changelog holds of its model. ConfigurationError where it was made with other settings."""
+    """The model's entries in the party's changelog. ConfigurationError if they were made with other settings."""
     topic = f"{settings.member}.state"
     found = bus.describe([topic]).get(topic)
     if found is None:
@@ -144,14 +144,14 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
 
 
 def _names(features: list[str] | str | None, columns: int) -> list[str]:
-    """Of the columns as they come."""
+    """Names of the raw columns."""
     if isinstance(features, list):
         return features
     return [f"{features or 'column'}[{number}]" for number in range(columns)]
 
 
 def _of_all_columns(model: TrainedModel) -> Any:
-    """Weights of all columns that preprocessing makes: 0 where one was not learnt from."""
+    """Weights of all columns that preprocessing makes. A column that was not learnt from has 0."""
     kept = model.preparation.kept
     weights = np.zeros(model.preparation.results)
     weights[kept] = model.weights[: len(kept)]
@@ -159,7 +159,7 @@ def _of_all_columns(model: TrainedModel) -> Any:
 
 
 def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> list[dict[str, Any]]:
-    """Of each column that is learnt from: weight (f(x) - mean) / deviation is its part of the output u, f the transform."""
+    """The coefficients of each column: weight (f(x) - mean) / deviation is its part of the output u, with the transform f."""
     if own.method == "quantile-bins":
         shown = [(name, {"bin": number}) for name, kept in zip(names, own.kept, strict=True) for number in kept]
     else:
@@ -171,7 +171,7 @@ def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> lis
 
 
 def _transform(own: Preprocessing, column: int) -> dict[str, Any]:
-    """f of a column. missing: what stands in for a missing number. values: of each bin, that of missing numbers last."""
+    """The transform f of a column. missing: replaces a missing number. values: by bin, the one of missing numbers last."""
     if own.method == EVIDENCE:
         return {"transform": own.method, "edges": own.edges[column].tolist(), "values": own.values[column].tolist()}
     how: dict[str, Any] = {"transform": own.method, "missing": float(own.fill[column])}

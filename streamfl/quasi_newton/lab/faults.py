@@ -1,4 +1,4 @@
-"""A quasi-Newton federation under faults, by seed."""
+"""Simulates a quasi-Newton federation under faults, by seed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 
-# Virtual seconds after which members say that nobody answers.
+# Virtual seconds after which members report that nobody answers.
 PATIENCE = 20.0
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    """Run the scenario of this seed on a bus, memory or sqlite, and check everything that must hold."""
     return _simulate(scenario(seed), bus)
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+    """The same with a permanent fault: everything that does not depend on the lost part must finish.
 
-    Without a member there are no more steps. Then all who wait for it go on waiting, and say so.
+    Without a member there are no more steps. Then all members that wait for it go on waiting, and some member must report it.
     """
     chosen = _with_a_fault_that_stays(seed)
     if chosen.absent is None:

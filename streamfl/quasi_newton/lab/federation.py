@@ -1,4 +1,4 @@
-"""A whole federation on the memory bus, with a virtual clock: members take their turns until a training is over."""
+"""A whole federation on the memory bus, with a virtual clock. Members take turns until a training is over."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from streamfl.simulation.network import NetworkBus, Traffic
 
 __all__ = ["BETWEEN", "CurvatureFederation", "columns_named"]
 
-# What members say to one another, by the end of the topic's name.
+# Kinds of topics between members, by the end of the topic's name.
 BETWEEN = ("uploads", "decisions", "outputs", "residuals")
-# Nothing that a training waits for comes later than that many virtual seconds after everything else.
+# If nothing is due within this many virtual seconds, nothing that a training waits for will come.
 NEVER = 1e9
 LABELS = "labels"
 COORDINATOR_PLACE = ""
@@ -40,11 +40,11 @@ COORDINATOR_PLACE = ""
 class CurvatureFederation:
     """Guest, hosts and coordinator, each in its worker, on one partition.
 
-    settings: of any member; what belongs to a single one is filled in here, and so are keys and secrets.
+    settings: of any member. Each member's own settings, keys and secrets are filled in here.
     inputs: by party, in the order of federation.parties, (entities, its columns). columns: by party, their names.
     labels: 0 and 1, (entities,).
-    delay: virtual seconds from a member's turn to the next. network_delay: of a message.
-    overheard: told each message between members.
+    delay: virtual seconds from a member's turn to the next. network_delay: virtual seconds that a message takes.
+    overheard: called with each message between members.
     look: called after each step of a member, with the name of the party, or "" for the coordinator.
     """
 
@@ -75,7 +75,7 @@ class CurvatureFederation:
         made_up = MadeUp(settings, Path(self._folder.name))
         work = MeasuredWork(self.seconds)
         self.workers: dict[str, Worker] = {}
-        # What is measured is the training.
+        # Scoring is off, because only the training is measured.
         unscored = settings.scoring.model_copy(update={"enabled": False})
         for name, own in {**self._of_parties(), COORDINATOR_PLACE: {"role": RoleSection(kind=COORDINATOR)}}.items():
             encryption = made_up.encryption(own["role"].kind, name)
@@ -85,7 +85,7 @@ class CurvatureFederation:
 
     @property
     def parties(self) -> dict[str, PartyTask]:
-        """What each holds."""
+        """Each party's partition, by name."""
         return {name: cast(PartitionedRole[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
 
     @property
@@ -94,7 +94,7 @@ class CurvatureFederation:
 
     @property
     def virtual_seconds(self) -> float:
-        """From the beginning until something moved last."""
+        """Virtual seconds from the beginning until a member last did something."""
         return self._moved - self.begin
 
     @property
@@ -104,12 +104,12 @@ class CurvatureFederation:
 
     @property
     def failure(self) -> str | None:
-        """Why it has failed, if it has; whoever could not go on says it best."""
+        """Why the training has failed, if it has. The text of the party that could not go on comes first."""
         found = [party.progress.failure for party in self.parties.values() if party.progress.failure]
         return min(found, key=lambda text: "another party" in text, default=None)
 
     def turn(self) -> bool:
-        """Let each member do what it can, and time pass. False once the training is over, or nothing moves any more."""
+        """Let each member do what it can, and let time pass. False once the training is over, or no member can do anything."""
         moved = False
         for name, worker in self.workers.items():
             while worker.step(0.0):
@@ -130,11 +130,11 @@ class CurvatureFederation:
         return True
 
     def count(self, party: str, name: str) -> int:
-        """A figure of a party's, over all of its labels."""
+        """A metric of a party, summed over its labels."""
         return int(sum(one.value for one in self.workers[party].measure() if one.name == name))
 
     def traffic(self, kind: str) -> Traffic:
-        """What members said to one another on topics of this kind, one of ``BETWEEN``."""
+        """Messages and bytes between members on topics of this kind, one of ``BETWEEN``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
         return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
@@ -155,7 +155,7 @@ class CurvatureFederation:
                 "labels": EntityLabelsSection(topic=LABELS, format="msgpack", label="y") if is_guest else None,
             }
             if not is_guest and self.settings.preprocessing.method == EVIDENCE:
-                # It is the guest's alone.
+                # This method is for the guest alone, because it needs labels.
                 own[name]["preprocessing"] = PreprocessingSection()
         return own
 
@@ -183,5 +183,5 @@ class CurvatureFederation:
 
 
 def columns_named(names: Sequence[str]) -> list[str]:
-    """Names of fields, whatever the columns are called."""
+    """Generated names of fields, one for each column: columns may have any name."""
     return [f"x{number}" for number in range(len(names))]

@@ -1,4 +1,4 @@
-"""Quasi-Newton: its federations, and what has to hold of guest, host and coordinator whatever they are told."""
+"""Fuzzing of quasi-Newton: its federations, and what must hold for guest, host and coordinator whatever messages they get."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ corpus = Corpus(Path(__file__).parent / "corpus")
 GUEST_NAME, HOST_NAME, COORDINATOR_NAME = "bank", "shop", "centre"
 MEMBERS = (GUEST_NAME, HOST_NAME, COORDINATOR_NAME)
 KINDS = {GUEST_NAME: GUEST, HOST_NAME: HOST, COORDINATOR_NAME: COORDINATOR}
-# In the last one the host answers for no version of the model.
+# The federation in which the host answers for no version of the model.
 CLOSED = "quasi-newton-closed"
 FEDERATIONS = ("quasi-newton-plain", "quasi-newton-paillier", CLOSED)
 BATCH = 40
-# Entities that fill no batch: the model is judged by them, but for the first, which the host does not know.
+# Entities that fill no batch. The model is judged by them, except the first entity, which the host does not know.
 HELD_OUT = 8
-# One in so many messages has the member begin anew, at another place of its training.
+# On average one in this many messages restarts the member at another place of its training.
 ANEW = 100
-# Of messages: the share that is what comes next at that place, with a content that is wrong.
+# Share of messages that are the expected next one at that place, but with wrong content.
 NEXT = 0.4
-# One in so many messages has a member go on with what it has taken back.
+# On average after one in this many messages a member goes on with its restored state.
 GOES_ON = 10
 
 
 @cache
 def settings(federation: str, name: str) -> QuasiNewtonSettings:
-    """Of the member of this name."""
+    """The settings of the member ``name``."""
     kind, encryption = KINDS[name], {"precision": "plain", "study": True}
     if federation == "quasi-newton-paillier":
         encryption = {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint(), "study": True}
@@ -68,7 +68,7 @@ def settings(federation: str, name: str) -> QuasiNewtonSettings:
         "learning": {"batch": BATCH, "min_batch": BATCH, "min_support": 1, "curvature_every": 1, "memory": 2, "epochs": 3},
         "alignment": {"entities": BATCH, "settle_seconds": 1.0, "limit": 200, "held_out": 0.0},
         "encryption": encryption,
-        # One question: of entities that are never common the next one comes long after.
+        # The guest asks once: the next question, about entities that are never common, comes long after.
         "scoring": {"quantum": 1 / 8, "interval_seconds": 1e6, "calibration_entities": 2},
     }
     if federation == CLOSED:
@@ -82,23 +82,23 @@ def settings(federation: str, name: str) -> QuasiNewtonSettings:
 
 
 def member(federation: str, name: str) -> Told:
-    """A member, as good as new."""
+    """A new member without state."""
     with made_up_files():
         return Told.of(settings(federation, name))
 
 
 def sample(entity: str, number: int) -> Record:
-    """What a party sees of an entity, as its users would write it."""
+    """A record of a party's columns of an entity, as a user would write it."""
     return replace(users_message("samples", "json", entity, {"t": math.sin(number)}), partition=0)
 
 
 def label(entity: str, number: int) -> Record:
-    """Its label."""
+    """A record of an entity's label."""
     return replace(users_message("labels", "json", entity, {"y": float(number % 3 > 0)}), partition=0)
 
 
 def record(federation: str) -> list[Record]:
-    """All that each member hears in a small training, in order, and some of what it remembers, each under "member/channel"."""
+    """All messages that each member receives in a small training, in order, and some of its state, under "member/channel"."""
     members = {name: member(federation, name) for name in MEMBERS}
     heard: dict[str, list[Record]] = {name: [] for name in MEMBERS}
     found: list[Record] = []
@@ -126,7 +126,7 @@ def record(federation: str) -> list[Record]:
 
 
 def _reader(name: str, channel: str) -> tuple[str, str]:
-    """Who reads what a member sends on a channel, and on which."""
+    """The member that reads what ``name`` sends on a channel, and the reader's channel."""
     kind, _, to = channel.partition("/")
     if kind == "uploads":
         return COORDINATOR_NAME, f"uploads/{name}"
@@ -136,7 +136,7 @@ def _reader(name: str, channel: str) -> tuple[str, str]:
 
 
 def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
-    """What a member heard, in order; on these channels alone, where some are named."""
+    """The messages that a member received, in order. channels: only on these; none: on all inputs."""
     own = find_kind(KINDS[name]).channels(settings(federation, name))
     wanted = channels or tuple(own.inputs)
     found = corpus(federation, *(f"{name}/{channel}" for channel in wanted))
@@ -144,7 +144,7 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
 
 
 def run(federation: str) -> Run:
-    """A federation of all members, for whoever comes back to what they remember."""
+    """A federation of all members, for tests that resume from its state."""
     own = {}
     for name in MEMBERS:
         chosen = settings(federation, name)
@@ -165,7 +165,7 @@ def run(federation: str) -> Run:
 
 
 class QuasiNewtonTarget(RoleTarget):
-    """A member at any place of a training, and of the scoring that follows."""
+    """A member at any place of a training, or of the scoring after it."""
 
     def __init__(self, name: str, messages: Sequence[Record], random: Random, federation: str, member: str) -> None:
         self.chosen = settings(federation, member)
@@ -177,12 +177,12 @@ class QuasiNewtonTarget(RoleTarget):
             super().__init__(name, messages, random, self.chosen)
 
     def greet(self) -> None:
-        """The recorded messages were heard without the time between them."""
+        """Feed the recorded messages again, with the time that has to pass between them."""
         self._begin_anew(len(self.messages))
 
     @property
     def told(self) -> PartyTask | CoordinatorTask:
-        """The partition that the recorded training was of."""
+        """The partition of the recorded training."""
         task: PartyTask | CoordinatorTask = cast(Any, self.role).task(0)
         return task
 
@@ -194,7 +194,7 @@ class QuasiNewtonTarget(RoleTarget):
         return super().take(message)
 
     def _begin_anew(self, at: int) -> None:
-        """Be where a member is that has heard so many of the recorded messages."""
+        """Put the member in the state after the first ``at`` recorded messages."""
         for partition in PARTITIONS:
             self.role.close(partition)
             self.role.open(partition)
@@ -206,7 +206,7 @@ class QuasiNewtonTarget(RoleTarget):
                 self._settle()
                 ready = True
             if not asked and message.channel.startswith("answers/"):
-                # A question is asked as time passes.
+                # The guest asks only when time passes.
                 self._settle()
                 asked = True
             reason = self.feed(message)
@@ -214,12 +214,12 @@ class QuasiNewtonTarget(RoleTarget):
         self._settle()
 
     def _settle(self) -> None:
-        """Until a party says that it is ready, if it knows enough; a guest that has learnt asks its hosts."""
+        """Let time pass until a party that knows enough reports ready, and a guest with a model asks its hosts."""
         self.now += 2 * self.chosen.alignment.settle_seconds
         self.tick()
 
     def _next(self, wrong: Record) -> Record:
-        """What comes next, sealed as it has to be, with a part of the content of another message in its own."""
+        """The expected next message, correctly sealed, but with its content damaged, perhaps by part of another message."""
         message = self.messages[self.at]
         if message.channel in ("samples", "labels") or not message.value or message.value[:1] == MARK:
             return wrong
@@ -241,7 +241,7 @@ class QuasiNewtonTarget(RoleTarget):
         return content[:place] + other[:size] + content[place + size * random.randrange(2) :]
 
     def _link(self, channel: str) -> tuple[Any, str] | None:
-        """The link that is heard on a channel, and its topic."""
+        """The link of a channel that the member reads, and its topic; None if the channel is not sealed."""
         task = self.told
         if isinstance(task, CoordinatorTask) or channel == "decisions":
             return None
@@ -261,7 +261,7 @@ class QuasiNewtonTarget(RoleTarget):
         return content if found is None or not content else found[0].seal(content, found[1], header)
 
     def held(self) -> bytes:
-        """Of all but counts, which go on with what is refused, and the clock."""
+        """A fingerprint of all state but the clock, and but the counts, which also count refusals."""
         role = cast(Any, self.role)
         counts, tasks = role.counts.copy(), list(role._tasks.values())
         moments = [getattr(task, "_now", None) for task in tasks]
@@ -277,13 +277,13 @@ class QuasiNewtonTarget(RoleTarget):
 
     def sent(self, send: Send) -> None:
         if send.channel == "predictions":
-            # JSON has no infinity and no NaN: a number that is neither becomes null there.
+            # JSON has no infinity and no NaN: such a number becomes null.
             assert math.isfinite(msgspec.json.decode(send.value)["output"])
         elif send.value[:1] != MARK:
             self._codec.decode(send.value)
 
     def goes_on(self) -> None:
-        """It takes what users write; and anew, the whole training."""
+        """Check that the member still takes users' records, and then the whole training again."""
         # There is no loss before the first epoch.
         assert all(math.isfinite(one.value) for one in self.role.measure() if one.name != "loss")
         if isinstance(self.told, PartyTask):
@@ -298,7 +298,7 @@ class QuasiNewtonTarget(RoleTarget):
 
 
 class RestoredMember(Restored):
-    """A member that goes on with what it took back of a damaged changelog."""
+    """A member that goes on with state restored from a damaged changelog."""
 
     def __init__(self, name: str, messages: Sequence[Record], random: Random, settings: QuasiNewtonSettings) -> None:
         with made_up_files():
@@ -312,10 +312,10 @@ class RestoredMember(Restored):
 
     def finish(self) -> None:
         try:
-            # With the work that it asks for: who waits for a result looks at nothing else.
+            # With the background work that it asks for: a member that waits for a result processes nothing else.
             receive_at_once(self.role, [], NOW + 1000)
         except PeerError:
-            # Pieces of one thing that do not fit together: whoever has them refuses them, and does not go on.
+            # Restored fragments that do not fit together: the member refuses them, and does not go on.
             for partition in PARTITIONS:
                 self.role.close(partition)
                 self.role.open(partition)
@@ -324,7 +324,7 @@ class RestoredMember(Restored):
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
-    """What makes each of them."""
+    """The functions that make each fuzz target, by its name."""
     make: dict[str, Callable[[str], Target]] = {}
     for federation in FEDERATIONS:
         for name in MEMBERS:

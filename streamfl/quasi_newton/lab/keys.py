@@ -1,4 +1,4 @@
-"""``streamfl keys``: the coordinator's private keys, and the fingerprint by which every member knows the public one."""
+"""``streamfl keys``: the coordinator's private keys, and the fingerprint by which every member knows the public key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rotate(
         int | None, typer.Option(min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the new key; left out: as the old one's.")
     ] = None,
 ) -> None:
-    """Make the next key, at the head of the file, and print its fingerprint. The old one stays in use until then."""
+    """Make the next key, at the head of the file, and print its fingerprint. The old key stays in use until settings change."""
     bignum.require()
     old = read_key_file(key_file)[0].public
     new = add_key(key_file, _length(bits or old.bits)).public
@@ -67,7 +67,7 @@ def rotate(
 
 @keys.command()
 def show(key_file: FileArgument, format: FormatOption = OutputFormat.TABLE) -> None:
-    """Show the fingerprints and lengths of a file's keys, newest first, and nothing that is secret."""
+    """Show the fingerprints and lengths of a file's keys, newest first. Nothing secret is shown."""
     bignum.require()
     found = [key.public for key in read_key_file(key_file)]
     if format is OutputFormat.JSON:
@@ -82,7 +82,7 @@ def remove(
     key_file: FileArgument,
     fingerprint: Annotated[str, typer.Option(help="Of the old key, as `streamfl keys show` prints it.")],
 ) -> None:
-    """Remove an old key that no member has in its settings any more. What was encrypted under it can never be decrypted again."""
+    """Remove an old key that is in no member's settings any more. Messages under it can never be decrypted again."""
     bignum.require()
     remove_key(key_file, fingerprint)
     say(f"removed {fingerprint} from {key_file}: delete it from backups too, and nobody can read old messages any more")

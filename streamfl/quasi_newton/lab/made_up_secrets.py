@@ -1,7 +1,7 @@
-"""Keys and secrets of a federation in one process, where nobody has to keep any from the others: the same in every run.
+"""Keys and secrets for a federation in one process, where members need not hide anything from each other. They repeat in every run.
 
-Those of :class:`MadeUp` follow from the federation's seed and lie in a folder. The others follow from a file's name, and lie on no
-disk.
+Those of :class:`MadeUp` follow from the federation's seed and are files in a folder. The others follow from a file's name, and are
+not on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY_BITS = 512
 
 
 def path(*names: str) -> str:
-    """The name of a file with a secret of its own."""
+    """The name of a made-up file. Each name has a different secret."""
     return f"{FOLDER}/{'-'.join(names)}"
 
 
@@ -38,19 +38,19 @@ def key_path() -> str:
 
 
 def secret(file: str) -> bytes:
-    """What stands in a file of :func:`path`."""
+    """The content of a file of :func:`path`."""
     return hashlib.sha256(file.encode()).digest()
 
 
 @functools.cache
 def key() -> PrivateKey:
-    """The coordinator's: as short as a key may be."""
+    """The coordinator's key, as short as a key may be."""
     calls = iter(range(10**6))
     return generate_key(KEY_BITS, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))
 
 
 def fingerprint() -> str:
-    """Of the coordinator's key."""
+    """The fingerprint of the coordinator's key."""
     return key().public.fingerprint
 
 
@@ -63,13 +63,13 @@ def _content(file: str) -> bytes:
 
 @contextmanager
 def made_up_files() -> Iterator[None]:
-    """Meanwhile files of these names can be read, and all others as ever."""
+    """In the context the made-up files can be read. All other files are read as usual."""
     read = streamfl.secrets.read_private
 
     def readable(file: str | Path, name: str) -> bytes:
         return _content(str(file)) if str(file).startswith(f"{FOLDER}/") else read(file, name)
 
-    # What a module imports from another stands in it by name, and is replaced there.
+    # A module that imports the function by name has its own reference, which has to be replaced there.
     places: list[Any] = [streamfl.secrets, key_file]
     before = [place.read_private for place in places]
     for place in places:
@@ -82,9 +82,9 @@ def made_up_files() -> Iterator[None]:
 
 
 class MadeUp:
-    """Files in a folder that nobody else may read: each run of ``streamfl simulate`` has its own, and they follow from the seed.
+    """Secret files in a folder that nobody else may read. Each run of ``streamfl simulate`` has its own, derived from the seed.
 
-    settings: of any member. What it says of files is not looked at. ConfigurationError where encryption needs the extra.
+    settings: of any member. Its settings of files are ignored. ConfigurationError if encryption needs the extra.
     """
 
     def __init__(self, settings: QuasiNewtonSettings, folder: Path) -> None:
@@ -93,7 +93,7 @@ class MadeUp:
         self._keys: tuple[str, str] | None = None
 
     def encryption(self, kind: str, party: str) -> EncryptionSection:
-        """``[encryption]`` of a member; party: its name, empty at the coordinator."""
+        """The section ``[encryption]`` of a member. party: its name; empty for the coordinator."""
         settings = self._settings
         update: dict[str, object] = dict.fromkeys(("key_file", "key_fingerprint", "secret_file", "link_secret_file"))
         if settings.encryption.precision == "paillier":

@@ -1,4 +1,4 @@
-"""What the members of a simulated federation said and opened, whether it was committed or not, and what their topics hold."""
+"""Records what the members of a simulated federation sent and decrypted, committed or not, and reads their topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamfl.simulation.faults.observed_messages import Topics
 
 __all__ = ["Observed", "messages_of", "recorded", "whole_messages"]
 
-# A message by what names it: who said it on which channel, run, round and kind.
+# A message's identity: sender, channel, run, round and kind.
 Named = tuple[str, str, int, int, str]
 _decode = msgspec.msgpack.Decoder(Message).decode
 _part = msgspec.msgpack.Decoder(Fragment).decode
@@ -30,11 +30,11 @@ _part = msgspec.msgpack.Decoder(Fragment).decode
 
 @dataclass
 class Observed:
-    """What no topic shows.
+    """Observations that no topic shows.
 
-    sent: by what names a message, digests of all that was sent under it.
+    sent: by a message's identity, digests of all contents that were sent under it.
     opened: by run and round, digests of all that the coordinator decrypted.
-    troubles: what members told their operators.
+    troubles: texts that members reported to their operators.
     """
 
     sent: dict[Named, set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -42,14 +42,14 @@ class Observed:
     troubles: set[str] = field(default_factory=set)
 
     def sends(self, channel: str, values: list[bytes]) -> None:
-        """A message goes out, in one record or several."""
+        """Note a message that is sent, in one record or several."""
         content = b"".join(_part(value[1:]).content if value[:1] == MARK else value for value in values)
         one = _decode(content)
         self.sent[one.sender, channel, one.run, one.round, one.kind].add(_digest(content))
 
 
 def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
-    """The messages of a topic; what a stranger has written is passed over."""
+    """The messages of a topic. Records of strangers are skipped."""
     waiting: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     for value in values:
         content = value or b""
@@ -67,7 +67,7 @@ def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
 
 
 def messages_of(bus: Topics, topic: str, repeated: Iterable[tuple[str, int, int]] = ()) -> list[Message]:
-    """Those of a topic, in order. repeated: places of records that a producer wrote a second time, and that are passed over."""
+    """The messages of a topic, in order. repeated: places of records that a producer wrote a second time; they are skipped."""
     places = set(repeated)
     return list(whole_messages(one.value for one in bus.read(topic) if (one.topic, one.partition, one.offset) not in places))
 
@@ -78,7 +78,7 @@ def _digest(content: bytes) -> bytes:
 
 @contextmanager
 def recorded(observed: Observed, fragment_bytes: int) -> Iterator[None]:
-    """Whatever members of this process send and open is noted meanwhile. fragment_bytes: of a message in a record; 0: the usual."""
+    """Note in the context all that members of this process send and decrypt. fragment_bytes: bytes of a fragment; 0: the usual."""
     send, opens, usual = Outbox.send, CoordinatorTask._open, messages.FRAGMENT_BYTES
 
     def noted(self: Outbox, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:

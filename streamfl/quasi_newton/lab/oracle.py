@@ -1,4 +1,4 @@
-"""What a federation has to come to, computed from what its users wrote and from everybody's secrets."""
+"""Computes the expected results of a federation from what its users wrote and from all members' secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamfl.quasi_newton.preprocessing import Preprocessing, fit_preprocessing
 __all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script", "size_of"]
 
 Floats = NDArray[np.float64]
-# A message that has to come: its kind, run and round.
+# An expected message: its kind, run and round.
 Line = tuple[str, int, int]
 
 
@@ -29,7 +29,7 @@ Line = tuple[str, int, int]
 class Batches:
     """Entities that a training learnt from, in the order of its batches.
 
-    raw: by party, their columns as they came, (rows, columns). signs: -1 and 1, (rows,). size: rows of each batch.
+    raw: by party, their raw columns, (rows, columns). signs: -1 and 1, (rows,). size: rows of each batch.
     """
 
     names: Sequence[str]
@@ -38,7 +38,7 @@ class Batches:
     size: int
 
     def first(self, rows: int) -> Batches:
-        """The first so many of them."""
+        """The batches of the first ``rows`` entities."""
         return Batches(self.names[:rows], {party: raw[:rows] for party, raw in self.raw.items()}, self.signs[:rows], self.size)
 
 
@@ -46,7 +46,7 @@ class Batches:
 class Expected:
     """trace: of the training. names: of the entities that it learnt from. parties: in the order of the trace.
 
-    preparations: by party, what was fitted to its rows in the first training, and the columns that it kept then.
+    preparations: by party, the preprocessing fitted to its rows in the first training, and the columns that it kept then.
     """
 
     trace: Trace
@@ -56,13 +56,13 @@ class Expected:
 
 
 def common_entities(chosen: QuasiNewtonScenario) -> set[str]:
-    """Those that every party knows."""
+    """Entities that every party knows."""
     known = [{name for party, name in chosen.known if party == one} for one in chosen.parties]
     return set.intersection(*known)
 
 
 def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
-    """Entities in the order of the batches that they fill; those that fill none, and those that are held out, are left out."""
+    """Entities in the order of the batches that they fill, without those that fill none and those that are held out."""
     learnt = [name for name in names if not chosen.is_held_out(name)]
     order = sorted(learnt, key=lambda name: hashlib.sha256(f"{chosen.seed} {name}".encode()).digest())
     size = size_of(chosen, len(order))
@@ -70,7 +70,9 @@ def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
 
 
 def size_of(chosen: QuasiNewtonScenario, entities: int) -> int:
-    """Rows of a batch, where the first training has so many entities: all of them, if no party needs more."""
+    """Rows of a batch if the first training has this number of entities. If these are too few for learning.batch rows, but no party
+    needs more, all of them; else learning.batch.
+    """
     learning = chosen.guest.learning
     least = -(-learning.batch // 2)
     for party, columns in chosen.columns.items():
@@ -80,7 +82,7 @@ def size_of(chosen: QuasiNewtonScenario, entities: int) -> int:
 
 
 def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | None = None) -> Expected:
-    """What a training comes to. before: the training before it, whose model it begins with."""
+    """The result of a training. before: the training before it, whose model it begins with."""
     settings = chosen.guest
     size = batches.size
     learning = replace(settings.learning.learning, batch=size)
@@ -116,13 +118,13 @@ def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | N
 
 
 def _unsupported(chosen: QuasiNewtonScenario, batch: Floats) -> list[int]:
-    """Columns of a batch that too few rows have a value of their own in."""
+    """Columns of a batch with too little support."""
     kind = chosen.guest.kinds.inputs
     return check_support(kind.encode(kind.clip(batch)), chosen.guest.learning.min_support)
 
 
 def scored_with(chosen: QuasiNewtonScenario, model: Expected, party: str, raw: Floats) -> Floats:
-    """A party's part of outputs: the guest's x'w + b, a host's in whole quanta. raw: (rows, columns) as they came."""
+    """A party's part of outputs: the guest's x'w + b, a host's x'w in whole quanta. raw: (rows, columns) as they came."""
     preprocessing, kept = model.preparations[party]
     weights = model.trace.model[model.parties.index(party)]
     columns = rounded(chosen.guest.kinds.inputs, preprocessing.apply(raw)[:, kept])[1]
@@ -133,13 +135,13 @@ def scored_with(chosen: QuasiNewtonScenario, model: Expected, party: str, raw: F
 
 
 def rounds_of(trace: Trace) -> list[int]:
-    """The numbers of all rounds: one of each iteration, and one more where curvature was looked for."""
+    """The numbers of all rounds: one for each iteration, and one more for each pair that was offered."""
     offered = {iteration for iteration, _ in trace.pairs}
     return [number for at in range(len(trace.visited)) for number in (2 * at, 2 * at + 1)[: 1 + (at + 1 in offered)]]
 
 
 def script(traces: Sequence[Trace], topic: str) -> list[Line]:
-    """All that has to stand in one of the topics between members, in order, each once.
+    """The messages that one of the topics between members must have, in order, each once.
 
     traces: of all trainings. topic: without the federation's name.
     """
@@ -158,6 +160,6 @@ def script(traces: Sequence[Trace], topic: str) -> list[Line]:
             assert member != C
             each = ("gradient", "sums") if member == G else ("gradient",)
             lines += [("joined", run, 0), *((what, run, one) for one in rounds for what in each)]
-            # A host is ready for another training at once; when there is one the guest decides.
+            # A host is ready for another training at once, because the guest decides when there is one.
             lines += [("ready", run, rounds[-1])] if member != G or run < len(traces) else []
     return lines

@@ -1,4 +1,4 @@
-"""What ``streamfl report`` shows of Quasi-Newton."""
+"""The pages of ``streamfl report`` for Quasi-Newton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users write in a scenario: entities that all parties know, and some that one does; in a second wave more of them."""
+"""Records that users write in a scenario: entities that all parties know, and some that one party knows, in one or two waves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["LABELS", "LAST_ENTITIES", "Again", "ProducedRecords", "is_held_out",
 
 LABELS, LATE = "labels", "late"
 LAST_ENTITIES = 3
-"""That all parties know."""
-# Of what is known anew in the second wave.
+"""Number of entities that come after the final restart; all parties know them."""
+# Most known entities whose columns, or labels, change in the second wave.
 MOST_CHANGED = 4
 
 
@@ -25,8 +25,8 @@ MOST_CHANGED = 4
 class Again:
     """A second wave, for another training.
 
-    entities: new ones that all parties know and that are not held out. at: when it begins and ends, in seconds.
-    late: whether labels of entities that are held out come with it alone.
+    entities: how many new ones all parties know that are not held out. at: when the wave begins and ends, in seconds.
+    late: whether labels of held-out entities come only in this wave.
     """
 
     entities: int
@@ -36,11 +36,11 @@ class Again:
 
 @dataclass
 class ProducedRecords:
-    """readings: by topic, in order. last: what is written after the final restart.
+    """readings: by topic, in order. last: written after the final restart.
 
-    known, labels: by party and entity, all columns that ever count, in order; by entity, its labels likewise.
-    first: entities of the first wave. complete: by party, those of them that a training may take and of which it will know all.
-    more: entities of the second wave that a training may take at the guest.
+    known: by party and entity, all columns that ever count, in order. labels: by entity, likewise.
+    first: entities of the first wave. complete: by party, how many of its own in the first wave a training may take.
+    more: how many entities of the second wave a training may take at the guest.
     """
 
     readings: dict[str, list[Reading]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def samples_of(party: str) -> str:
 
 
 def is_held_out(secret: bytes, share: float, name: str) -> bool:
-    """Whether no batch has an entity: so by a keyed hash of its name. secret: the guest's."""
+    """Whether an entity is held out of all batches, by a keyed hash of its name. secret: the guest's."""
     key = derive(secret, b"quasi-newton held out")[:32]
     digest = hashlib.blake2b(name.encode(), key=key, digest_size=8).digest()
     return int.from_bytes(digest, "big") < int(share * 2**64)
@@ -75,12 +75,12 @@ def written(
     held_out: tuple[bytes, float],
     again: Again | None,
 ) -> ProducedRecords:
-    """Columns and labels, some of them twice or anew.
+    """Draws the records of columns and labels. Some are repeated or changed.
 
-    Where the parties wait for everything, what comes anew does so before the last new entity.
+    If the parties wait for everything (``settled``), changes come before the last new entity.
 
-    columns: of each party. common: entities of the first wave that all know and that are not held out. batch: of a training.
-    seconds: within which the first wave is written. held_out: the guest's secret, and the share.
+    columns: how many each party has. common: entities of the first wave that all parties know and that are not held out. batch:
+    entities of one. seconds: within which the first wave is written. held_out: the guest's secret, and the share.
     """
     return _Writer(draws, columns, guest, held_out).write(common, batch, seconds, settled, again)
 
@@ -127,7 +127,7 @@ class _Writer:
         own = {party: list(shared) for party in self._columns}
         number = 0
         for party, names in own.items():
-            # A party has to know as many as are in a batch, whether others do or not.
+            # Each party has to know as many entities as a batch has, whether others know them or not.
             wanted = len(names) + least_own + int(draws.integers(0, most_own))
             while len(names) < wanted:
                 names.append(f"{prefix if prefix != 'e' else ''}{party}-{number}")
@@ -144,7 +144,7 @@ class _Writer:
         return own
 
     def _records(self, own: Mapping[str, Sequence[str]]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-        """By topic, what is written of new entities."""
+        """The records of new entities, by topic."""
         found = {
             samples_of(party): [(name, {"id": name, "x": self._found.known[party, name][0]}) for name in names]
             for party, names in own.items()
@@ -154,12 +154,12 @@ class _Writer:
     def _first_wave(self, topic: str, records: list[tuple[str, dict[str, Any]]], seconds: float, settled: bool) -> None:
         draws = self._draws
         order = [records[int(place)] for place in draws.permutation(len(records))]
-        # The guest knows columns of some entities that nobody labels.
+        # The guest has columns of some entities that never get a label.
         for one in range(int(draws.integers(0, 3)) if topic == samples_of(self._guest) else 0):
             order.insert(one, (f"nobody-{one}", {"id": f"nobody-{one}", "x": [0.5] * self._columns[self._guest]}))
         for place in draws.integers(0, len(order) - 1, size=int(draws.integers(0, 6))):
             name, content = order[int(place)]
-            # Before the last: something else first, where that is allowed, or the same once more.
+            # Insert an earlier record of the entity: other values if that is allowed, or the same ones.
             earlier = dict(content)
             if settled and draws.random() < 0.6:
                 earlier |= {"y": 1 - content["y"]} if topic == LABELS else {"x": [-1.5 * one for one in content["x"]]}
@@ -168,7 +168,7 @@ class _Writer:
         self._read(topic, order, times)
 
     def _second_wave(self, again: Again, late: list[tuple[str, dict[str, Any]]]) -> None:
-        """New entities, labels that are late, and columns and labels of known entities anew."""
+        """Write new entities, late labels, and changed columns and labels of known entities."""
         found, draws = self._found, self._draws
         own = self._entities("more-", again.entities, 0, 3)
         found.more = len(own[self._guest]) - sum(map(self._is_held_out, own[self._guest]))

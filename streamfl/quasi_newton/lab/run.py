@@ -1,4 +1,4 @@
-"""A federation on a table until its training is over: what it came to, and what others need to compute it again."""
+"""Runs a federation on a table until its training is over. Returns the results, and all that is needed to compute it again."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from streamfl.simulation.vertical import VerticalTable
 __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run_curvature"]
 
 Floats = NDArray[np.float64]
-# Virtual time in which nothing that is replayed expires, and nobody is given up.
+# Virtual seconds so long that no replayed record expires, and no member is reported as absent.
 FOR_EVER = 1e12
-# All entities are read at one moment of virtual time; the training begins a moment later.
+# All entities are read at one moment of virtual time. The training begins this many virtual seconds later.
 SETTLED = 0.001
 
 
 @dataclass(frozen=True)
 class CurvatureFigures:
-    """On rows that were not learnt from; None where a label is missing.
+    """Measured on rows that were not learnt from; None if one label is missing there.
 
-    taylor_loss: what is minimised. loss: log loss of probabilities by Platt scaling, each half of the rows calibrated by the other.
+    taylor_loss: the minimised loss. loss: log loss after Platt scaling, in which each half of the rows calibrates the other.
     accuracy: of the sign of u. auc, ks: of u.
     """
 
@@ -51,13 +51,14 @@ class CurvatureFigures:
 
 @dataclass(frozen=True)
 class CurvatureOutcome:
-    """How a training ended.
+    """The result of a training.
 
-    entities: that were learnt from. held_out: that the guest never learns from. waiting: that filled no batch. final: on the test
-    entities. alone: the same of the guest's columns alone, None where its arithmetic left the bounds. constant_loss: log loss there
-    of the labels' own shares. history: by epoch, virtual seconds, training loss and test figures.
-    pairs: offered and kept. parties: by name, columns that are learnt from, columns left out, rows muted, ciphertexts, bytes sent.
-    traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the process. trace: arrays by name.
+    entities: number learnt from. held_out: number that the guest never learns from. waiting: number that filled no batch. final:
+    figures on the test entities. alone: the same for a model of the guest's columns alone; None if its arithmetic left the bounds.
+    constant_loss: log loss on the test entities of predicting their labels' shares. history: by epoch, virtual seconds, training
+    loss and test figures. pairs: offered and kept. parties: by name, columns learnt from, columns left out, rows muted,
+    ciphertexts, bytes sent. traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the
+    processor. trace: arrays by name.
     """
 
     settings: QuasiNewtonSettings
@@ -81,7 +82,7 @@ class CurvatureOutcome:
     trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
-        """Everything but arrays, ready for JSON. messages, bytes: between members. ciphertexts: that parties sent."""
+        """Everything but the arrays, ready for JSON. messages, bytes: between members. ciphertexts: sent by parties."""
         encryption = self.settings.encryption
         encrypted = encryption.precision == "paillier"
         return {
@@ -127,10 +128,10 @@ def run_curvature(
     """Let the federation learn from the table's first entities, until two epochs' losses agree.
 
     columns: by party, the names of its columns.
-    network_delay: virtual seconds of a message.
-    overheard: told each message between members.
-    watch: told the share that is done; if it says True the run ends with the epoch.
-    DataError if the training came to nothing; ConfigurationError where encryption needs the extra.
+    network_delay: virtual seconds that a message takes.
+    overheard: called with each message between members.
+    watch: called with the share that is done; if it returns True the run ends with the epoch.
+    DataError if the training failed; ConfigurationError if encryption needs the extra.
     """
     begun, count = time.perf_counter(), table.learnt
     settings = adapted(settings, count)
@@ -209,7 +210,7 @@ def run_curvature(
 
 
 def figures_of(outputs: Floats, signs: Floats) -> CurvatureFigures:
-    """Of u at rows with these labels, -1 and 1."""
+    """The figures of outputs u at rows with these labels, -1 and 1."""
     ones = (signs > 0).astype(np.float64)
     return CurvatureFigures(
         taylor_loss=taylor.loss(outputs, signs),
@@ -221,7 +222,10 @@ def figures_of(outputs: Floats, signs: Floats) -> CurvatureFigures:
 
 
 def adapted(settings: QuasiNewtonSettings, entities: int) -> QuasiNewtonSettings:
-    """Nothing that is replayed expires, and all entities come before the training begins; ConfigurationError for too few."""
+    """Settings with which no replayed record expires, and all entities come before the training begins.
+
+    ConfigurationError if there are too few entities.
+    """
     learning, alignment = settings.learning, settings.alignment
     if entities < learning.batch:
         raise ConfigurationError(
@@ -239,7 +243,7 @@ def adapted(settings: QuasiNewtonSettings, entities: int) -> QuasiNewtonSettings
 
 
 def _outputs(recorder: Recorder, inputs: dict[str, Floats], guest: str, epoch: int) -> Floats:
-    """u of all entities by the model of an epoch."""
+    """u of all entities with the model of an epoch."""
     total: Floats = np.zeros(len(inputs[guest]))
     for name, own in inputs.items():
         model = recorder.models[name][epoch]
@@ -250,7 +254,7 @@ def _outputs(recorder: Recorder, inputs: dict[str, Floats], guest: str, epoch: i
 def _alone(
     settings: QuasiNewtonSettings, rows: Rows, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
 ) -> CurvatureFigures | None:
-    """What the guest would come to without anybody: on the same batches, by the same rules."""
+    """Figures of a model that the guest learns alone, on the same batches and by the same rules."""
     learning = settings.learning
     size = batches.shape[1]
     numbers = kinds(1, size, size, input_bound=learning.input_bound, inner_bound=learning.output_bound)

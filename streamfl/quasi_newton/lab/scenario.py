@@ -1,4 +1,4 @@
-"""A quasi-Newton federation under faults, by seed: its data and its processes."""
+"""Scenarios of quasi-Newton federations under faults, by seed: data and processes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ NAME = "sim"
 # The guest and the coordinator.
 G, C = "g", "c"
 STRANGER = "stranger"
-# Longer than any run.
 FOR_EVER = 1e6
-# The guest asks about entities once after each start: to go on asking is never to be done.
+# Seconds between the guest's questions: it asks once after each start, because a guest that goes on asking is never done.
 SELDOM = 1_000.0
-# A batch has at least so many times as many entities as a party has columns.
+# Fewest entities of a batch for each column of a party.
 ENTITIES_A_COLUMN = 20
-# The share of seeds with another training, of those that do not fail.
+# Share of the seeds without failure that have another training.
 TRAINED_AGAIN = 0.4
 METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 
@@ -48,16 +47,16 @@ METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 class QuasiNewtonScenario:
     """A federation that learns under faults.
 
-    sections: of every member's settings. columns: how many each party has. methods: by party, what it does to them. hosts: their
-    names. encrypted: under Paillier. settled: every party waits for all that it will know of the first wave, so that the rows of
-    the first training are known.
+    sections: of every member's settings. columns: how many each party has. methods: by party, its preprocessing. hosts: their
+    names. encrypted: under Paillier. settled: every party waits for all entities that it will know of the first wave, so that the
+    rows of the first training are known.
     waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count, in order.
-    labels: by entity, likewise. first: entities of the first wave; there is a second one where there is another training.
-    fails: why the training comes to nothing, in the operator's words; empty: it does not.
-    strangers: by topic, records that somebody else has written.
-    fragment_bytes: of a message that go into one record; 0: the usual. permanent_fault: the fault that stays, if any.
-    absent: the member that may say no more.
-    observed: what roles said, whether it was committed or not.
+    labels: by entity, likewise. first: entities of the first wave; there is a second one if there is another training.
+    fails: part of the text for the operator on why the training fails; empty: it does not fail.
+    strangers: by topic, how many records strangers have written.
+    fragment_bytes: bytes of a message in one record; 0: the usual. permanent_fault: the fault that stays, if any.
+    absent: the member that sends nothing after the fault, if any.
+    observed: what roles sent, committed or not.
     """
 
     seed: int
@@ -99,7 +98,7 @@ class QuasiNewtonScenario:
 
     @property
     def parties(self) -> list[str]:
-        """All of them, the guest first."""
+        """All parties, the guest first."""
         return [G, *self.hosts]
 
     @property
@@ -159,7 +158,7 @@ class QuasiNewtonScenario:
 
     @property
     def linked(self) -> list[str]:
-        """What guest and hosts say to one another."""
+        """The topics between guest and hosts, without the federation's name."""
         kinds = ("outputs", "residuals", *(("questions", "answers") if self.scores else ()))
         return [f"{host}.{kind}" for host in self.hosts for kind in kinds]
 
@@ -177,7 +176,7 @@ class QuasiNewtonScenario:
         return len(with_a_process_left(self.workers, self.permanent_fault))
 
     def prepare(self, worker: Worker) -> None:
-        """Nothing is taken from chance: secrets are made up."""
+        """Does nothing: no randomness has to be replaced, because secrets are made up."""
 
     def check_bounds(self, worker: Worker) -> None:
         role = worker.role
@@ -201,7 +200,7 @@ class QuasiNewtonScenario:
         return f"training is not over at {missing}" if missing else ""
 
     def _is_over(self, bus: Bus, party: str) -> bool:
-        """Whether the coordinator told a party that it was over, or that another could not go on; or heard that it could not."""
+        """Whether the coordinator told a party that the training is over or failed, or the party told it of a failure."""
         told = messages_of(bus, f"{NAME}.{party}.decisions")
         latest = max((one.run for one in told), default=0)
         ends = (one for one in reversed(told) if one.run == latest)
@@ -211,7 +210,7 @@ class QuasiNewtonScenario:
 
 
 def _held_out(share: float) -> tuple[bytes, float]:
-    """The guest's secret, and the share."""
+    """The guest's secret, and ``share``."""
     return made_up_secrets.secret(made_up_secrets.path(G)), share
 
 
@@ -220,7 +219,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
     draws = rng_for(seed, "simulation", "quasi-Newton")
     chance, between = drawn_by(draws)
 
-    # What is drawn of another training leaves all else as it is.
+    # A separate stream, so that draws for another training do not change all other draws.
     further = rng_for(seed, "simulation", "quasi-Newton", "training again")
     encrypted = chance(0.2)
     hosts = [f"h{number + 1}" for number in range(between(1, 2 if encrypted else 3))]
@@ -231,7 +230,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
     failing = str(draws.choice(["few", "rare", "bounds"])) if chance(0.12) else ""
     methods = {party: str(draws.choice(METHODS)) for party in parties}
     if failing == "rare":
-        # A bin of so few entities has no column of its own.
+        # A bin of so few entities has no column of its own, so the host has no columns.
         methods[hosts[-1]] = "quantile-bins"
     faulty_seconds = float(between(10, 40))
     sections: dict[str, dict[str, Any]] = {
@@ -254,7 +253,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "epochs": between(1, 2) if encrypted else between(1, 4),
             "min_batch": 1,
             "min_support": between(1, 3),
-            # Batches are small here: with the usual bound most rows would be too far out.
+            # Batches are small here, and with the usual bound most rows would be too far out.
             "largest_leverage": 0.7 if seed % 3 == 0 else 1.0,
             "output_bound": 0.001 if failing == "bounds" else 64.0,
         },
@@ -273,13 +272,13 @@ def scenario(seed: int) -> QuasiNewtonScenario:
     if encrypted:
         sections["encryption"] |= {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()}
     if failing == "few":
-        # With those that come last there are still too few.
+        # Too few even with the entities that come last.
         common = between(batch // 2, batch - 1 - LAST_ENTITIES)
     else:
         common = batch * between(1, 1 if encrypted else 3) + between(0, 4)
     again = None
     if not failing and further.random() < TRAINED_AGAIN:
-        # Both trainings are to happen while something fails.
+        # Both trainings must happen while there are faults.
         faulty_seconds += 30.0
         common = batch + common % batch
         again = _another_training(further, sections, batch, faulty_seconds)
@@ -319,21 +318,21 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         faulty_seconds=faulty_seconds,
         fails={"few": "fill no batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
         strangers=strangers,
-        # Vectors are longer: they travel in parts.
+        # Vectors are longer than this, so they are sent in fragments.
         fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
     )
 
 
 def _another_training(draws: np.random.Generator, sections: dict[str, dict[str, Any]], batch: int, seconds: float) -> Again:
-    """The settings for it, and the second wave."""
+    """Sets the settings for another training, and draws the second wave."""
     sections["alignment"]["held_out"] = float(draws.uniform(0.15, 0.3))
     sections["retraining"]["every_seconds"] = float(draws.uniform(0.1, 3.0))
     sections["scoring"] |= {"enabled": True, "versions": 1 if draws.random() < 0.2 else 10}
     sections["learning"]["epochs"] = int(draws.integers(1, 3))
     begin = float(draws.uniform(0.5, 0.65)) * seconds
     late = bool(draws.random() < 0.5)
-    # Without labels that are late there are not so many: the model is calibrated later than it scores.
+    # With late labels: more than have a label before these come, so that the model scores before it is calibrated.
     sections["scoring"]["calibration_entities"] = int(draws.integers(8, 13) if late else draws.integers(2, 7))
-    # Less than a batch: the batches stay, and the same are learnt from once more.
+    # If fewer than a batch, the batches stay, and the same ones are learnt from once more.
     entities = batch // 2 if draws.random() < 0.2 else batch + int(draws.integers(0, 4))
     return Again(entities, (begin, begin + float(draws.uniform(0.05, 0.25)) * seconds), late)

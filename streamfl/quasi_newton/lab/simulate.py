@@ -1,4 +1,4 @@
-"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a scorecard of it under encryption."""
+"""``streamfl simulate`` for one table: its columns are dealt to parties that learn a scorecard under encryption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USELESS = "Where its AUC is near 0.5 too, these columns say nothing of the label
 
 
 class _Members(QuasiNewtonSettings):
-    """A file of any member: who the others are has to be known before the guest can be thought of."""
+    """The settings of any member, without checks between sections: the guest's settings are made from them and checked later."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> _Members:
@@ -75,7 +75,7 @@ def simulate(
 
 
 def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print."""
+    """The names and values of the results, ready to print."""
     summary = outcome.summary()
     encrypted = summary["precision"] == "paillier"
     hidden = f"Paillier, {summary['key_bits']} bits" if encrypted else "none: plain numbers"
@@ -106,7 +106,7 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
 
 
 def _tell(outcome: CurvatureOutcome) -> None:
-    """What a user would wonder about."""
+    """Warn about results that may surprise a user: useless columns, columns left out, muted rows."""
     say_where_useless([("the test entities", outcome.final.loss, outcome.constant_loss)], USELESS)
     left_out = {name: own["columns_left_out"] for name, own in outcome.parties.items() if own["columns_left_out"]}
     if left_out:
@@ -122,7 +122,7 @@ def _tell(outcome: CurvatureOutcome) -> None:
 def _read(
     config: SettingsSource, label: str, precision: Precision | None, epochs: int | None, seed: int | None
 ) -> QuasiNewtonSettings:
-    """The settings of ``config``, whichever member's they are, checked as the guest's."""
+    """The settings in ``config``, of any member, checked as the guest's."""
     own: dict[str, Any] = {} if seed is None else {"seed": seed}
     encryption: dict[str, Any] = {} if precision is None else {"precision": precision.value}
     sections: dict[str, Any] = {"federation": own, "bus": {"url": "memory://"}, "encryption": encryption}
@@ -130,7 +130,7 @@ def _read(
         sections["learning"] = {"epochs": epochs}
     members = load_settings(config, _Members, sections)
     federation = members.federation
-    # Keys and secrets are made up, and what a member needs for itself comes from the data. What all share is checked as for `run`.
+    # Keys and secrets are made up, and a member's own settings follow from the data. Shared settings are checked as for `run`.
     made_up = {"key_fingerprint": "0" * 64, "secret_file": "", "link_secret_file": dict.fromkeys(federation.hosts, "")}
     sections |= {
         "encryption": {**encryption, **made_up},

@@ -1,4 +1,4 @@
-"""How a member of a quasi-Newton federation stands: what the first training waits for, and what it would refuse."""
+"""Status of a quasi-Newton member: what the first training waits for, and whether it would be refused."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["coordinator_standing", "party_standing"]
 def party_standing(
     settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[PartyTask] | None
 ) -> list[Standing]:
-    """Of guest or host. role: that took its state back; None: the topics alone are asked."""
+    """The status of a guest or host. role: with its state restored; None: without state."""
     return [*_batch(settings), *_first_training(role)]
 
 
 def coordinator_standing(
     settings: QuasiNewtonSettings, bus: Bus, unread: Mapping[str, int], role: PartitionedRole[CoordinatorTask] | None
 ) -> list[Standing]:
-    """The same of the coordinator."""
+    """The status of the coordinator. Arguments as for :func:`party_standing`."""
     return _first_training(role)
 
 
 def _batch(settings: QuasiNewtonSettings) -> list[Standing]:
-    """Whether a training may end after the alignment, for a batch has too few rows for the party's columns."""
+    """A warning if a training may fail after the alignment, because a batch has too few rows for the party's columns."""
     learning, method = settings.learning, settings.preprocessing.method
     raw = SampleReader(settings.required_samples("a party").samples).dimension
     intercept = ", with the intercept" if settings.role.kind == GUEST else ""

@@ -1,4 +1,4 @@
-"""Seconds that a federation's work takes, by what is computed; measured where work is done, which no role knows of."""
+"""Measures the seconds of a federation's work, by kind of computation. Roles do not know of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = ("encrypt", "add", "multiply", "decrypt", "align")
 
 
 class Seconds:
-    """Seconds of this process, by step. ``encrypt``: blinding and masks too."""
+    """Processor seconds of this process, by step. ``encrypt`` includes blinding and masks."""
 
     def __init__(self) -> None:
         self._spent = dict.fromkeys(STEPS, 0.0)
@@ -30,7 +30,7 @@ class Seconds:
 
     @contextmanager
     def of(self, step: str) -> Iterator[None]:
-        """What is done meanwhile is this step."""
+        """Count the time in the context as this step's."""
         begun = time.process_time()
         try:
             yield
@@ -38,18 +38,18 @@ class Seconds:
             self._spent[step] += time.process_time() - begun
 
     def by_step(self) -> dict[str, float]:
-        """``rest``: all that the process did besides, messages, alignment of rows and the data set among it."""
+        """Seconds by step. ``rest``: all else that the process did, such as messages and the data set."""
         rest = time.process_time() - self._begun - sum(self._spent.values())
         return {**self._spent, "rest": max(0.0, rest)}
 
 
 class MeasuredWork(Inline):
-    """Does work in the loop, and measures it."""
+    """Does the work in the loop, and measures it."""
 
     def __init__(self, seconds: Seconds) -> None:
         super().__init__()
 
-        # A member has one scheme; here are all members, and each has a table that takes long to make.
+        # One process has the schemes of all members here. Each has a table that takes long to make, so all are cached.
         schemes: dict[tuple[bytes, bytes], Scheme] = {}
 
         def made(modulus: bytes, secret: bytes) -> Scheme:
@@ -58,7 +58,7 @@ class MeasuredWork(Inline):
             return schemes[modulus, secret]
 
         self._seconds = seconds
-        # These consist of several steps; all others are one.
+        # These tasks consist of several steps. All others are one step.
         self._parted: dict[Callable[[bytes], bytes], Callable[[bytes], bytes]] = {
             function: lambda content, function=function: function(content, made)  # type: ignore[misc]
             for function in (background_tasks.encrypted, background_tasks.multiplied, background_tasks.added)
@@ -84,7 +84,7 @@ class MeasuredWork(Inline):
 
 
 class _Measured:
-    """A scheme, each of whose steps is measured."""
+    """A scheme that measures each step."""
 
     def __init__(self, scheme: Scheme, seconds: Seconds) -> None:
         self._scheme = scheme

@@ -1,4 +1,4 @@
-"""What happened in a training, seen from outside: members' state after each of their steps, and what the coordinator says."""
+"""Records the course of a training from outside: members' state after each of their steps, and the coordinator's decisions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Recorder:
 
     weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each pair that was offered.
     models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual seconds.
-    coefficients, batch_losses: of each iteration. pairs: of each that was offered, its iteration and whether it was kept.
-    loss: of the coordinator, what it has come to: it tells nobody.
+    coefficients, batch_losses: of each iteration. pairs: of each offered pair, its iteration and whether it was kept.
+    loss: returns the coordinator's loss of the present batch, which the coordinator does not publish.
     """
 
     def __init__(self, settings: QuasiNewtonSettings) -> None:
@@ -60,18 +60,18 @@ class Recorder:
         return len(self.epoch_ends)
 
     def between_epochs(self, batches: int) -> bool:
-        """Whether every party has ended an epoch of so many batches, and the next has not begun."""
+        """Whether every party has ended an epoch, and the next has not begun. batches: of an epoch."""
         ended = {len(own) for own in self.models.values()}
         return self.epochs > 0 and ended == {self.epochs} and self.iterations == self.epochs * batches
 
     @property
     def losses(self) -> list[float]:
-        """Of each epoch, the mean of its batches' losses before their steps."""
+        """For each epoch, the mean of its batches' losses before their steps."""
         batches = len(self.batch_losses) // max(1, self.epochs)
         return [float(np.mean(self.batch_losses[at : at + batches])) for at in range(0, self.epochs * batches, max(1, batches))]
 
     def heard(self, record: Outgoing) -> None:
-        """A message between members. What the coordinator decides is the same for all, so the guest's topic has it."""
+        """Take a message between members. The coordinator's decisions are the same for all, so the guest's topic is enough."""
         if record.topic != self._topic or record.value is None:
             return
         message = self._decode(Record(record.topic, 0, 0, None, record.value))
@@ -86,7 +86,7 @@ class Recorder:
         self.batch_losses.append(self.loss())
 
     def look(self, name: str, party: PartyTask, now: float) -> None:
-        """A party has made a step of its worker, in which it hears one decision at most."""
+        """Take a party's state after a step of its worker, in which the party receives at most one decision."""
         progress = party.progress
         if not OUTPUTS <= progress.phase <= TRAINED:
             return
@@ -108,17 +108,17 @@ class Recorder:
                 self.epoch_ends.append(now)
 
     def arrays(self, rows: Mapping[str, Rows], labels: Floats, learnt: int, batches: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-        """All that is needed to compute the training again, by name.
+        """All arrays that are needed to compute the training again, by name.
 
         inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded, (entities, columns).
-        muted/PARTY: entities that are learnt from with zeros in their place, at the guest in the intercept's too, (entities,).
-        labels: -1 and 1, (entities,). entities: those from this one on are the test rows.
+        muted/PARTY: entities that are learnt from with zeros in their place, the guest's intercept included, (entities,).
+        labels: -1 and 1, (entities,). entities: number of the first test row.
         batches: entities of each, (batches, size). visited: number of the batch, by iteration.
-        weights/PARTY: before the first iteration and after each, (iterations + 1, columns), the guest's with the intercept's last.
-        model/PARTY: the mean of the last epoch's. models/PARTY: of each epoch's.
+        weights/PARTY: before the first iteration and after each, (iterations + 1, columns); the guest's end with the intercept.
+        model/PARTY: the mean of the last epoch's iterates. models/PARTY: the mean of each epoch's.
         coefficients: of the basis s, v, g, (iterations, most), filled up with NaN.
-        pairs: of each that was offered, after how many iterations, and whether it was kept. steps/PARTY, curvatures/PARTY: its
-        part of their s and v.
+        pairs: for each offered pair, after how many iterations, and whether it was kept. steps/PARTY, curvatures/PARTY: the
+        party's part of their s and v.
         batch_losses: before each step. losses: their means by epoch. predictions: u of the test rows.
         """
         longest = max((len(row) for row in self.coefficients), default=0)
@@ -147,7 +147,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Rows:
-    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many others it has.
+    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many are left out.
 
     muted: entities that it learns from with zeros in their place, (entities,).
     """
@@ -158,7 +158,7 @@ class Rows:
 
 
 def prepared(party: PartyTask, raw: Floats) -> Rows:
-    """The party's columns of all entities, by what it fitted to the rows that it learnt from.
+    """The party's columns of all entities, transformed as it fitted to the rows that it learnt from.
 
     raw: (entities, columns), in the order of the entities' names, which are numbers.
     """
