@@ -138,8 +138,8 @@ class LearntBatches(Collection[str]):
         kept = sorted(self._batches)
         first, size = self._next, self.size_with(len(names))
         new = [f"{first + place // size} {name}" for place, name in enumerate(names)]
-        permanent_fault = kept[max(0, len(kept) + len(names) // size - self._most) :]
-        old = [f"{number} {name}" for number in permanent_fault for name in self._batches[number].names_in_order()]
+        remaining = kept[max(0, len(kept) + len(names) // size - self._most) :]
+        old = [f"{number} {name}" for number in remaining for name in self._batches[number].names_in_order()]
         return set_digest(old + new, session)
 
     def add(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
