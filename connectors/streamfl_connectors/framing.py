@@ -35,7 +35,7 @@ def framed(number: int, content: bytes) -> bytes:
 
 
 def told_of_frame(value: bytes) -> str | None:
-    """The error text for such a record where no registry is expected; None for another record."""
+    """The error text for a record with a registry's schema where no registry is expected; None for another record."""
     if not is_framed(value):
         return None
     return (

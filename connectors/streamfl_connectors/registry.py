@@ -33,7 +33,7 @@ CONTENT = "application/vnd.schemaregistry.v1+json"
 
 
 class Schema(NamedTuple):
-    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: the schemas that it names."""
+    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: name and text of those that it needs, in order."""
 
     kind: str
     text: str
@@ -91,7 +91,7 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> tuple[int, Schema]:
-        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as above."""
+        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as :meth:`schema`."""
         try:
             content = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}")
             return int(content["id"]), self._resolved(content)

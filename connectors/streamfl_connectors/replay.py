@@ -45,7 +45,7 @@ class Table:
 def read(location: str, columns: Sequence[str] | None = None) -> Table:
     """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
 
-    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column of its own name. River:
+    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name. River:
     the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError if it
     cannot be read, has no rows, or lacks a column, or if X is no matrix.
     """

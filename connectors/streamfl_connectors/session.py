@@ -71,7 +71,7 @@ class Membership(Protocol):
         """Go on reading an assigned partition at ``offset``."""
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
 
     def unread(self) -> dict[TopicPartition, int]:
         """Records after the position of each partition whose end the last fetch reported."""
@@ -214,7 +214,7 @@ class KafkaSession(Generic[Member]):
             self.member.positions.commit(step.positions)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these input partitions until told otherwise."""
+        """Bring no records of exactly these input partitions until the next call."""
         if self.member is not None:
             self.member.pause(places)
 

@@ -41,7 +41,7 @@ class _Source(NamedTuple):
 
 
 class _Standing:
-    """What the files said when they were read.
+    """The content of the files when they were read.
 
     keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
     worker of the role ``kind``.

@@ -58,7 +58,7 @@ class PublicKey:
     def parse(cls, text: str) -> PublicKey:
         """The key that :attr:`text` wrote; ConfigurationError if the text is no key, or one that no member could have made."""
         if text.strip().startswith(PRIVATE):
-            # Not quoted: it is somebody's secret.
+            # Not quoted, because it is a secret.
             raise ConfigurationError("a private key where a public key is expected: keep it to yourself, and make a new one")
         content = _decode(text.strip(), PUBLIC, 64)
         if content is None:

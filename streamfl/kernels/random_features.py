@@ -45,7 +45,7 @@ def frequencies(
 
     They are computed in float64 and rounded to ``dtype`` once, at the end.
 
-    ConfigurationError where a bandwidth is so small that phases could exceed single precision.
+    ConfigurationError if a bandwidth is so small that phases could exceed single precision.
 
     Returns (kernels, count, dimension). Source: POF-MKL, section 2; Rahimi & Recht 2007, theorem 1.
 
@@ -74,7 +74,7 @@ def random_features(inputs: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[
 
     Parameters: inputs (samples, dimension); frequencies (kernels, D, dimension).
     Returns (samples, kernels, 2 D) of the frequencies' dtype, every (sample, kernel) row of unit norm.
-    Raises ValueError where the dimensions differ.
+    Raises ValueError if the dimensions differ.
     """
     kernels, count, dimension = frequencies.shape
     phases = np.asarray(inputs, dtype=frequencies.dtype) @ frequencies.reshape(kernels * count, dimension).T
@@ -92,7 +92,7 @@ class FeatureMap:
     Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype. ``shared_by``:
     the dictionary, where they were drawn with ``shared_directions``. Phases are then computed for the first kernel of a family
     and smoothness and multiplied for the others; predictions are the same but for rounding.
-    Raises ValueError where the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
+    Raises ValueError if the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
 
     One object serves one thread: calls share its buffers.
     """
@@ -119,7 +119,7 @@ class FeatureMap:
 
         Parameters: inputs (samples, dimension); parameters (kernels, 2 D), sines first, one set for all samples.
         Returns (samples, kernels). Memory beyond it does not grow with the samples.
-        Raises ValueError where the shapes do not fit.
+        Raises ValueError if the shapes do not fit.
         """
         if parameters.shape != (self.kernels, 2 * self.count):
             raise ValueError(f"parameters have shape {parameters.shape}, not {(self.kernels, 2 * self.count)}")
@@ -152,7 +152,7 @@ class FeatureMap:
         """The features of one kernel for each input: row r is z_kernels[r](inputs[r])   (POF-MKL, eq. 4).
 
         Parameters: inputs (rows, dimension); kernels (rows,), numbers from 0. Returns (rows, 2 D), each of unit norm.
-        Raises ValueError where the shapes do not fit, IndexError for a kernel that the dictionary does not have.
+        Raises ValueError if the shapes do not fit, IndexError for a kernel that the dictionary does not have.
         """
         inputs = self._checked(inputs)
         if kernels.shape != (len(inputs),):

@@ -38,7 +38,7 @@ def accuracy(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN where one of the labels is missing.
+    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN if one of the labels is missing.
 
     AUC = U / (n_1 n_0),  U = sum of the ranks of label 1 - n_1 (n_1 + 1) / 2   (Mann and Whitney 1947; ties share their rank)
 
@@ -61,7 +61,7 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def kolmogorov_smirnov(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """KS: the largest distance between the distributions of the two labels' scores; NaN where one of the labels is missing.
+    """KS: the largest distance between the distributions of the two labels' scores; NaN if one of the labels is missing.
 
     max over c of |share of label 0 with a score of at most c - share of label 1 with a score of at most c|
 

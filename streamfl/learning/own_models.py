@@ -142,7 +142,7 @@ class OwnModel:
 
     @functools.cached_property
     def fingerprint(self) -> int:
-        """Of how the model is made. The state of a model that is made otherwise is not restored."""
+        """Identifies how the model is made. The state of a model that is made in another way is not restored."""
         return fingerprint(self.make, json.dumps(dict(self.parameters), sort_keys=True, default=str))
 
 

@@ -28,7 +28,7 @@ class RunningScale:
     """
 
     def __init__(self, columns: int) -> None:
-        # Rows seen, then the means, then the summed squared deviations: one array, which is remembered whole.
+        # Rows seen, then the means, then the summed squared deviations: one array, which is stored whole.
         self._moments = np.zeros(1 + 2 * columns)
         self._means, self._squares = self._moments[1 : 1 + columns], self._moments[1 + columns :]
 

@@ -16,7 +16,7 @@ __all__ = ["IntegerNoise"]
 Integers = NDArray[np.int64]
 # Fewest grid steps in a deviation. With fewer, rounding would be visible beside the noise.
 FEWEST_STEPS = 64
-# Grid steps in a deviation where the grid may be as fine as wanted.
+# Grid steps in a deviation if the grid may be as fine as wanted.
 FINE_STEPS = 4096
 
 

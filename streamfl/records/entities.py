@@ -154,13 +154,13 @@ class VerticalSettings(RecordSettings):
         return self.party.name
 
     def required_samples(self, whose: str) -> EntitySamplesSection:
-        """``[samples]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        """``[samples]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.samples is None:
             raise ConfigurationError(f"the section [samples] is missing: {whose} has to know its samples' topic and fields")
         return self.samples
 
     def required_labels(self, whose: str) -> EntityLabelsSection:
-        """``[labels]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        """``[labels]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.labels is None:
             raise ConfigurationError(f"the section [labels] is missing: {whose} has to know its labels' topic and field")
         return self.labels

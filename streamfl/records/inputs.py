@@ -143,7 +143,7 @@ class InputSection(Section):
 
 
 def check_inputs(inputs: list[InputSection] | None, features: list[str] | str | None, dimension: int | None) -> None:
-    """ValueError where inputs are named twice, in two ways, or are more than a sample may have."""
+    """ValueError if inputs are named twice, or in two ways, or are more than a sample may have."""
     if inputs is None:
         return
     if features is not None:

@@ -43,7 +43,7 @@ class LabelsSection(RekeyedTopic):
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
-    """The label of one sample, scaled from ``label_range`` to 0 to 1, or a class."""
+    """The label of one sample, scaled so that ``label_range`` is 0 to 1, or a class."""
 
     client: str
     sample: str

@@ -19,8 +19,8 @@ class PredictionsSection(Section):
     """The format of predictions. Each has the key of the record that it predicts."""
 
     format: Literal["json", "msgpack", "avro"] = "json"
-    """Format of predictions. `avro` needs [registry]: streamfl registers the schema as `<federation>.predictions-value`, and writes
-    its number before each prediction."""
+    """Format of predictions. `avro` needs [registry]: streamfl registers a schema under `<federation>.predictions-value`, and
+    writes its number before each prediction."""
     registry: RegistrySection | None = Field(default=None)
     """The schema registry of the predictions; left out: [registry]."""
 

@@ -45,7 +45,8 @@ class SamplesSection(AssembledTopic):
     label_range: LabelRange = (0.0, 1.0)
     """The two label values that are scaled to 0 and 1. Predictions are in the label's own unit."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Divisor of every number, so that a sample's norm is about one. Categories, truth values and sines of times are left."""
+    """Divisor of every number, so that a sample's norm is about one. Categories, truth values, and sines of times are not
+    divided."""
 
     @field_validator("features")
     @classmethod
@@ -75,7 +76,7 @@ class SamplesSection(AssembledTopic):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """A sample in the learner's units: features divided by ``input_norm``, the label scaled from ``label_range`` to 0 to 1."""
+    """A sample in the learner's units: features divided by ``input_norm``, the label so that ``label_range`` is 0 to 1."""
 
     client: str
     id: str

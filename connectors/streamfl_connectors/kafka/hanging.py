@@ -2,7 +2,7 @@
 
 A request that puts offsets into a transaction (TxnOffsetCommit) may arrive after the transaction's end. A broker that does not ask
 the transaction's coordinator about it takes it for the beginning of another transaction, which nobody ends. From then on a request
-for the group's stable offsets is told to wait. Only kafka-python can ask about transactions as this module does.
+for the group's stable offsets has to wait. Only kafka-python can ask about transactions as this module does.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class KafkaMembership:
         self.positions.move(place, offset)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
 
     def unread(self) -> dict[TopicPartition, int]:

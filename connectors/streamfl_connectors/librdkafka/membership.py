@@ -174,7 +174,7 @@ class LibrdkafkaMembership:
         self.positions.move(place, offset)
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
 
     def unread(self) -> dict[Place, int]:
