@@ -15,7 +15,7 @@ __all__ = ["Beginnings", "Positions", "no_offset"]
 class Beginnings:
     """Notices partitions that wait for the group's offset, and so bring nothing, for longer than a transaction stays undecided.
 
-    seconds: how long that is.
+    seconds: how long a transaction may stay undecided.
     """
 
     def __init__(self, seconds: float) -> None:

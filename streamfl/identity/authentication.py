@@ -122,7 +122,7 @@ class Identity:
         return self._now.member
 
     def renewed(self, keys: Collection[PrivateKey], members: Members) -> _Standing | None:
-        """What :meth:`take` takes if the files have changed; None if they have not.
+        """The new content for :meth:`take`, if the files have changed; None if they have not.
 
         ConfigurationError if this member could not have started with these files.
         """

@@ -72,7 +72,7 @@ class InputWatch:
             self._apart(client, partition, place)
 
     def pair(self) -> None:
-        """A sample and a label met."""
+        """A sample and its label were joined."""
         self._pairs += 1
 
     @property

@@ -27,7 +27,7 @@ class PlaceWatch:
         self._said = False
 
     def came(self, partition: int, source: str, names: Iterable[str]) -> None:
-        """source: what brought these entities, for the text."""
+        """These entities came in ``partition``. source: what brought them, for the text."""
         here = partition, source
         for name in names:
             self._seen += 1
@@ -50,7 +50,7 @@ class PlaceWatch:
         return None if self._found is None or self._seen - self._found[0] >= LATEST else self._found[1]
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """The same for the log, once."""
+        """The mistake for the log, once."""
         if self._found is not None and not self._said:
             self._said = True
             yield OperatorNotice(REASON, self._found[1], of_records=True)

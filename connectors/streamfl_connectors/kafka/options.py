@@ -38,8 +38,8 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     "batch_size": 131_072,
     # Fuller batches while records are handed over. Nothing waits for it, because every hand-over ends with a flush.
     "linger_ms": 100,
-    # A transaction that begins while the coordinator still ends the last one is told to try again. With the client's 100 ms small
-    # commits in a row take 120 ms instead of 25, and a lockstep round is two of them.
+    # The coordinator refuses a transaction for a moment while it still ends the last one. With the client's 100 ms small commits in
+    # a row take 120 ms instead of 25, and a lockstep round is two of them.
     "retry_backoff_ms": 20,
     "metrics_enabled": False,
 }
