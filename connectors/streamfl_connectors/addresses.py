@@ -1,4 +1,4 @@
-"""What both Kafka connectors are told: where the cluster is, and how long to wait for it."""
+"""Settings of both Kafka connectors: where the cluster is, and how long to wait for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 
 
 def servers(url: str, scheme: str) -> list[str]:
-    """The brokers' addresses in ``scheme://host:port[,host:port…]``; ConfigurationError if that is not what the url is."""
+    """The brokers' addresses in ``scheme://host:port[,host:port…]``; ConfigurationError if the url has another form."""
     found, _, rest = url.partition("://")
     addresses = [address.strip() for address in rest.rstrip("/").split(",") if address.strip()]
     parts = [address.rpartition(":") for address in addresses]
     if found != scheme or not addresses or not all(host and "@" not in host and port.isdigit() for host, _, port in parts):
-        # The text does not show what the url is instead: it may hold a password.
+        # The text does not show the url, because it may hold a password.
         raise ConfigurationError(f"bus.url: expected {scheme}://host:port, several brokers separated by commas")
     return addresses
 

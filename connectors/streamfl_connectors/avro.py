@@ -1,7 +1,7 @@
-"""Avro, behind a schema's number of a registry or with the schema in a file.
+"""Avro, with the number of a registry's schema before each record, or with the schema in a file.
 
-Fastavro reads it: it is the fastest for Python, and well kept. It follows a record's structure without any bound, so a schema by
-which few bytes could become many values, or an endless depth, is refused.
+Fastavro reads it: it is the fastest library for Python, and well maintained. It follows a record's structure without any bound. So
+a schema is refused if few bytes could become many values, or if the depth has no bound.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PLAIN: dict[type[Any], str] = {
     msgspec.inspect.FloatType: "double",
     msgspec.inspect.StrType: "string",
 }
-# Of a decimal's unscaled value: more than any database has.
+# Most bytes of a decimal's unscaled value: more than any database has.
 LONGEST_DECIMAL = 64
 BROKEN = (EOFError, IndexError, KeyError, TypeError, ValueError, OverflowError, ArithmeticError, RecursionError)
 
 
 class AvroSchema:
-    """A schema, ready to read and to write by.
+    """A schema to read and write records with.
 
-    text: the schema in JSON. references: the schemas whose names it uses, each after those that it uses itself.
-    ValueError if it is none, or could not be read with a bound. A decimal is read as a number. Times stay whole numbers, in the
-    unit that the schema says.
+    text: the schema in JSON. references: the schemas that it names, each after those that it names itself.
+    ValueError if the text is no schema, or its records could not be read with a bound. A decimal is read as a number. Times stay
+    whole numbers, in the schema's unit.
     """
 
     def __init__(self, text: str, references: tuple[tuple[str, str], ...] = ()) -> None:
@@ -90,8 +90,8 @@ class AvroSchema:
 class Avro:
     """Records in Avro.
 
-    schema: what all records are written by; None: each names one of the registry. subject: by whose newest schema ``encode``
-    writes.
+    schema: the schema of all records; None: each record names one of the registry. subject: ``encode`` writes with its newest
+    schema.
     """
 
     takes = ("schema_file",)
@@ -106,7 +106,7 @@ class Avro:
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> Avro:
-        """The format of a topic; ConfigurationError if no schema is to be had, or fastavro is not installed."""
+        """The format of a topic; ConfigurationError if there is no schema, or fastavro is not installed."""
         try:
             import fastavro  # noqa: F401
         except ImportError as missing:
@@ -172,7 +172,7 @@ class Avro:
 
 
 def _why(error: Exception) -> str:
-    # Fastavro tells where in memory it read, and nothing of a record that ends too soon. Of the same record the text is the same.
+    # Fastavro's text names a memory address, and is empty for a record that ends too soon. Ours is the same for the same record.
     if isinstance(error, IndexError):
         return "a member of a union or an enum is named that the schema does not have"
     text = str(error)
@@ -193,7 +193,7 @@ def schema_of(kind: type[Any]) -> dict[str, Any]:
     fields = []
     for field in found.fields:
         plain = _schema_of(field.type)
-        # A reader of an older schema finds the field missing, and takes null.
+        # If a record of an older schema lacks the field, its reader takes null.
         fields.append({"name": field.encode_name, "type": plain} | ({"default": None} if "null" in plain else {}))
     return {"type": "record", "name": kind.__name__, "namespace": "streamfl", "fields": fields}
 
@@ -208,14 +208,14 @@ def _schema_of(found: msgspec.inspect.Type) -> Any:
 
 
 def _with_lists(content: Any) -> Any:
-    # Fastavro takes a tuple for a union's member with its name.
+    # Fastavro would take a tuple for a union's member with its name.
     if isinstance(content, dict):
         return {key: _with_lists(value) for key, value in content.items()}
     return [_with_lists(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...], known: dict[str, int]) -> int:
-    """The bytes that a value takes at least. ValueError where a value could contain itself, or many values take no byte."""
+    """The fewest bytes that a value takes. ValueError if a value could contain itself, or many values take no byte."""
     if isinstance(schema, str):
         if schema in WIDTHS:
             return WIDTHS[schema]
@@ -245,7 +245,7 @@ def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...],
 
 
 def _without_logical_types(schema: Any) -> Any:
-    """The schema without what fastavro would make times, identifiers and decimals of: plain values are asked for."""
+    """The schema without logical types, so that fastavro returns plain values and no times, identifiers and decimals."""
     if isinstance(schema, list):
         return [_without_logical_types(member) for member in schema]
     if isinstance(schema, dict):
@@ -254,7 +254,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 def _converter(schema: Any, named: Mapping[str, Any]) -> Convert | None:
-    """What makes numbers of the decimals in a value; None: it has none."""
+    """A function that turns the decimals in a value into numbers; None if there are no decimals."""
     if isinstance(schema, str):
         return None if schema in WIDTHS else _converter(named[schema], named)
     if isinstance(schema, list):
@@ -281,7 +281,7 @@ def _of_record(fields: dict[str, Convert]) -> Convert | None:
 
 
 def _of_union(members: dict[type | None, Convert | None]) -> Convert | None:
-    # By the values' own types: which member of a union was written a plain value does not say.
+    # Chosen by the value's type: a plain value does not say which member of the union was written.
     given = {kind: convert for kind, convert in members.items() if kind is not None and convert is not None}
 
     def convert(content: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The compressions that a batch of records may have, each read with a bound: what a stranger wrote may expand a thousandfold.
+"""The compression codecs of record batches, each read with a bound: a stranger's batch may expand a thousandfold.
 
-A codec is known by its number in the batch's attributes. Its package is imported when it is first needed, so that one that is
-missing is a clear error at the start and not a failing import.
+The batch's attributes have the codec's number. Its package is imported when it is first needed, so that a missing package is a
+clear error at the start and not a failing import.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from streamfl.role import ConfigurationError
 
 __all__ = ["CODECS", "decompress", "try_codecs"]
 
-# Of a batch, in bytes. A topic takes a MiB compressed unless it is told otherwise, and what is written for it in earnest is a few
-# times as large; memory holds three copies for a moment.
+# Most bytes of a batch. By default a topic takes 1 MiB compressed, and real content is a few times as large. Memory holds three
+# copies for a moment.
 LARGEST_CONTENT = 64 * 1024 * 1024
 
 XERIAL = b"\x82SNAPPY\x00"
@@ -32,7 +32,7 @@ def _snappy(content: bytes, limit: int) -> bytes:
     import snappy
 
     blocks = _xerial_blocks(content) if content.startswith(XERIAL) else [content]
-    # Each says first how large it will be.
+    # Each block begins with its size when decompressed.
     if sum(map(_snappy_size, blocks)) > limit:
         return bytes(limit + 1)
     return b"".join(snappy.decompress(block) for block in blocks)
@@ -96,7 +96,7 @@ COMPRESSED = {
 
 
 def decompress(codec: int, content: bytes) -> bytes:
-    """What was compressed. Whatever its package raises where it cannot be; ValueError above 64 MiB or for an unknown codec."""
+    """The decompressed content. ValueError above 64 MiB or for an unknown codec; or any error of the codec's package."""
     if codec not in CODECS:
         raise ValueError(f"its compression has the number {codec}, which is not known here")
     found = CODECS[codec][2](content, LARGEST_CONTENT)

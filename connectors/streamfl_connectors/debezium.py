@@ -1,4 +1,4 @@
-"""Debezium's change events: the row after the change, whether they are written in JSON or behind a registry's schema."""
+"""Debezium's change events: the row after the change, from JSON or with a registry's schema."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Debezium"]
 Decoded = TypeVar("Decoded")
 
 ROW = {"c", "r", "u"}
-# What is about no row: a truncation, a message in the database's log.
+# Events without a row: a truncation, a message in the database's log.
 NO_ROW = {"t", "m"}
 
 
 class Debezium:
-    """Change events: JSON with or without the schema around it, or Avro or JSON behind the number of a registry's schema.
+    """Change events: JSON with or without its schema around it, or Avro or JSON after the number of a registry's schema.
 
-    A row is what is in ``after``, and beside its own fields ``__op``, ``__ts_ms`` and ``__source_ts_ms``. Rows that were unwrapped
-    by Debezium's ExtractNewRecordState, with ``__op`` or ``__deleted`` in them, are taken too.
+    A row has the fields of ``after``, and ``__op``, ``__ts_ms`` and ``__source_ts_ms``. Rows that Debezium's ExtractNewRecordState
+    unwrapped, with ``__op`` or ``__deleted`` in them, are accepted too.
 
     >>> Debezium(None).decoder(dict)(b'{"op": "c", "after": {"site": "north"}, "ts_ms": 5}')
     {'site': 'north', '__op': 'c', '__ts_ms': 5}

@@ -1,6 +1,6 @@
-"""How the user's records are written: JSON, MessagePack and CSV.
+"""Formats of users' records: JSON, MessagePack and CSV.
 
-Others register in the entry-point group ``streamfl.formats``.
+Other formats register in the entry-point group ``streamfl.formats``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _anything(value: bytes) -> Any:
         pass
     if (told := told_of_frame(value)) is not None:
         raise ValueError(told)
-    # Many writers do put NaN into JSON. Reading anything at all, one wants to see that it was one.
+    # Many writers put NaN into JSON, and a caller that reads Any wants to see the NaN.
     return json.loads(value)
 
 
@@ -60,10 +60,10 @@ class Json:
 
 
 class JsonSchema(Json):
-    """JSON behind the number of a JSON schema, as serialisers with a registry write it.
+    """JSON after the number of a JSON Schema, as serialisers with a registry write it.
 
-    The number is passed over unless records are to be checked: JSON says itself what it is, so that no registry is asked; a record
-    without the number is taken too.
+    The number is ignored unless records are to be checked: JSON can be read without its schema, so no registry is asked. A record
+    without the number is accepted too.
 
     >>> JsonSchema().decoder(dict)(bytes([0, 0, 0, 0, 7]) + b'{"a": 1}')
     {'a': 1}
@@ -77,7 +77,7 @@ class JsonSchema(Json):
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> JsonSchema:
-        """The format of a topic; ConfigurationError if records are to be checked and nothing is there to check them by."""
+        """The format of a topic; ConfigurationError if records are to be checked and there is nothing to check them with."""
         if not section.check_schema:
             if section.schema_file is not None:
                 raise ConfigurationError(f"{setting}.schema_file has a meaning with {setting}.check_schema = true alone")
@@ -96,7 +96,7 @@ class JsonSchema(Json):
         return lambda value: inner(value[LENGTH:] if is_framed(value) else value)
 
     def encode(self, content: Any) -> bytes:
-        """The JSON of a mapping, sequence, text, number, Struct or None; if records are checked, behind its schema's number."""
+        """The JSON of a mapping, sequence, text, number, Struct or None; if records are checked, after its schema's number."""
         written = super().encode(content)
         return written if self._checked is None else self._checked.named(written)
 
@@ -121,10 +121,10 @@ class MessagePack:
 
 
 class Csv:
-    """A line of values a record, in UTF-8. An empty value is a missing one.
+    """CSV: one line of values per record, in UTF-8. An empty value is a missing one.
 
-    columns: the names of the values, in their order. A line that consists of them is a file's first one and no record.
-    delimiter: between two values. decimal: the mark in numbers; with a comma they are given with a point.
+    columns: the names of the values, in their order. A line that consists of these names is a file's header and no record.
+    delimiter: between two values. decimal: the mark in numbers; numbers with a comma are returned with a point.
 
     >>> Csv(["site", "temp"]).decoder(dict)(b"north,21.5")
     {'site': 'north', 'temp': '21.5'}
@@ -150,13 +150,13 @@ class Csv:
         return cls(section.columns, section.delimiter or ",", section.decimal or ".")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord at the line of names."""
+        """From bytes to ``type``; it raises ValueError, msgspec.ValidationError, or IgnoredRecord for the header line."""
         if type is Any:
             return cast(Callable[[bytes], Decoded], self._read)
         return lambda value: msgspec.convert(self._read(value), type, strict=False)
 
     def encode(self, content: Any) -> bytes:
-        """The line of a mapping or Struct. Names that are no column of it are left out."""
+        """The line of a mapping or Struct. Fields that are no column are left out."""
         content = msgspec.to_builtins(content)
         line = io.StringIO()
         values = [self._written(content.get(name)) for name in self._columns]

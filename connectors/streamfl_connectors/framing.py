@@ -1,4 +1,4 @@
-"""What stands before a record whose schema is in a registry: a zero byte, the schema's number, of Protobuf the message's place."""
+"""The bytes before a record whose schema is in a registry: a zero byte, the schema's number, and Protobuf's message indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_INDEXES = 100
 
 
 def is_framed(value: bytes) -> bool:
-    """Whether a record begins as one of a registry's does."""
+    """Whether a record begins like one whose schema is in a registry."""
     return len(value) >= LENGTH and value[0] == 0
 
 
@@ -30,12 +30,12 @@ def number_of(value: bytes) -> int:
 
 
 def framed(number: int, content: bytes) -> bytes:
-    """The content behind the schema's number."""
+    """The content after the schema's number."""
     return struct.pack(">bI", 0, number) + content
 
 
 def told_of_frame(value: bytes) -> str | None:
-    """What to say of a record that begins so where no registry is expected."""
+    """The error text for a record with a registry's schema where no registry is expected; None for another record."""
     if not is_framed(value):
         return None
     return (
@@ -45,7 +45,7 @@ def told_of_frame(value: bytes) -> str | None:
 
 
 def with_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of the schema a Protobuf record is, from the outermost inwards, and where it begins; or ValueError."""
+    """The indexes of a Protobuf record's message in its schema, outermost first, and where the message begins; or ValueError."""
     count, place = _varint(value, LENGTH)
     if count == 0:
         return (0,), place
@@ -59,12 +59,12 @@ def with_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def missing_extra(setting: str, format: str, extra: str, missing: ImportError) -> ConfigurationError:
-    """What to say where a format's library is not installed."""
+    """The error if a format's library is not installed."""
     return ConfigurationError(f"{setting}.format = {format!r} needs {missing.name}: pip install 'streamfl[{extra}]'")
 
 
 def no_schema(section: FormatKeys, setting: str) -> ConfigurationError:
-    """What to say where nothing tells how records are written."""
+    """The error if no schema is given."""
     return ConfigurationError(
         f'{setting}.format = "{section.format}": where is the schema? Give [registry] url if records name one of a schema '
         f"registry, or {setting}.schema_file if they do not"

@@ -1,7 +1,7 @@
-"""JSON that is held against its JSON Schema, of a registry or of a file.
+"""Checks JSON against its JSON Schema, from a registry or a file.
 
-Nothing is fetched but what the registry says that a schema refers to, and patterns are matched in time that grows with the text
-alone: the text is a stranger's.
+Only references that the registry names for a schema are fetched. The time to match a pattern grows only with the text, because the
+text is a stranger's.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Checked"]
 Decoded = TypeVar("Decoded")
 
 MOST_SCHEMAS = 1_000
-# Of what is told of a schema, and what stands there for a record's own value, which may be long.
+# Most characters of an error text about a schema, and what it shows for a record's own value, which may be long.
 MOST_TOLD, VALUE = 300, "its value"
 _anything = msgspec.json.Decoder(Any).decode
 
 
 class Checked:
-    """Finds the schema of a record and holds the record against it.
+    """Finds the schema of a record and checks the record against it.
 
-    own: of all records, whatever they name. registry: of those that name one of it. subject: whose newest schema is named by what
-    streamfl writes.
+    own: the schema of all records, whatever they name. registry: has the schemas that records name. subject: records that streamfl
+    writes name its newest schema.
     """
 
     def __init__(self, own: Any | None, registry: Registry | None, subject: str) -> None:
@@ -45,7 +45,7 @@ class Checked:
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> Checked:
-        """By what a topic's section says; ConfigurationError if no schema is to be had."""
+        """Made from a topic's section; ConfigurationError if there is no schema."""
         own = None
         if section.schema_file is not None:
             try:
@@ -58,7 +58,7 @@ class Checked:
         return cls(own, registry, f"{getattr(section, 'topic', '')}-value")
 
     def decoder(self, decode: Callable[[bytes], Decoded]) -> Callable[[bytes], Decoded]:
-        """``decode`` for what the schema allows; PeerError for all else, NotYetReadable while the registry does not answer."""
+        """``decode`` for what the schema allows; PeerError for other records, NotYetReadable while the registry does not answer."""
 
         def checked(value: bytes) -> Decoded:
             validator, content = self._validator_of(value)
@@ -74,7 +74,7 @@ class Checked:
         return checked
 
     def named(self, content: bytes) -> bytes:
-        """What is written, behind the number of its schema where that is how it is found when it is read."""
+        """The content to write, after its schema's number unless the schema is in a file."""
         if self._own is not None:
             return content
         if self._written is None:
@@ -101,7 +101,7 @@ class Checked:
 
 
 def _validator(schema: Schema) -> Any:
-    """What holds records against a schema; ValueError where there is no such thing."""
+    """A validator that checks records against a schema; ValueError if none can be made."""
     if schema.kind != "JSON":
         raise ValueError(f"it is of the kind {schema.kind}, JSON is expected")
 

@@ -11,7 +11,7 @@ __all__ = ["token"]
 
 
 def token() -> tuple[str, float]:
-    """A token signed with the credentials that AWS's own tools would use here, and when it is over.
+    """A token signed with the credentials that AWS's own tools would use here, and when it expires.
 
     The region comes from AWS_REGION or AWS_DEFAULT_REGION. Credentials come from the environment, a profile, or the role of the
     container or machine. Signing needs no network; getting a role's credentials may.
@@ -26,6 +26,6 @@ def token() -> tuple[str, float]:
     try:
         text, milliseconds = MSKAuthTokenProvider.generate_auth_token(region)
     except AttributeError as error:
-        # What the signer makes of credentials that are not there.
+        # The signer raises it if there are no credentials.
         raise ConfigurationError("no AWS credentials are found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and its secret") from error
     return text, milliseconds / 1000

@@ -1,4 +1,4 @@
-"""What client libraries log while brokers are away: a line a broker and minute, with how many were left out."""
+"""Limits what client libraries log while brokers are away: one line per broker and minute, with how many were left out."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MINUTE_SECONDS = 60.0
 
 @dataclass
 class _Window:
-    """What came of one broker since its last line. last: the logger, level and text of the last of them."""
+    """Lines about one broker since one passed. last: the logger, level and text of the last line."""
 
     left_out: int = 0
     last: tuple[str, int, str] = ("", 0, "")
 
 
 class OneLine(logging.Filter):
-    """Lets a line a broker and minute pass; the next says how many it stands for.
+    """Lets one line per broker and minute pass; the next one says how many were left out.
 
-    A line that names no broker stands behind one that does, if there was one within the last minute: kafka-python says of each
-    attempt in four such lines that it failed. Else it passes if none of its kind has passed within that time. With ``log.level``
+    A line that names no broker counts with a broker that had a line within the last minute: kafka-python logs four such lines for
+    each attempt that failed. Without such a broker it passes if no line of its kind has passed within that time. With ``log.level``
     debug everything passes.
 
-    seconds: a minute, but for tests.
+    seconds: a minute, except in tests.
     """
 
     def __init__(self, seconds: float = MINUTE_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""What both Kafka connectors check of a record before they hand it to their library."""
+"""Checks of a record that both Kafka connectors make before they give it to their library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSED_TIME = (
     "message.timestamp.before.max.ms at its default; otherwise it is the clock of this machine"
 )
 
-# A batch's header and the lengths and deltas of a record take no more than the first, the lengths of each header than the other.
+# Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one record header.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
 
 
@@ -30,7 +30,7 @@ def check_records(
     limits: the largest record of each topic, in bytes.
     counts: the partitions of each topic.
     option: the library's own limit, as the configuration names it, for the text.
-    exact_bytes: the size of a record, asked only where :func:`most_bytes` is above the limit. None: that bound decides.
+    exact_bytes: the size of a record, called only if :func:`most_bytes` is above the limit. None: that bound decides.
     """
     for record in records:
         limit = limits[record.topic]
@@ -48,7 +48,7 @@ def check_records(
 
 
 def most_bytes(record: Outgoing) -> int:
-    """An upper bound of the record's size in a batch of its own, uncompressed: at most 100 bytes, and 10 a header, too large."""
+    """An upper bound of the record's size in its own batch, uncompressed: too large by at most 100 bytes, and 10 per header."""
     size = LARGEST_FRAME + len(record.key or b"") + len(record.value or b"")
     for name, content in record.headers:
         size += LARGEST_HEADER_FRAME + len(name.encode()) + len(content)
@@ -68,7 +68,7 @@ def too_large(topic: str, option: str, reason: object) -> ConfigurationError:
 
 
 def may_write_nothing(topics: Iterable[str]) -> ConfigurationError:
-    """That the cluster gives a producer no identity (InitProducerId, KIP-679): it gives one to whoever may write any topic."""
+    """The error if the cluster gives a producer no identity (InitProducerId, KIP-679): only one that may write a topic gets one."""
     named = " or ".join(repr(topic) for topic in sorted(topics))
     return ConfigurationError(
         f"writing: not authorised: an ACL must allow Write on topic {named}: at present no topic at all may be written "

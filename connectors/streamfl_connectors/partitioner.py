@@ -1,4 +1,4 @@
-"""Kafka's choice of a partition by key, the same in its clients of every language but for librdkafka's own default."""
+"""Kafka's partitioner by key, the same in its clients of every language, except for librdkafka's own default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_REMEMBERED = 256
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition, of so many, of a record with this key: murmur2 without its sign, as Java's clients choose."""
+    """The partition of a record with this key, out of ``partitions``: murmur2 without its sign, as in Java's clients."""
     hashed = _remembered_hash(key) if len(key) <= LONGEST_REMEMBERED else _hash_of(key)
     return hashed % partitions
 

@@ -1,4 +1,4 @@
-"""Where a member stands in the partitions that it reads."""
+"""A member's positions in the partitions that it reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Beginnings", "Positions", "no_offset"]
 
 
 class Beginnings:
-    """Tells when partitions wait for the group's offset, and so bring nothing, for longer than a transaction stays undecided.
+    """Notices partitions that wait for the group's offset, and so bring nothing, for longer than a transaction stays undecided.
 
-    seconds: how long that is.
+    seconds: how long a transaction may stay undecided.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -32,12 +32,12 @@ class Beginnings:
 
 
 class Positions:
-    """Where a member stands in its input partitions.
+    """A member's positions in its input partitions.
 
     now: the offset of the next record, by partition.
     base: the offset that the group has committed, or where reading began.
-    origins: where a partition was begun first, when nobody had committed an offset. It outlives the partition's loss.
-    epochs: which leader wrote the last record that came since reading began there, as far as is known.
+    origins: where reading of a partition first began, when nobody had committed an offset. Kept after the partition is lost.
+    epochs: the epoch of the leader that wrote the last record that came since reading began there, if known.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class Positions:
     def move(self, place: TopicPartition, offset: int) -> None:
         """The caller goes on at this offset."""
         self.now[place] = self.base[place] = offset
-        # It may be of a time when somebody else had the partition, and read on.
+        # The epoch may be out of date: another member may have had the partition since, and read on.
         self.epochs.pop(place, None)
 
     def came(self, place: TopicPartition, epoch: int | None, polled: Polled) -> None:
-        """The leader of this epoch wrote the last record that came; None, or below 0: that is not known."""
+        """The leader of this epoch wrote the last record that came. None, or below 0: not known."""
         if epoch is not None and epoch >= 0 and self.epochs.get(place) != epoch:
             self.epochs[place] = polled.epochs[place] = epoch
 
@@ -68,7 +68,7 @@ class Positions:
         self.base.update(positions)
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Forget every partition that is not of these numbers."""
+        """Forget every partition whose number is not among these."""
         for places in (self.now, self.base, self.epochs):
             for place in [place for place in places if place[1] not in numbers]:
                 del places[place]
@@ -78,8 +78,8 @@ class Positions:
         """Offsets that change nothing and make a commit safe; the commit names them beside its own.
 
         There is one for each partition whose changelog the step writes without a position of it, and one for any partition if the
-        step has no position at all. They make the cluster check that the member is still one. Whoever takes such a partition over
-        asks for its offset, and so waits until the transaction is decided, however late its end comes.
+        step has no position at all. They make the cluster check that the member is still in the group. A worker that takes such a
+        partition over asks for its offset, and so waits until the transaction is decided, however late its end comes.
 
         reported: the numbers of the partitions that the member has.
         """
@@ -91,7 +91,7 @@ class Positions:
     def lag(self, ends: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each partition; control records count. May be called from any thread.
 
-        ends: asks the cluster. While it does not answer, the last known figures are given.
+        ends: asks the cluster. While the cluster does not answer, the last known figures are returned.
         """
         positions = dict(self.now)
         with suppress(BusUnavailable, ConfigurationError):
@@ -101,7 +101,7 @@ class Positions:
 
 
 def no_offset(group: str, place: TopicPartition) -> ConfigurationError:
-    """The error for a group that has no offset and is not told where to begin."""
+    """The error for a group without an offset and without a setting that says where to begin."""
     return ConfigurationError(
         f"group {group!r} has no committed offset on {place[0]!r} partition {place[1]} and "
         "bus.auto_offset_reset = 'error': choose 'earliest' or 'latest', or restore the group's offsets"

@@ -1,7 +1,7 @@
-"""Protobuf, behind a schema's number of a registry or with the schema in a file.
+"""Protobuf, with the number of a registry's schema before each record, or with the schema in a file.
 
-Google's own library reads it, with its bounds of depth. A schema's text is compiled by protoc, once for each schema, in a process
-of its own.
+Google's own library reads it, with its bounds of depth. protoc compiles a schema's text, once for each schema, in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}
 class Messages:
     """The messages of a compiled schema.
 
-    files: descriptor sets' files in any order. name: of the file whose messages records are.
+    files: descriptor sets' files in any order. name: of the file that has the records' messages.
     """
 
     def __init__(self, files: list[Any], name: str) -> None:
@@ -65,7 +65,7 @@ class Messages:
 
     @classmethod
     def of_text(cls, text: str, references: tuple[tuple[str, str], ...] = (), folder: Path | None = None) -> Messages:
-        """Of a ``.proto``'s text. references: the files that it imports. folder: where others of them are. ValueError if broken."""
+        """From a ``.proto``'s text. references: files that it imports. folder: where others are. ValueError if it is broken."""
         from google.protobuf import descriptor_pb2
 
         name = "streamfl.proto"
@@ -95,7 +95,7 @@ class Messages:
 
     @classmethod
     def of_set(cls, content: bytes) -> Messages:
-        """Of a descriptor set as protoc writes it with ``--include_imports``; its last file has the messages. Or ValueError."""
+        """From a descriptor set as protoc writes it with ``--include_imports``; its last file has the messages. Or ValueError."""
         from google.protobuf import descriptor_pb2, message
 
         try:
@@ -108,7 +108,7 @@ class Messages:
 
     @classmethod
     def of_schema(cls, schema: Schema) -> Messages:
-        """Of a registry's schema, as descriptors in base64 or as text. ValueError if it is neither."""
+        """From a registry's schema, as descriptors in base64 or as text. ValueError if it is neither."""
         from google.protobuf import descriptor_pb2, message
 
         def descriptor(text: str, name: str) -> Any:
@@ -133,7 +133,7 @@ class Messages:
         return str(name)
 
     def place_of(self, name: str) -> tuple[int, ...]:
-        """Where in the schema the message of this full name is; ValueError if nowhere."""
+        """The place in the schema of the message with this full name; ValueError if there is none."""
         places: list[tuple[int, ...]] = [(index,) for index in range(len(self._file.message_type))]
         while places:
             place = places.pop(0)
@@ -146,7 +146,7 @@ class Messages:
         raise ValueError(f"the schema has no message {name!r}")
 
     def only_one(self) -> str:
-        """The full name of the only message; ValueError where there are several."""
+        """The full name of the only message; ValueError if there are several."""
         if len(self._file.message_type) != 1:
             names = ", ".join(self.name_at((index,)) for index in range(len(self._file.message_type)))
             raise ValueError(f"the schema has several messages: say which by its full name ({names})")
@@ -164,7 +164,7 @@ class Messages:
         return self._classes[name]
 
     def read(self, name: str, content: bytes) -> dict[str, Any]:
-        """The fields of a message; ValueError if it is none. A field that was not set and has no default is left out."""
+        """The fields of a message; ValueError if it is not one. A field that was not set and has no default is left out."""
         from google.protobuf.message import DecodeError
 
         found = self.class_of(name)()
@@ -187,8 +187,8 @@ class Messages:
 class Protobuf:
     """Records in Protobuf.
 
-    messages: what all records are; None: each names its schema in the registry. message: the full name of all records' message;
-    None: the record or the schema says it. subject: by whose newest schema ``encode`` writes.
+    messages: of all records; None: each record names its schema in the registry. message: the full name of all records' message;
+    None: the record or the schema says it. subject: ``encode`` writes with its newest schema.
     """
 
     takes = ("schema_file", "message")
@@ -205,7 +205,7 @@ class Protobuf:
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> Protobuf:
-        """The format of a topic; ConfigurationError if no schema is to be had, or protobuf is not installed."""
+        """The format of a topic; ConfigurationError if there is no schema, or protobuf is not installed."""
         try:
             import google.protobuf  # noqa: F401
         except ImportError as missing:
@@ -272,7 +272,7 @@ class Protobuf:
 
 
 def _well_known(name: str) -> Any:
-    """A file of Google's own, which every schema may import. KeyError if it is none."""
+    """One of Google's own files, which every schema may import. KeyError if it is not one of them."""
     import importlib
 
     from google.protobuf import descriptor_pb2
@@ -287,7 +287,7 @@ def _well_known(name: str) -> Any:
 
 @functools.lru_cache(maxsize=MOST_SCHEMAS)
 def _plan(descriptor: Any) -> tuple[list[str], list[Any]]:
-    """The fields that are there as they are, by name, and the others."""
+    """The names of the fields that are always there as plain values, and the other fields."""
     names: list[str] = []
     others: list[Any] = []
     for field in descriptor.fields:

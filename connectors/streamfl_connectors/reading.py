@@ -1,4 +1,4 @@
-"""Reading committed records of given partitions, in no group: one way for every client library."""
+"""Reads committed records of given partitions without a group, in one way for every client library."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TURN_RECORDS = 4_000
 
 
 class Reader(ABC):
-    """Reads committed records of given partitions, in no group.
+    """Reads committed records of given partitions without a group.
 
     The abstract methods are the client library's part.
 
-    patience: seconds after which a partition that brings nothing, though records are there, is an error.
+    patience: seconds after which it is an error if a partition brings nothing although records are there.
     """
 
     def __init__(self, patience: float) -> None:
@@ -36,7 +36,7 @@ class Reader(ABC):
 
     @abstractmethod
     def positions(self) -> dict[TopicPartition, int | None]:
-        """The next offset of each partition; None where it is not known yet."""
+        """The next offset of each partition; None if it is not known yet."""
 
     @abstractmethod
     def first(self, place: TopicPartition) -> int:
@@ -48,36 +48,36 @@ class Reader(ABC):
 
     @abstractmethod
     def take(self, timeout: float, most: int) -> list[Record]:
-        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+        """Records that came, at most ``most``, after waiting for at most ``timeout`` seconds."""
 
     @abstractmethod
     def explain(self, place: TopicPartition, position: int | None) -> None:
-        """Raise Unreadable if the partition brings nothing because of what lies there."""
+        """Raise Unreadable if the partition brings nothing because of the record there."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the reader holds."""
+        """Release what the reader holds."""
 
     # Only some libraries need it.
     def check(self) -> None:  # noqa: B027
         """Raise BusUnavailable if :meth:`take` will never bring anything again."""
 
     def read_whole(self, places: Sequence[TopicPartition]) -> Iterator[Record]:
-        """All committed records of the partitions up to their ends as of now; the reader then stands there.
+        """All committed records of the partitions up to their present ends, where the reader then goes on.
 
-        BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of what lies there.
+        BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of a record there.
         """
         if places:
             self.go_to(dict.fromkeys(places))
             yield from self.read_to_end()
 
     def read_to_end(self) -> Iterator[Record]:
-        """What is left to read up to the ends as of now; errors as :meth:`read_whole`."""
+        """The records left up to the present ends; errors as :meth:`read_whole`."""
         ends = self.ends(self.positions().keys())
         before: dict[TopicPartition, int | None] | None = None
         moved = time.monotonic()
         while True:
-            # By position and not by the last record's offset: markers of transactions end a partition, too.
+            # Compared by position and not by the last record's offset: a partition may end with transaction markers.
             now = self.positions()
             behind = [place for place, end in ends.items() if (position := now[place]) is None or position < end]
             if not behind:
@@ -91,9 +91,9 @@ class Reader(ABC):
             yield from self.take(TURN_SECONDS, TURN_RECORDS)
 
     def read_edges(self, place: TopicPartition, count: int) -> list[Record]:
-        """The first and the last committed records of a partition, ``count`` of either at most, in order and each once.
+        """The first and the last committed records of a partition, at most ``count`` of each, in order and without duplicates.
 
-        There are fewer of the last where markers of transactions lie among them. BusUnavailable as :meth:`read_whole`.
+        There are fewer last records if transaction markers are among them. BusUnavailable as :meth:`read_whole`.
         """
         first, end = self.first(place), self.ends([place])[place]
         found: dict[int, Record] = {}
@@ -117,7 +117,7 @@ class Reader(ABC):
 
 
 class Readers:
-    """The readers of a session. Each is used again, because to make one takes a connection."""
+    """The readers of a session. They are reused, because each takes a connection."""
 
     def __init__(self, make: Callable[[], Reader]) -> None:
         self._make = make
@@ -141,7 +141,7 @@ class Readers:
 
 
 class Logs(ABC):
-    """The logs of a cluster: what lies in a topic's partitions, and where they end.
+    """The logs of a cluster: the records of topics' partitions, and where partitions end.
 
     counts: the partitions of topics; it raises ConfigurationError if one is missing or not allowed.
     connect_timeout: seconds to wait for a cluster that does not answer.
@@ -159,7 +159,7 @@ class Logs(ABC):
     def ends(self, places: Iterable[TopicPartition], patience: float | None = None) -> dict[TopicPartition, int]:
         """Offset after the last committed record of each partition.
 
-        patience: seconds after which BusUnavailable is raised; None: as long as the connector finds right.
+        patience: seconds after which BusUnavailable is raised; None: the connector's own limit.
         """
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Logs(ABC):
 
     @abstractmethod
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The same for a caller who is not to wait for a cluster that is away."""
+        """:meth:`ends` for a caller that must not wait for a cluster that is away."""
 
     def count(self, topic: str) -> int:
         """The partitions of a topic; ConfigurationError if it is missing or not allowed."""
@@ -176,27 +176,27 @@ class Logs(ABC):
 
     @abstractmethod
     def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
-        """By partition, the offset of the first record of that time or later; below 0 where there is none.
+        """By partition, the offset of the first record of that time or later; below 0 if there is none.
 
         at: in seconds; minus infinity: the first record that is left.
         """
 
     def going_on(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where reading goes on in partitions of which the record at the position is gone.
+        """Where reading goes on in partitions whose record at the position is gone.
 
-        That is the first record that is left; or the end, where the log ends before the position. What lies before it was read.
+        That is the first record that is left, or the end if the log ends before the position. Records before the end were read.
         """
         first, ends = self.first_since(positions, -math.inf), self.ends(positions)
         return {place: max(first[place], min(ends[place], position)) for place, position in positions.items()}
 
     @abstractmethod
     def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end (KIP-320); without what is not known."""
+        """By partition, where the records of this epoch's leader and of earlier ones end (KIP-320). Unknown ends are left out."""
 
     def offsets(self, topic: str, at: float) -> dict[int, int]:
         """By partition, the offset of the first record of that time or later, or of the end."""
         places = [(topic, partition) for partition in range(self.count(topic))]
-        # The ends first: what is written meanwhile lies behind them, and a later offset would pass over it.
+        # The ends first: records written meanwhile come after these ends, and an end read later would skip them.
         ends = self.ends(places)
         found = self.first_since(places, at) if at < math.inf else ends
         return {place[1]: end if found[place] < 0 else found[place] for place, end in ends.items()}
@@ -209,7 +209,7 @@ class Logs(ABC):
                 yield from islice(reader.read_whole(places), limit)
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        """The first and the last committed records of each partition, at most ``count`` of each."""
         self.check_places(topic, partitions)
         with closing(self.reader()) as reader:
             return [record for partition in partitions for record in reader.read_edges((topic, partition), count)]

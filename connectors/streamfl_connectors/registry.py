@@ -1,7 +1,7 @@
-"""A schema registry's HTTP interface, as Confluent's has it and others follow it: schemas by number, and by subject.
+"""The HTTP interface of Confluent's schema registry, which others follow: schemas by number, and by subject.
 
-A request has a bound in time and in bytes, and never more than one is made of a decoder. What a registry has once said of a number
-is kept, for it never changes. A registry that does not answer is waited for: the record is read again later, and nothing is lost.
+A request has a bound in time and in bytes, and never more than one is made of a decoder. The schema of a number is kept, because it
+never changes. If a registry does not answer, the record is read again later, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["Registry", "Schema"]
 
 MOST_SCHEMAS = 1_000
 MOST_REFERENCES = 100
-# After a failure nothing is asked for so long.
+# After a failure the registry is not asked for this long.
 PAUSE_SECONDS = 1.0
-# A registry of several nodes may hear of a new schema a moment after its first record.
+# A node of a registry may get a new schema a moment after the schema's first record.
 UNKNOWN_SECONDS = 5.0
-# Whoever writes made-up numbers is waited for no more often than this.
+# After an unknown number, no other one is waited for during this time: a peer may write made-up numbers.
 CALM_SECONDS = 60.0
 CONTENT = "application/vnd.schemaregistry.v1+json"
 
 
 class Schema(NamedTuple):
-    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: the schemas that it names, before it by name."""
+    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: name and text of those that it needs, in order."""
 
     kind: str
     text: str
@@ -41,7 +41,7 @@ class Schema(NamedTuple):
 
 
 class _Answered(Exception):
-    """The registry's answer, and it is no."""
+    """The registry answered with a refusal."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
@@ -51,7 +51,7 @@ class _Answered(Exception):
 class Registry:
     """Asks one registry.
 
-    section: where it is and how one logs in. serialized: ask for Protobuf's schemas as descriptors, where the registry can.
+    section: its address and login. serialized: ask for Protobuf's schemas as descriptors, if the registry can give them.
     clock: seconds that never run backwards. ConfigurationError if a file that the section names cannot be read.
     """
 
@@ -74,8 +74,8 @@ class Registry:
     def schema(self, number: int) -> Schema:
         """The schema of this number.
 
-        NotYetReadable while the registry does not answer, or may not have heard of the schema yet. PeerError with reason
-        unknown_schema where it has none.
+        NotYetReadable while the registry does not answer, or may not have the schema yet. PeerError with reason unknown_schema if
+        it does not have the schema.
         """
         known = self._schemas.get(number)
         if known is not None:
@@ -91,7 +91,7 @@ class Registry:
         return found
 
     def latest(self, subject: str) -> tuple[int, Schema]:
-        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as above."""
+        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as :meth:`schema`."""
         try:
             content = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}")
             return int(content["id"]), self._resolved(content)
@@ -99,7 +99,7 @@ class Registry:
             raise ConfigurationError(f"{self._base}: the subject {subject!r} has no schema ({answer})") from None
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The number of this schema under a subject, where it is registered if it is new. ConfigurationError if it is refused."""
+        """Register a schema under a subject, if it is new. Returns its number. ConfigurationError if the registry refuses it."""
         try:
             body = {"schema": schema.text, "schemaType": schema.kind}
             return int(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"])
@@ -118,12 +118,12 @@ class Registry:
                 continue
             if len(found) >= MOST_REFERENCES:
                 raise PeerError("malformed", f"the schema names more than {MOST_REFERENCES} others")
-            # Against a circle.
+            # Against a cycle of references.
             found[name] = ""
             path = f"/subjects/{urllib.parse.quote(str(one['subject']), safe='')}/versions/{int(one['version'])}{self._suffix}"
             inner = self._get(path)
             self._resolve(inner, found)
-            # After those that it names.
+            # Moved after the schemas that it names.
             del found[name]
             found[name] = str(inner["schema"])
 
@@ -139,7 +139,7 @@ class Registry:
         return PeerError("unknown_schema", f"the schema registry at {self._base} does not know the schema {number} ({answer})")
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the registry says; _Answered where it says that there is no such thing, NotYetReadable where it says nothing."""
+        """The registry's answer; _Answered if it refuses with 404, 409 or 422, NotYetReadable if it cannot be asked."""
         if self._clock() < self._paused_until:
             raise NotYetReadable(self._trouble)
         try:
@@ -184,7 +184,7 @@ class Registry:
             if not isinstance(said, dict) or not isinstance(said.get("access_token"), str):
                 raise ValueError(f"{section.oauth_token_url} gave no access_token")
             lasting = said.get("expires_in")
-            # Before it is over, so that none is refused.
+            # Renewed before it expires, so that no token is refused.
             self._token_until = self._clock() + 0.8 * (lasting if isinstance(lasting, (int, float)) else 60.0)
             self._token = said["access_token"]
         return f"Bearer {self._token}"
@@ -219,7 +219,7 @@ def _secret(path: str, key: str) -> str:
 
 
 def _no_passphrase() -> str:
-    # Without it the library would ask at the terminal, and wait.
+    # Without this function the library would ask for a passphrase at the terminal, and wait.
     raise ValueError("the key is encrypted, and one without a passphrase is expected")
 
 

@@ -1,4 +1,4 @@
-"""Data sets to replay or to simulate with: CSV, Parquet, npz, and the ones that River carries."""
+"""Data sets to replay or to simulate with: CSV, Parquet, npz, and River's data sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamfl.role import DataError
 
 __all__ = ["Table", "read"]
 
-# Of a file of CSV, from so many lines one sees how it is written.
+# Lines of a CSV file that its layout is guessed from.
 LOOKED_AT = 1_000
 
 
@@ -37,7 +37,7 @@ class Table:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def inputs(self, besides: Collection[str]) -> list[str]:
-        """The columns to learn from where nothing is said: the data's own matrix, or all numbers, without ``besides``."""
+        """The columns to learn from by default: the data's own matrix, or all columns of numbers, without ``besides``."""
         names = self.matrix or [name for name, values in self.columns.items() if values.dtype.kind in "biuf"]
         return [name for name in names if name not in besides]
 
@@ -45,7 +45,7 @@ class Table:
 def read(location: str, columns: Sequence[str] | None = None) -> Table:
     """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
 
-    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column of its own name. River:
+    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name. River:
     the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError if it
     cannot be read, has no rows, or lacks a column, or if X is no matrix.
     """
@@ -79,7 +79,7 @@ def _frame(frame: pd.DataFrame) -> Table:
     for name in frame.columns:
         values = frame[name].to_numpy()
         if values.dtype.kind not in "biuf":
-            # pandas has several signs for a gap; one is enough for everybody after it.
+            # pandas has several values for a gap; all become None.
             values = values.astype(object)
             values[frame[name].isna().to_numpy()] = None
         columns[str(name)] = _column(values)
@@ -114,7 +114,7 @@ def _csv(path: Path) -> Table:
 
 
 def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Numbers as 1.234,5 has them, which pandas takes for text."""
+    """Read numbers such as 1.234,5, which pandas takes for text."""
     if pd.api.types.is_numeric_dtype(column):
         return column
     try:
@@ -124,7 +124,7 @@ def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _parquet(path: Path) -> Table:
-    """One column after the other: whole, the file would take twice the memory of its columns."""
+    """Reads one column after the other. Read at once, the file would take twice the memory of its columns."""
     try:
         from pyarrow import dataset
     except ImportError:
@@ -152,13 +152,13 @@ def _npz(path: Path) -> Table:
                 names = tuple(f"{'x' if name == 'X' else name}{index}" for index in range(array.shape[1]))
                 columns.update(zip(names, array.T, strict=True))
                 matrix = names if name == "X" else matrix
-    # Archives carry names, test sets and other asides: a table is what has as many rows as the matrix, or the longest array.
+    # Archives also hold names, test sets and so on. The table has the arrays with as many rows as the matrix, or the longest array.
     rows = len(columns[matrix[0]]) if matrix else max((len(values) for values in columns.values()), default=0)
     return Table({name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix)
 
 
 def _river(name: str) -> Table:
-    # Other data do without River.
+    # Imported here, because other data do not need River.
     from river import datasets
     from river.datasets import base
 

@@ -1,4 +1,4 @@
-"""A worker's session on Kafka, with whichever client library: it orders the membership, the tables and the commits."""
+"""A worker's session on Kafka, with any client library: it orders the membership, the tables and the commits."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ TURN_SECONDS = 0.01
 # A change of assignment without any record is reported after at most this long.
 LONGEST_TURN_SECONDS = 0.1
 
-# For offsets that were just released.
+# How long to wait for offsets that were just released.
 RELEASED_SECONDS = 5.0
 
-# A worker that takes back what it remembers shows its group so often that it is there.
+# How often a worker that restores its state shows its group that it is there.
 ATTENDING_SECONDS = 1.0
 
 
 class Membership(Protocol):
-    """A worker's place in the consumer group: which partitions it has, and where it stands in them.
+    """A worker's membership in the consumer group: its partitions, and its positions in them.
 
-    reported: the numbers of the partitions that the caller was told of.
+    reported: the numbers of the partitions that were reported to the caller.
     """
 
     positions: Positions
     reported: set[int]
 
     def begin(self) -> None:
-        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset."""
+        """Read the partitions of the last report, from where the caller sought, else the committed offset, else the reset."""
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
-        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+        """Add to ``polled`` the records that came and the partitions that were assigned or revoked."""
 
     def check(self) -> None:
         """Raise BusUnavailable if :meth:`poll` will never bring anything again."""
 
     def attend(self) -> None:
-        """Take part in the group between two polls, and read nothing. A group goes on without a member that does not."""
+        """Take part in the group between two polls, and read nothing. A group drops a member that does not take part."""
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
 
     def may_commit(self, places: Iterable[TopicPartition]) -> bool:
         """Whether the member may commit offsets of these partitions, as far as it knows."""
@@ -71,10 +71,10 @@ class Membership(Protocol):
         """Go on reading an assigned partition at ``offset``."""
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
 
     def unread(self) -> dict[TopicPartition, int]:
-        """Records behind the position of each partition whose end the last fetch told."""
+        """Records after the position of each partition whose end the last fetch reported."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -88,13 +88,13 @@ class Commits(Protocol[Fencing]):
     """The producer of a session, and how a step becomes visible with it."""
 
     def settle(self) -> None:
-        """Have the cluster decide a transaction of which the last commit does not know whether it was made."""
+        """Have the cluster decide a transaction if the last commit does not know whether it was committed."""
 
     def commit(self, step: Step, member: Fencing | None) -> None:
-        """Make the step visible. member: fences the step; None where the session has no inputs."""
+        """Make the step visible. member: fences the step; None if the session has no inputs."""
 
     def close(self) -> None:
-        """Give back the producer."""
+        """Close the producer."""
 
 
 class KafkaSession(Generic[Member]):
@@ -102,12 +102,12 @@ class KafkaSession(Generic[Member]):
 
     logs: the cluster's logs.
     tables: the topics that every member reads whole; None without tables.
-    table_share: the part of a turn for which the tables are waited for where there are inputs, too.
-    member: the place in the group; None without inputs.
+    table_share: the part of a turn that is spent waiting for the tables if there are inputs, too.
+    member: the membership in the group; None without inputs.
     commits: the producer.
     decision_seconds: how long a transaction of a producer that is gone may stay undecided.
-    told: gives the library's errors within it the bus's meaning, by what was being done.
-    release: has the cluster drop what transactions that are over hold of the group's offsets; what is held still, in words, or "".
+    told: a context in which the library's errors become the bus's errors; its argument is what is being done.
+    release: has the cluster release group offsets that finished transactions hold. Returns what is still held, in words, or "".
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class KafkaSession(Generic[Member]):
         self._readers = Readers(logs.reader)
         self._refused = False
         self._held_tables: list[Record] = []
-        # To be told before anything is read there.
+        # Reported before anything is read there.
         self._moved: dict[TopicPartition, Moved] = {}
 
     def poll(self, timeout: float, max_records: int) -> Polled:
-        """Wait at most ``timeout`` seconds for anything; the first poll takes what reading the tables whole takes."""
+        """Wait at most ``timeout`` seconds for anything. The first poll takes as long as it takes to read the tables whole."""
         polled = Polled(tables=self._held_tables)
         self._held_tables = []
         member = self.member
@@ -172,7 +172,7 @@ class KafkaSession(Generic[Member]):
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until the cluster has decided every transaction that touches it.
 
-        By then each has been decided, but for one that is over and holds the offset all the same. Nobody else would ever end it.
+        By then each has been decided, except for a transaction that is over and still holds the offset. Nobody else would end it.
         """
         try:
             return self._committed((topic, partition), self._decision_seconds)
@@ -182,7 +182,7 @@ class KafkaSession(Generic[Member]):
             return self._committed((topic, partition), RELEASED_SECONDS)
 
     def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
-        """Go on reading an assigned input partition at ``offset``, or where the log was cut back to since ``epoch``."""
+        """Go on reading an assigned input partition at ``offset``, or where the log was truncated since ``epoch``."""
         if self.member is None:
             raise ValueError("a session without inputs has no positions")
         place = topic, partition
@@ -198,7 +198,7 @@ class KafkaSession(Generic[Member]):
         """Make the step visible, as one transaction under exactly_once.
 
         A lost answer may leave open whether the transaction was committed. That is reported as BusUnavailable. The next commit or
-        poll first has the cluster decide it, so that what is restored then is the truth either way.
+        poll first has the cluster decide it, so that the state restored then is right either way.
         """
         if not step:
             return
@@ -214,24 +214,24 @@ class KafkaSession(Generic[Member]):
             self.member.positions.commit(step.positions)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these input partitions until told otherwise."""
+        """Bring no records of exactly these input partitions until the next call."""
         if self.member is not None:
             self.member.pause(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each assigned input partition; control records count.
 
-        Asks the cluster; while it does not answer, the last known figures are given.
+        Asks the cluster. While the cluster does not answer, the last known figures are returned.
         """
         return {} if self.member is None else self.member.positions.lag(self._logs.ends_soon)
 
     def unread(self) -> Mapping[TopicPartition, int]:
-        """The same as far as the last fetches told: it never asks the cluster."""
+        """The same, as far as the last fetches reported it. Never asks the cluster."""
         return {} if self.member is None else self.member.unread()
 
     def close(self) -> None:
         """Leave the group. Safe to call twice."""
-        # The group hears of the leave before the producer is gone.
+        # The member leaves the group before the producer is closed.
         for part in (self.member, self.tables, self._readers, self.commits):
             if part is not None:
                 part.close()
@@ -247,8 +247,8 @@ class KafkaSession(Generic[Member]):
         if tables is not None:
             polled.tables += tables.read_whole()
         if self._refused:
-            # First the cluster decides what is open. Then every partition is given back and begun anew: nothing that was read is
-            # certain.
+            # First the cluster decides an open transaction. Then every partition is given back and begun anew, because nothing that
+            # was read is certain.
             self.commits.settle()
             if member is not None:
                 member.give_back(polled)
@@ -266,7 +266,7 @@ class KafkaSession(Generic[Member]):
             if member is not None:
                 member.poll(polled, turn, max_records)
                 if polled.assigned and tables is not None:
-                    # Whoever had these partitions before may have seen, and used, more of the tables than this worker.
+                    # The worker that had these partitions before may have read, and used, more of the tables than this one.
                     polled.tables += tables.read_to_end()
                 member.check()
             elif tables is None:
@@ -278,7 +278,7 @@ class KafkaSession(Generic[Member]):
 
 
 def transactional_id(subscription: Subscription) -> str | None:
-    """The name by which the cluster fences earlier producers of this worker; None where commits are no transactions."""
+    """The name by which the cluster fences earlier producers of this worker; None if commits are no transactions."""
     if subscription.guarantee != "exactly_once":
         return None
     return subscription.transactional_id or new_transactional_id(subscription.group)

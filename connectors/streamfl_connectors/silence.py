@@ -1,4 +1,4 @@
-"""Noticing that a client library brings nothing from a partition in which records lie."""
+"""Notices that a client library brings nothing from a partition although records are there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from streamfl.runtime.bus import BusUnavailable, TopicPartition
 
 __all__ = ["END_SECONDS", "Silence"]
 
-# Whoever asks how far behind a member is should not wait for a cluster that is away.
+# A caller that asks for a member's lag should not wait for a cluster that is away.
 END_SECONDS = 2.0
 
 
 class Cluster(Protocol):
-    """What is needed of a bus."""
+    """The part of a bus that is needed here."""
 
     connect_timeout: float
 
@@ -25,14 +25,14 @@ class Cluster(Protocol):
         """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
-        """Committed records from ``offset`` to the present end; Unreadable where the library may say nothing."""
+        """Committed records from ``offset`` to the present end; Unreadable even where the library reports nothing."""
 
 
 class Silence:
-    """Tells when nothing comes from a partition in which records lie.
+    """Notices that nothing comes from a partition although records are there.
 
-    After an outage of the whole cluster the library may never ask for a partition again, without a word. It also says nothing of a
-    record that it cannot read.
+    After an outage of the whole cluster the library may never fetch a partition again, without an error. It also reports nothing
+    about a record that it cannot read.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -41,10 +41,10 @@ class Silence:
         self._next = time.monotonic() + cluster.connect_timeout
 
     def check(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Look whether a partition stands still though records are there. Call it when the library has nothing left to give.
+        """Check whether a partition does not move although records are there. Call it when the library has no more records.
 
-        BusUnavailable if a partition was behind its end ``connect_timeout`` seconds ago and stands where it stood; Unreadable if
-        that is because of what lies there.
+        BusUnavailable if a partition was behind its end ``connect_timeout`` seconds ago and has not moved since; Unreadable if that
+        is because of the record there.
         """
         if time.monotonic() < self._next:
             return

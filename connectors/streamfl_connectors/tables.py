@@ -12,7 +12,7 @@ __all__ = ["Tables"]
 
 
 class Tables:
-    """The partitions of all tables, and the reader that stands in them once they were read whole.
+    """The partitions of all tables, and the reader that follows them once they were read whole.
 
     make: makes the reader.
     places: the partitions, at least one.
@@ -24,7 +24,7 @@ class Tables:
         self._places = places
 
     def read_whole(self) -> list[Record]:
-        """The tables as compaction would leave them, in the order of the last writing; nothing at a later call.
+        """The tables as compaction would leave them, in the order of the last writing. A later call returns nothing.
 
         A log may be far longer than its table.
         """
@@ -45,11 +45,11 @@ class Tables:
         return list(latest.values())
 
     def take(self, timeout: float, most: int) -> list[Record]:
-        """What has come, after waiting for it at most ``timeout`` seconds."""
+        """Records that came, after waiting for at most ``timeout`` seconds."""
         return [] if self.reader is None else self.reader.take(timeout, most)
 
     def read_to_end(self) -> list[Record]:
-        """All that has been written up to now and was not read yet."""
+        """All records that have been written up to now and were not read yet."""
         return [] if self.reader is None else list(self.reader.read_to_end())
 
     def check(self) -> None:
@@ -58,6 +58,6 @@ class Tables:
             self.reader.check()
 
     def close(self) -> None:
-        """Give back what the tables hold."""
+        """Close the reader."""
         if self.reader is not None:
             self.reader.close()

@@ -1,4 +1,4 @@
-"""What a broker says over TLS when it does not let one in, for both Kafka libraries: they only pass it on."""
+"""Explains why a broker refuses a client over TLS. Both Kafka libraries only pass on the broker's text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 __all__ = ["why_refused"]
 
 CERTIFICATE = re.compile(r"alert (bad certificate|certificate (required|expired|revoked|unknown)|unknown ca)", re.IGNORECASE)
-# What a client that does not speak TLS makes of the first bytes of an alert.
+# The error of a client without TLS that reads the first bytes of an alert.
 NO_TLS = re.compile(r"invalid frame length", re.IGNORECASE)
 
 
 def why_refused(said: str) -> str | None:
-    """What is wrong with the settings, where that is what a library's text tells.
+    """What is wrong with the settings, if a library's text shows it; else None.
 
     >>> why_refused("tlsv13 alert certificate required")
     "the broker wants this client's certificate and key, or does not trust the ones that it was given"

@@ -1,6 +1,6 @@
-"""Tokens of OAuth 2.0, by which one is let into a cluster: from a token endpoint, or from a function of the user's own.
+"""OAuth 2.0 tokens to log in to a cluster: from a token endpoint, or from a user's own function.
 
-A token is asked for before a client is made, so that what is wrong is said at the start, and again before it ends.
+A token is requested before a client is made, so that errors show at the start, and again before it expires.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ ENDPOINT, IDENTIFIER, SECRET = (f"sasl_oauthbearer_{name}" for name in ("token_e
 SCOPE, EXTENSIONS, AUTHORITY = "sasl_oauthbearer_scope", "sasl_oauthbearer_extensions", "https_ca_location"
 # As librdkafka calls them, with underscores.
 ENDPOINT_OPTIONS = (ENDPOINT, IDENTIFIER, SECRET, SCOPE, EXTENSIONS, AUTHORITY)
-# On kafka-python's own thread, which has to send a sign of life every few seconds meanwhile.
+# Runs on kafka-python's own thread, which has to send a sign of life every few seconds meanwhile.
 ANSWER_SECONDS = 5.0
-# So that a slow endpoint has time. librdkafka asks when 80% of a token's time are over, and has to be given another one then.
+# Share of a token's life after which it is renewed, so that a slow endpoint has time. librdkafka asks at 80%, and needs a new one.
 USED_UP = 0.75
-# Where the endpoint does not say how long a token lasts.
+# How long a token lasts if the endpoint does not say it.
 LASTING_SECONDS = 60.0
 
 
 class Token(NamedTuple):
-    """text: as it is sent. ends: when it is over, in seconds since 1970."""
+    """text: as it is sent. ends: when it expires, in seconds since 1970."""
 
     text: str
     ends: float
 
 
 class Tokens:
-    """Gives a token that is good for a while yet; safe to use from any thread.
+    """Returns a token that stays valid for a while; safe to use from any thread.
 
-    fetch: brings a new one. extensions: what is sent beside it, by name. clock: seconds since 1970.
+    fetch: gets a new token. extensions: what is sent beside the token, by name. clock: seconds since 1970.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ def check_mechanism(mechanism: Any, tokens: Tokens | None) -> None:
 
 
 def take_provider(options: dict[str, Any]) -> Tokens | None:
-    """Take ``token_provider`` out of the options: a function ``module:attribute`` that returns a token and when it is over."""
+    """Take ``token_provider`` out of the options: a function ``module:attribute`` that returns a token and when it expires."""
     place = options.pop(PROVIDER, None)
     if place is None:
         return None
@@ -110,7 +110,7 @@ def take_provider(options: dict[str, Any]) -> Tokens | None:
 
 
 def take_endpoint(options: dict[str, Any]) -> Tokens | None:
-    """Take out of the options what says where tokens are, and how one gets them: by the grant ``client_credentials``."""
+    """Take the token endpoint's options out of the options. Tokens come from the grant ``client_credentials``."""
     given = {name: options.pop(name) for name in ENDPOINT_OPTIONS if name in options}
     if not given:
         return None
@@ -158,7 +158,7 @@ def take_endpoint(options: dict[str, Any]) -> Tokens | None:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    """What the answer has to say, as RFC 6749 has it; no more of it, for it may repeat what was sent."""
+    """The answer's error code, as in RFC 6749, and nothing else: the answer may repeat what was sent."""
     try:
         return str(json.loads(error.read(10_000))["error"])[:100]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What a connector knows of a cluster's topics: asked once, and remembered."""
+"""A connector's knowledge of a cluster's topics: asked once, and cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
 
 
 class Topics(ABC):
-    """The topics of a cluster. Partition counts and size limits are remembered, because topics keep them.
+    """The topics of a cluster. Partition counts and size limits are cached, because topics keep them.
 
     largest: the largest record that the client library sends, in bytes.
     """

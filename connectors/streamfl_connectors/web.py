@@ -16,7 +16,7 @@ MOST_BYTES = 2 << 20
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    # It would take the password to another host.
+    # A redirect would take the password to another host.
     def redirect_request(self, *arguments: Any, **options: Any) -> None:
         return None
 
@@ -29,9 +29,9 @@ def ask(
     context: ssl.SSLContext | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """What a server answers in JSON. OSError or ValueError if it does not, as HTTPError if it says no.
+    """A server's answer, decoded from JSON. OSError or ValueError if there is none, HTTPError if the server refuses.
 
-    seconds: for all of it. context: for https. clock: seconds that never run backwards.
+    seconds: for the whole request. context: for https. clock: seconds that never run backwards.
     """
     deadline = clock() + seconds
     secured = [urllib.request.HTTPSHandler(context=context)] if context is not None else []
@@ -42,12 +42,12 @@ def ask(
             content += piece
             if len(content) > MOST_BYTES:
                 raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
-            # Its own timeout begins anew with every byte.
+            # The connection's own timeout begins anew with every byte.
             if clock() > deadline:
                 raise ValueError(f"its answer took longer than {seconds:g} s")
     return json.loads(content)
 
 
 def basic(user: str, password: str) -> str:
-    """The header by which a user logs in."""
+    """The Authorization header of a user with a password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -1,6 +1,6 @@
-"""Who is who in a federation whose members have keys: key files, the members' file, seals on messages, signatures on models.
+"""Identities in a federation whose members have keys: key files, the members' file, seals on messages, signatures on models.
 
-Knows no system and no bus. What it protects, and what not, is in docs/identity.md.
+Knows no system and no bus. docs/identity.md says what it protects, and what not.
 """
 
 from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity, renew_identities

@@ -1,8 +1,8 @@
-"""Seals on records, and signatures on statements, of one member among the members of its federation.
+"""Seals on records, and signatures on statements, of one member of a federation.
 
-A seal is a keyed BLAKE2b under a key that only sender and receiver can make (X25519, HKDF). It covers the federation, who sends to
-whom, topic, partition, key and value of the record. Nobody else can make one, and a record that is moved or changed does not fit
-its own. It cannot tell that a record comes twice where it belongs: the numbers within the messages do.
+A seal is a keyed BLAKE2b under a key that only sender and receiver can make (X25519, HKDF). It covers the federation, sender and
+receiver, topic, partition, key and value of the record. Nobody else can make a seal, and a record that is moved or changed does not
+fit its seal. A seal does not show that a record comes twice where it belongs: the numbers within the messages do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamfl.wire import encoded_size
 __all__ = ["SEAL_BYTES", "Identity", "load_identity", "renew_identities"]
 
 SEAL = "seal"
-# How a seal is made is its first byte; whose key made it, and for whose, comes next.
+# A seal's first byte says how it is made. The identifiers of the sender's and the receiver's key come next.
 FOR_A_PEER = b"\x01"
 CODE_BYTES = 16
 SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(None, None)
@@ -41,7 +41,7 @@ class _Source(NamedTuple):
 
 
 class _Standing:
-    """What the files said when they were read.
+    """The content of the files when they were read.
 
     keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
     worker of the role ``kind``.
@@ -63,10 +63,10 @@ class _Standing:
         valid = [found.key.identifier for found in listed if not found.revoked]
         if not valid:
             raise ConfigurationError(f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added")
-        # A new key opens before this member's own file has it, for the others may have a newer file.
+        # A new key opens seals before this member's copy of the members' file has it: the others may have a newer copy.
         revoked = {found.key.identifier for found in listed if found.revoked}
         self.own = {key.public.identifier: key for key in keys if key.public.identifier not in revoked}
-        # The newest that the others can know.
+        # The newest key that the others can know.
         self.key = self.own[valid[0]]
         self.member: Member = listed[0].member
         if kind not in self.member.roles:
@@ -76,7 +76,7 @@ class _Standing:
             )
 
     def peer(self, kind: str, name: str | None) -> PublicKey:
-        """The newest key of the only member that is meant."""
+        """The newest key of the one member that may be ``kind``, and speaks for ``name`` if given."""
         found: dict[str, Found] = {}
         for one in self.known.values():
             member = one.member
@@ -91,7 +91,7 @@ class _Standing:
         return next(iter(found.values())).key
 
     def pair(self, own: PrivateKey, other: PublicKey, outgoing: bool) -> bytes:
-        """The key under which what goes from one to the other is sealed; the way back has another."""
+        """The key for seals from one member to the other. The other direction has another key."""
         sender, receiver = (own.public, other) if outgoing else (other, own.public)
         ends = sender.identifier, receiver.identifier
         if ends not in self._pairs:
@@ -101,7 +101,7 @@ class _Standing:
 
 
 class Identity:
-    """A member with its own keys, which may change while it works: each message meets what the files said when they were read last.
+    """A member with its own keys. The files may change while it works: each message is checked against what was read last.
 
     keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
     worker of the role ``kind``.
@@ -111,20 +111,20 @@ class Identity:
         self.federation = members.federation
         self.source: _Source | None = None
         self._kind = kind
-        # What has to hold whenever the files change.
+        # Checks that have to pass whenever the files change.
         self._needed: list[Callable[[_Standing], object]] = []
         # Replaced as a whole: another thread may be reading it.
         self._now = _Standing(keys, members, kind)
 
     @property
     def member(self) -> Member:
-        """Who it is."""
+        """This member."""
         return self._now.member
 
     def renewed(self, keys: Collection[PrivateKey], members: Members) -> _Standing | None:
-        """What :meth:`take` takes where the files have changed; None: they say what they said.
+        """The new content for :meth:`take`, if the files have changed; None if they have not.
 
-        ConfigurationError where this member could not have begun with them.
+        ConfigurationError if this member could not have started with these files.
         """
         if self._now.made_of == ([key.public.identifier for key in keys], members):
             return None
@@ -134,11 +134,11 @@ class Identity:
         return standing
 
     def take(self, standing: _Standing) -> None:
-        """Go on with it."""
+        """Use ``standing`` from now on."""
         self._now = standing
 
     def need(self, check: Callable[[Member], object]) -> None:
-        """``check`` raises ConfigurationError where the member may not do what its worker does, now or after a change."""
+        """Run ``check`` now and after each change. It raises ConfigurationError if the member may not do what its worker does."""
         self._require(lambda standing: check(standing.member))
 
     def _require(self, needed: Callable[[_Standing], object]) -> None:
@@ -166,7 +166,7 @@ class Identity:
         return make
 
     def open(self, topic: str, kind: str) -> Callable[[Record], Member]:
-        """Says which member sent a record that a worker of the role ``kind`` sealed for this member; PeerError if none did."""
+        """Returns which member sealed a record for this member, as the role ``kind``. It raises PeerError if none did."""
         now = self._now
         codes: dict[bytes, Callable[..., bytes]] = {}
 
@@ -197,7 +197,7 @@ class Identity:
     # ---- statements that everybody can check
 
     def sign(self, statement: bytes) -> bytes:
-        """This member's signature under a statement, with the name of the key."""
+        """This member's signature of a statement, after the identifier of the key."""
         key = self._now.key
         return key.public.identifier + key.sign(statement)
 
@@ -224,14 +224,14 @@ class Identity:
 
 
 class _Sealing(NamedTuple):
-    """How records of a topic are sealed as long as the files say the same."""
+    """Seals records of a topic until the files change."""
 
     standing: _Standing
     prefix: bytes
     code: Callable[[bytes | None, bytes | None, int], bytes]
 
 
-# Those of this process, each with the files that it was read from.
+# The identities of this process, each with the files that it was read from.
 _loaded: WeakSet[Identity] = WeakSet()
 
 
@@ -251,9 +251,9 @@ def load_identity(settings: RoleSettings) -> Identity | None:
 
 
 def renew_identities(settings: RoleSettings) -> bool:
-    """Read the files again, and let all that was loaded of these settings go on with what they say now; False if it is the same.
+    """Read the files again, and update all identities loaded from these settings. False if nothing has changed.
 
-    ConfigurationError: they cannot be used, and everything goes on as it was.
+    ConfigurationError if the files cannot be used; all identities then stay as they were.
     """
     source = _source(settings)
     found = [one for one in _loaded if one.source == source]
@@ -293,7 +293,7 @@ def _read(source: _Source) -> tuple[tuple[PrivateKey, ...], Members]:
 
 
 def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, int], bytes]:
-    """The code of a record of this topic: key, value and partition."""
+    """A function that makes the code of a record of this topic from key, value and partition."""
     name = topic.encode()
     head = struct.pack(">I", len(name)) + name
 
@@ -307,7 +307,7 @@ def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, in
 
 
 def _seal_of(record: Record) -> tuple[bytes, bytes]:
-    """Whose key made the seal and for whose, and its code."""
+    """The identifiers of the sender's and the receiver's key in a record's seal, and its code."""
     seals = [content for name, content in record.headers if name == SEAL]
     if not seals:
         raise PeerError("unsigned", "without a seal: its sender has no [identity]")
@@ -317,7 +317,7 @@ def _seal_of(record: Record) -> tuple[bytes, bytes]:
 
 
 def _check_standing(found: Found, kind: str, how: str) -> None:
-    """PeerError unless who sealed or signed may do so, as the role ``kind``."""
+    """PeerError unless the member may seal or sign with this key, as the role ``kind``."""
     if found.revoked:
         raise PeerError("revoked", f"{how} with a key of {found.member.name!r} that is revoked")
     if kind not in found.member.roles:

@@ -1,4 +1,4 @@
-"""A role's channels with seals: made when its messages leave, looked at before they are decoded."""
+"""Adds seals to a role's channels: made when messages are sent, checked before messages are decoded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _checked(source: Input, identity: Identity) -> Input:
 
     def decode_own(record: Record) -> Any:
         message = decode(record)
-        # The receiver would refuse what comes of it, and here nobody would know.
+        # The receiver would refuse what comes of this message, and nobody would notice it here.
         _check_name(identity.member, message.sender if isinstance(message, Fragment) else client_of(message))
         return message
 
@@ -61,11 +61,11 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
     check, decode = identity.open(source.topic, sender.kind), source.decode
 
     def open_and_decode(record: Record) -> Any:
-        # First: what a stranger wrote is not even looked at.
+        # First, so that a stranger's record is not even decoded.
         member = check(record)
         message = decode(record)
         if isinstance(message, Fragment):
-            # Whoever puts the parts together sees to it that the whole speaks for nobody else.
+            # The reader that puts the fragments together checks that the whole message speaks for nobody else.
             if message.sender != member.name:
                 _check_name(member, message.sender)
         elif (name := sender.claimed_sender(message)) is not None:

@@ -1,4 +1,4 @@
-"""Keys of a member: one secret of 32 bytes, of which a signing key (Ed25519) and a key to agree on others (X25519) are made.
+"""A member's keys: one secret of 32 bytes, from which a signing key (Ed25519) and a key-agreement key (X25519) are derived.
 
 A private key never leaves its file: nothing here prints it, and no error quotes it.
 """
@@ -33,13 +33,13 @@ LARGEST_FILE = 65_536
 
 
 def derive(secret: bytes, purpose: bytes) -> bytes:
-    """32 bytes that only who has the secret can make, others for each purpose (HKDF with SHA-256)."""
+    """32 bytes that only the owner of the secret can make, different for each purpose (HKDF with SHA-256)."""
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"streamfl/1 " + purpose).derive(secret)
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What everybody may know of a member's key. signing, agreement: 32 bytes each."""
+    """The public part of a member's key. signing, agreement: 32 bytes each."""
 
     signing: bytes
     agreement: bytes
@@ -56,16 +56,16 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """The key that :attr:`text` wrote; ConfigurationError if it is none, or one that no member could have made."""
+        """The key that :attr:`text` wrote; ConfigurationError if the text is no key, or one that no member could have made."""
         if text.strip().startswith(PRIVATE):
-            # Not quoted: it is somebody's secret.
+            # Not quoted, because it is a secret.
             raise ConfigurationError("a private key where a public key is expected: keep it to yourself, and make a new one")
         content = _decode(text.strip(), PUBLIC, 64)
         if content is None:
             raise ConfigurationError(f"{text!r} is no public key: copy the whole text that begins with {PUBLIC!r}")
         key = cls(content[:32], content[32:])
         try:
-            # A few points agree with everybody on zero.
+            # With a few points, key agreement gives zero for every key.
             PrivateKey(bytes(32)).agree(key)
         except ValueError:
             raise ConfigurationError(f"{text!r} is no public key that anybody could have made") from None
@@ -130,12 +130,12 @@ def make_key_file(path: Path) -> PrivateKey:
 
 
 def add_key(path: Path) -> PrivateKey:
-    """A new key at the head of an existing key file; the old ones stay, so that what is on its way to them can be opened."""
+    """Put a new key first in an existing key file. The old keys stay, so that records on their way to them can be opened."""
     keys = read_key_file(path)
     key = PrivateKey.generate()
     beside = path.with_name(path.name + ".new")
     try:
-        # Of a rotation that was broken off: nobody has heard of that key.
+        # Left by a rotation that was interrupted: nobody knows that key.
         beside.unlink(missing_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         _write(descriptor, [key, *keys])

@@ -1,6 +1,6 @@
 """The members' file: who takes part in a federation, with which public keys, and for whom each may speak.
 
-It is public, and the same at every member. Nothing in it is secret; who may change it decides who takes part.
+It is public, and the same at every member. Nothing in it is secret. Anyone who may change it decides who takes part.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Value = TypeVar("Value", str, bytes)
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Whoever runs workers with one key file.
+    """A member: it runs workers with one key file.
 
-    roles: kinds of role that it may be. speaks_for: clients or parties in whose name it may speak: exact names, and beginnings
-    that end with ``*``. public_keys, revoked_keys: as :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
+    roles: kinds of role that it may be. speaks_for: clients or parties that it may speak for: exact names, and prefixes that end
+    with ``*``. public_keys, revoked_keys: as :attr:`~streamfl.identity.keys.PublicKey.text`, newest first.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Found(NamedTuple):
-    """A key of the members' file and whose it is. revoked: nothing that comes under it counts."""
+    """A key of the members' file, and its member. revoked: records under this key are refused."""
 
     member: Member
     key: PublicKey
@@ -81,7 +81,7 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((member for member in self.members if member.name == name), None)
 
     def replaced(self, member: Member) -> Members:
-        """With this member in place of the one of its name, or as one more."""
+        """A copy with this member added, or in place of the member of the same name."""
         if self.named(member.name) is None:
             return Members(self.federation, (*self.members, member))
         return Members(self.federation, tuple(member if one.name == member.name else one for one in self.members))
@@ -153,7 +153,7 @@ def write_members(path: Path, members: Members) -> None:
 
 
 def _text(value: str) -> str:
-    # JSON's texts are TOML's, but for this one character, and for what JSON writes as two halves.
+    # JSON's strings are TOML's, except for this character, and for characters that JSON escapes as surrogate pairs.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

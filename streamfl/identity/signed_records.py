@@ -1,6 +1,6 @@
-"""Records for everybody, such as a model that users apply: whoever has the members' file can tell who wrote one.
+"""Signed records for everybody, such as a model that users apply: a reader with the members' file can tell who wrote one.
 
-A seal has one receiver. A signature has none: it costs more, and so it is for topics with few records.
+A seal has one receiver. A signature has none. It costs more, so it is for topics with few records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIGNATURE = "signature"
 
 
 def signatures(identity: Identity, topic: str) -> Seal:
-    """Makes the header of each record of a topic that everybody reads. Which partition it lies in is the bus's choice."""
+    """Makes the header of each record of a topic that everybody reads. It leaves out the partition, which the bus chooses."""
 
     def make(key: bytes | None, value: bytes | None, _partition: int | None) -> Headers:
         return ((SIGNATURE, identity.sign(_statement(identity.federation, topic, key, value))),)
@@ -27,7 +27,7 @@ def signatures(identity: Identity, topic: str) -> Seal:
 
 
 def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member]:
-    """Says which member that may be ``kind`` signed a record; PeerError if none did."""
+    """A function that returns the member that signed a record and may be ``kind``; it raises PeerError if none did."""
 
     def check(record: Record) -> Member:
         found = [content for name, content in record.headers if name == SIGNATURE]
@@ -41,7 +41,7 @@ def signer_of_record(identity: Identity, kind: str) -> Callable[[Record], Member
 
 
 def _statement(federation: str, topic: str, key: bytes | None, value: bytes | None) -> bytes:
-    """What is signed: where the record belongs, and all of it. A key that is missing is not an empty one."""
+    """The bytes to sign: where the record belongs, and all of it. A missing key differs from an empty one."""
     lengths = struct.pack(">qq", *(-1 if part is None else len(part) for part in (key, value)))
     parts = (b"streamfl/1 record", federation.encode(), topic.encode(), lengths, key or b"", value or b"")
     return b"".join(struct.pack(">I", len(part)) + part for part in parts)

@@ -11,7 +11,7 @@ from streamfl.role import ConfigurationError
 __all__ = ["FAMILIES", "Kernel", "grid", "paper_dictionary"]
 
 FAMILIES = ("gaussian", "laplacian", "matern")
-# A row of frequencies takes 2 nu normals more, and from here on the kernel is hardly another than the Gaussian.
+# A row of frequencies takes 2 nu more normals, and above this smoothness the kernel hardly differs from the Gaussian.
 LARGEST_SMOOTHNESS = 50.0
 
 

@@ -20,7 +20,7 @@ class Loss(Protocol):
 
     @property
     def name(self) -> str:
-        """What the configuration calls it."""
+        """The loss's name in the configuration."""
 
     def value(self, prediction: Any, label: Any) -> NDArray[np.float64]:
         """The loss, shape of prediction and label broadcast together, float64."""
@@ -35,7 +35,7 @@ class _Square:
     name = "square"
 
     def __reduce__(self) -> str:
-        # A copy is the loss itself: learners ask which one it is.
+        # A copy is the same object: learners compare losses by identity.
         return "SQUARE"
 
     def value(self, prediction: Any, label: Any) -> NDArray[np.float64]:
@@ -55,7 +55,7 @@ class _Logistic:
 
     def value(self, prediction: Any, label: Any) -> NDArray[np.float64]:
         log_odds = np.asarray(prediction, dtype=np.float64)
-        # log(1 + exp(f)) overflows, and taking y f off it cancels; the same written this way does neither.
+        # log(1 + exp(f)) overflows, and subtracting y f from it cancels. This form does neither.
         label = np.asarray(label, dtype=np.float64)
         value = label * np.logaddexp(0.0, -log_odds) + (1.0 - label) * np.logaddexp(0.0, log_odds)
         return np.asarray(value, dtype=np.float64)

@@ -17,9 +17,9 @@ __all__ = ["FeatureMap", "frequencies", "random_features"]
 # Phases of this many rows stay in the processor's caches between the product, the sine and the sums (51 kernels of 100
 # float32 frequencies: 0.65 MB). Larger blocks cost memory and gain nothing.
 BLOCK_ROWS = 32
-# For fewer rows, amplitudes and phases of new parameters take longer than the cosines that they save.
+# For fewer rows, computing amplitudes and phases of new parameters takes longer than the cosines that they save.
 FEW_ROWS = 16
-# Times the largest input that is accepted it is still a finite number in single precision.
+# Multiplied by the largest accepted input it is still finite in single precision.
 LARGEST_FREQUENCY = 1e18
 
 
@@ -45,7 +45,7 @@ def frequencies(
 
     They are computed in float64 and rounded to ``dtype`` once, at the end.
 
-    ConfigurationError where a bandwidth is so small that phases could exceed single precision.
+    ConfigurationError if a bandwidth is so small that phases could exceed single precision.
 
     Returns (kernels, count, dimension). Source: POF-MKL, section 2; Rahimi & Recht 2007, theorem 1.
 
@@ -74,7 +74,7 @@ def random_features(inputs: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[
 
     Parameters: inputs (samples, dimension); frequencies (kernels, D, dimension).
     Returns (samples, kernels, 2 D) of the frequencies' dtype, every (sample, kernel) row of unit norm.
-    Raises ValueError where the dimensions differ.
+    Raises ValueError if the dimensions differ.
     """
     kernels, count, dimension = frequencies.shape
     phases = np.asarray(inputs, dtype=frequencies.dtype) @ frequencies.reshape(kernels * count, dimension).T
@@ -90,9 +90,9 @@ class FeatureMap:
     """The features of one dictionary, applied to many samples without ever holding them all.
 
     Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype. ``shared_by``:
-    the dictionary, where they were drawn with ``shared_directions``; phases are then computed for the first kernel of a family
-    and smoothness and multiplied for the others, to the same predictions but for rounding.
-    Raises ValueError where the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
+    the dictionary, where they were drawn with ``shared_directions``. Phases are then computed for the first kernel of a family
+    and smoothness and multiplied for the others; predictions are the same but for rounding.
+    Raises ValueError if the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
 
     One object serves one thread: calls share its buffers.
     """
@@ -104,7 +104,7 @@ class FeatureMap:
         self._shared = None if shared_by is None else _Shared(self.frequencies, shared_by)
         self._scale = self.dtype.type(self.count**-0.5)
         self._phases = np.empty((BLOCK_ROWS, self.kernels * self.count), dtype=self.dtype)
-        # Inputs are followed by a one and frequencies by the phases of parameters, so that the product adds them at no cost.
+        # A one follows each input, and the parameters' phases follow the frequencies, so that the product adds them at no cost.
         self._block = np.ones((BLOCK_ROWS, self.dimension + 1), dtype=self.dtype)
         self._by_input = np.empty((self.dimension + 1, self.kernels * self.count), dtype=self.dtype)
         self._by_input[:-1] = self.frequencies.reshape(self.kernels * self.count, self.dimension).T
@@ -119,7 +119,7 @@ class FeatureMap:
 
         Parameters: inputs (samples, dimension); parameters (kernels, 2 D), sines first, one set for all samples.
         Returns (samples, kernels). Memory beyond it does not grow with the samples.
-        Raises ValueError where the shapes do not fit.
+        Raises ValueError if the shapes do not fit.
         """
         if parameters.shape != (self.kernels, 2 * self.count):
             raise ValueError(f"parameters have shape {parameters.shape}, not {(self.kernels, 2 * self.count)}")
@@ -152,7 +152,7 @@ class FeatureMap:
         """The features of one kernel for each input: row r is z_kernels[r](inputs[r])   (POF-MKL, eq. 4).
 
         Parameters: inputs (rows, dimension); kernels (rows,), numbers from 0. Returns (rows, 2 D), each of unit norm.
-        Raises ValueError where the shapes do not fit, IndexError for a kernel that the dictionary does not have.
+        Raises ValueError if the shapes do not fit, IndexError for a kernel that the dictionary does not have.
         """
         inputs = self._checked(inputs)
         if kernels.shape != (len(inputs),):
@@ -170,12 +170,12 @@ class FeatureMap:
         return features
 
     def _prepare(self, parameters: NDArray[Any]) -> None:
-        # Known by their contents, for the owner of the array changes it in place.
+        # Compared by contents, because the owner of the array changes it in place.
         contents = parameters.tobytes()
         if contents == self._prepared_for:
             return
         of_sines, of_cosines = parameters[:, : self.count], parameters[:, self.count :]
-        # r may be negative, so that phi is within a quarter turn of zero, where it is rounded less.
+        # r may be negative, so that phi is within a quarter turn of zero, where rounding is smaller.
         sign = np.where(of_sines < 0, -1.0, 1.0)
         self._amplitudes[:] = sign * np.hypot(of_sines, of_cosines, dtype=np.float64) * self.count**-0.5
         self._by_input[-1] = np.arctan2(sign * of_cosines, sign * of_sines).ravel()
@@ -189,7 +189,7 @@ class FeatureMap:
 
 
 class _Shared:
-    """Frequencies (kernels, D, dimension) as those of the first kernel of each family and smoothness, times a factor a kernel."""
+    """Frequencies (kernels, D, dimension), held as those of each family's and smoothness' first kernel and a factor per kernel."""
 
     def __init__(self, frequencies: NDArray[Any], kernels: Sequence[Kernel]) -> None:
         first_of_kind = _first_of_kind(kernels)
@@ -204,7 +204,7 @@ class _Shared:
 
     def phases(self, inputs: NDArray[Any], out: NDArray[Any]) -> None:
         """The phases Omega_i x of every kernel i into out (samples, kernels, D)."""
-        # "clip", as "raise" makes numpy go through a buffer.
+        # "clip", because with "raise" NumPy goes through a buffer.
         np.take(self._of_kinds(inputs), self.kind_of, axis=1, out=out, mode="clip")
         out *= self.factors
 

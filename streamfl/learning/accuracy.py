@@ -1,4 +1,4 @@
-"""Measures of predictions for labels 0 and 1: log loss, accuracy, the area under the ROC curve, and Kolmogorov and Smirnov's.
+"""Measures of predictions for labels 0 and 1: log loss, accuracy, the area under the ROC curve, the Kolmogorov-Smirnov statistic.
 
 The squared error of a probability, the Brier score, is the mean squared error and needs no function here.
 """
@@ -14,9 +14,9 @@ __all__ = ["accuracy", "area_under_curve", "classification_figures", "kolmogorov
 
 
 def log_loss(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Mean of -log of what was given to the label that came, in nats; NaN without labels.
+    """Mean of -log(probability of the true label), in nats; NaN without labels.
 
-    probabilities: of label 1, any shape; clipped to [eps, 1 - eps] with eps = 2^-52: a wrong certainty costs 36, not infinity.
+    probabilities: of label 1, any shape; clipped to [eps, 1 - eps] with eps = 2^-52: a certain error costs 36, not infinity.
     labels: 0 or 1, of the same shape.
 
     >>> round(log_loss(np.array([0.5, 0.75]), np.array([0.0, 1.0])), 6)
@@ -28,7 +28,7 @@ def log_loss(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def accuracy(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Share of the samples whose more probable label is the right one; NaN without labels.
+    """Share of samples whose more probable label is right; NaN without labels.
 
     probabilities: of label 1, any shape; from 0.5 upward label 1 is predicted.
     labels: 0 or 1, of the same shape.
@@ -38,7 +38,7 @@ def accuracy(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN where one of the labels is missing.
+    """How often a sample of label 1 scores higher than one of label 0, ties counted half; NaN if one of the labels is missing.
 
     AUC = U / (n_1 n_0),  U = sum of the ranks of label 1 - n_1 (n_1 + 1) / 2   (Mann and Whitney 1947; ties share their rank)
 
@@ -53,7 +53,7 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     negative = ones.size - positive
     if not positive or not negative:
         return float("nan")
-    # It takes most of a second to load, and only classes need it.
+    # Loading it takes most of a second, and only classification needs it.
     from scipy.stats import rankdata
 
     ranks = rankdata(np.ravel(scores))
@@ -61,9 +61,9 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
 
 
 def kolmogorov_smirnov(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """KS: the largest distance between the distributions of the two labels' scores; NaN where one of the labels is missing.
+    """KS: the largest distance between the distributions of the two labels' scores; NaN if one of the labels is missing.
 
-    max over c of |share of label 0 with a score of at most c - share of label 1 with one|
+    max over c of |share of label 0 with a score of at most c - share of label 1 with a score of at most c|
 
     scores: any numbers, any shape.
     labels: 0 or 1, of the same shape.

@@ -1,4 +1,4 @@
-"""What a user would pick instead: River's models and two trivial predictors, one for each client, on its own samples."""
+"""Models that a user might pick instead, one per client on its own samples: River's, and two trivial predictors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 
 class Challenger(Protocol):
-    """A learner of one client: it predicts a sample, then is told the label."""
+    """A model of one client: it predicts a sample, then learns the label."""
 
     def predict(self, inputs: dict[int, float]) -> float:
         """The prediction of a sample whose label is not known yet."""
 
     def learn(self, inputs: dict[int, float], label: float) -> None:
-        """Take the label in."""
+        """Learn the label of a sample."""
 
 
 class RunningMean:
@@ -48,7 +48,7 @@ class RunningMean:
 
 
 class LastLabel:
-    """The label before, 0 before the first."""
+    """The previous label, 0 before the first."""
 
     def __init__(self) -> None:
         self._label = 0.0
@@ -61,9 +61,9 @@ class LastLabel:
 
 
 class RiverChallenger:
-    """A River regressor; its predictions are kept between the smallest and the largest label seen, as none knows better.
+    """A River regressor, its predictions clipped to the range of the labels seen.
 
-    Without that linear models and trees on scaled inputs are off by orders of magnitude for their first samples.
+    Unclipped, linear models and trees on scaled inputs are off by orders of magnitude for their first samples.
     """
 
     def __init__(self, model: Any) -> None:
@@ -82,14 +82,14 @@ class RiverChallenger:
 
 
 class RiverClassifier:
-    """A River classifier of labels 0 and 1; its predictions are the probability of 1, and one half where it has no opinion."""
+    """A River classifier of labels 0 and 1. Predicts the probability of 1; one half if River returns no probabilities."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
 
     def predict(self, inputs: dict[int, float]) -> float:
         probabilities = self._model.predict_proba_one(inputs)
-        # A class that was never seen is left out.
+        # River leaves out a class that it has never seen.
         return float(probabilities.get(True, 0.0)) if probabilities else 0.5
 
     def learn(self, inputs: dict[int, float], label: float) -> None:
@@ -99,8 +99,8 @@ class RiverClassifier:
 class Probability:
     """A challenger whose predictions are kept away from 0 and 1 by 1 / (2 n + 2) after n labels.
 
-    Nearest neighbours, trees and the last label say 0 and 1, and a single error would cost them infinite log loss. It is what
-    Krichevsky and Trofimov's estimator leaves to the other kind after n labels of one kind.
+    Nearest neighbours, trees and the last label predict 0 and 1, and one error would cost infinite log loss. The margin is what the
+    Krichevsky-Trofimov estimator gives the other label after n equal labels.
     """
 
     def __init__(self, model: Challenger) -> None:
@@ -128,7 +128,7 @@ def _logistic() -> Any:
     return preprocessing.StandardScaler() | linear_model.LogisticRegression()
 
 
-# River's own choice, SWINN, searches the same 1000 samples: approximately, by chance, and at a multiple of the time.
+# River's default engine, SWINN, searches the same 1000 samples approximately and at random, in a multiple of the time.
 def _knn() -> Any:
     from river import neighbors
 
@@ -194,14 +194,14 @@ def challenger_names() -> tuple[str, ...]:
 
 
 def challenger_about(name: str) -> str | None:
-    """What a challenger is, in a few words; None for a model of one's own."""
+    """What a challenger is, in a few words; None for a user's own model."""
     return _ABOUT.get(name)
 
 
 def challenger(name: str | OwnModel, loss: Literal["square", "logistic"] = "square") -> Challenger:
-    """A new challenger for labels that are numbers, or with loss = "logistic" for labels 0 and 1, of which it gives probabilities.
+    """A new challenger: for numeric labels, or with loss = "logistic" for labels 0 and 1; it then predicts the probability of 1.
 
-    name: one of :func:`challenger_names`; or a model of one's own, or "package.module:function" for one without parameters.
+    name: one of :func:`challenger_names`; or a user's own model, or "package.module:function" for one without parameters.
     ConfigurationError lists the known names, or says what is wrong with the model.
 
     >>> mean = challenger("running-mean")
@@ -223,10 +223,10 @@ def challenger(name: str | OwnModel, loss: Literal["square", "logistic"] = "squa
 
 
 def own_model(name: str | OwnModel) -> OwnModel:
-    """How the model of one's own is made that a name, "package.module:function", stands for."""
+    """The user's own model of this name, "package.module:function", without parameters."""
     return name if isinstance(name, OwnModel) else OwnModel(name, name)
 
 
 def model_name(model: str | OwnModel) -> str:
-    """As settings and metrics name it."""
+    """The model's name in settings and metrics."""
     return model.name if isinstance(model, OwnModel) else model

@@ -1,4 +1,4 @@
-"""What a model of one's own remembers, as bytes: MessagePack of plain values and arrays, bounded, and never a pickle."""
+"""The state of a user's own model as bytes: MessagePack of plain values and arrays, limited in size, never a pickle."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from streamfl.wire import Count
 
 __all__ = ["LARGEST_STATE", "Remembered", "StateRefused", "decode_state", "encode_state"]
 
-# Of a record. What else is in one takes less than 100 bytes.
+# Most bytes of state in a record. The rest of the record takes less than 100 bytes.
 LARGEST_STATE = 900_000
 ARRAY = 1
 # Little-endian numbers and truth values: arrays of anything else could hold objects.
 KINDS = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
-# What comes back as it was. A subclass of one would come back as its parent.
+# Types that are restored as they were. A subclass would be restored as its parent.
 PLAIN = frozenset((type(None), bool, int, float, str, bytes))
-# Numbers and texts of NumPy's, which come back as Python's.
+# NumPy's numbers and texts, which are restored as Python's.
 NUMPY = frozenset((np.str_, np.longlong, np.ulonglong, *(np.dtype(kind).type for kind in KINDS)))
-# Of what is checked on the way back; predictions and labels lie far within.
+# Limit of the labels in a restored state. Real labels and predictions are far smaller.
 LARGEST_NUMBER = 1e12
 
 
 class StateRefused(ValueError):
-    """A state that is not remembered, or not taken back. reason: state, too_large or restore."""
+    """A state that cannot be stored or restored. reason: state, too_large or restore."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -37,12 +37,12 @@ class StateRefused(ValueError):
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):
-    """A model after its sample of this number.
+    """A model's state after sample ``number``.
 
     number: of samples that were kept when it was remembered.
-    made: of how the model is made.
+    made: fingerprint of how the model is made.
     labels, low, high: how many labels it learnt, the smallest and the largest.
-    state: what the model said; empty: nothing is remembered, and it begins anew.
+    state: what the model's ``state`` returned; empty: nothing is stored, and the model begins anew.
     """
 
     number: Count
@@ -56,7 +56,7 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.msgpack.encode(self)
 
     def checked(self) -> Remembered:
-        """Itself; PeerError where a number cannot be one that was written."""
+        """Returns itself; PeerError if the labels or the size of the state cannot have been written."""
         check_within([self.low, self.high], -LARGEST_NUMBER, LARGEST_NUMBER, "labels of a model")
         if not self.low <= self.high or len(self.state) > LARGEST_STATE:
             raise PeerError("malformed", "a model's state has labels in the wrong order, or is too large")
@@ -64,7 +64,7 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True):
 
 
 def encode_state(state: Any, most: int) -> bytes:
-    """The bytes of a state; StateRefused where it holds something else than plain values and arrays, or is too large.
+    """The bytes of a state; StateRefused if it holds anything but plain values and arrays, or is too large.
 
     >>> decode_state(encode_state({"weights": np.ones(2), "count": 3}, 1000), 1000)
     {'weights': array([1., 1.]), 'count': 3}
@@ -80,7 +80,7 @@ def encode_state(state: Any, most: int) -> bytes:
 
 
 def decode_state(content: bytes, most: int) -> Any:
-    """What :func:`encode_state` was given; StateRefused if it is nothing like it."""
+    """The state that :func:`encode_state` was given; StateRefused if the bytes are too many or cannot be read."""
     if len(content) > most:
         raise StateRefused("too_large", f"{len(content)} bytes are remembered, state_bytes = {most} are allowed")
     try:
@@ -90,7 +90,7 @@ def decode_state(content: bytes, most: int) -> Any:
 
 
 def _check_types(values: Iterable[Any]) -> None:
-    """TypeError unless all of it comes back as it was: the encoder would make a list of a set, and a text of a date."""
+    """TypeError unless every value is restored as it was: the encoder would turn a set into a list and a date into text."""
     kinds = set(map(type, values))
     for kind in kinds - PLAIN - NUMPY - {list, tuple, dict, np.ndarray}:
         raise TypeError(

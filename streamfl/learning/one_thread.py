@@ -1,4 +1,4 @@
-"""Small products on one thread, in programs that are not ours."""
+"""Runs small matrix products on one thread, in programs that are not ours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["one_thread"]
 
 
 class _OneThread:
-    """Within it BLAS uses one thread. On a busy machine a product of a few numbers waits for a second one.
+    """Within this context BLAS uses one thread. On a busy machine a product of a few numbers would wait for a second thread.
 
-    Several threads may be within it at once: the last one out gives back what the first one found.
+    Several threads may be within it at once: the last to leave restores the setting that the first found.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._within:
-                # Looking for the libraries takes longer than a step of learning, and setting five times as long as asking.
+                # Finding the libraries takes longer than a learning step. Setting takes five times as long as reading.
                 if self._libraries is None:
                     self._libraries = [one for one in ThreadpoolController().lib_controllers if one.user_api == "blas"]
                 asked = [(one, one.get_num_threads()) for one in self._libraries]

@@ -1,4 +1,4 @@
-"""Means and variances that follow a stream, one row a client, so that many clients are one operation."""
+"""Running means and variances of a stream, one row per client, so that one operation updates many clients."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 __all__ = ["LARGEST_DEVIATION", "bounded", "clipped", "moments_with", "predictive_deviation", "reach", "standardised"]
 
-# Of a normal distribution, one value in 10^15 is farther from its mean than so many deviations. A deviation of few values may be
-# far too small: of five, one next value in 10^5 is farther away than 34 of them. Of fewer it tells nothing.
+# In a normal distribution, one value in 10^15 is farther than 8 deviations from the mean. The deviation of few values may be far
+# too small: after five values, one next value in 10^5 is farther than 34 deviations away. With fewer values it tells nothing.
 LEAST_REACH, FEW, FEWEST = 8.0, 16.0, 5
-# Where standardised columns are cut.
+# Standardised columns are clipped at this many deviations.
 LARGEST_DEVIATION = 3.0
 
 Floats = NDArray[np.float64]
 
 
 def clipped(numbers: Floats, low: Any, high: Any) -> Floats:
-    """What np.clip gives, in a quarter of its time where there are few numbers.
+    """The same as np.clip, in a quarter of its time for few numbers.
 
     >>> clipped(np.array([-1.0, 0.5, 9.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]
@@ -28,11 +28,11 @@ def clipped(numbers: Floats, low: Any, high: Any) -> Floats:
 
 
 def moments_with(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Means and summed squared deviations once ``values`` are among those seen (Welford 1962).
+    """Means and summed squared deviations with ``values`` included (Welford 1962).
 
     n <- n + 1;  mean <- mean + (x - mean) / n;  S <- S + (x - mean_before) (x - mean)
 
-    Parameters: counts (rows,), with the new value; means, squares, values (rows, ...). Returns means and squares, same shape.
+    Parameters: counts (rows,), the new value included; means, squares, values (rows, ...). Returns means and squares, same shape.
     The sum never cancels, however far the values are from zero and however long the stream.
 
     >>> moments_with(np.array([2]), np.array([1.0]), np.array([0.0]), np.array([3.0]))
@@ -45,9 +45,9 @@ def moments_with(counts: NDArray[Any], means: Floats, squares: Floats, values: F
 
 
 def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) -> Floats:
-    """How far the next value is expected from the mean of those seen: sqrt(S / (n - 1) (1 + 1 / n)), at least ``least``.
+    """Expected deviation of the next value from the mean so far: sqrt(S / (n - 1) (1 + 1 / n)), at least ``least``.
 
-    The variance without bias, and the mean's own error with it: after two values the plain deviation would be too small by 1.7.
+    The variance is unbiased and includes the mean's error: after two values the plain deviation is too small by a factor of 1.7.
 
     Parameters: counts, squares (rows,). Returns (rows,); ``least`` for fewer than two values.
 
@@ -59,13 +59,13 @@ def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) ->
 
 
 def reach(counts: NDArray[Any], squares: Floats) -> Floats:
-    """How far from the mean of those seen the next value counts: max(sqrt(S), 8 (1 + 16 / n) sqrt(S / n)).
+    """How far from the mean so far the next value may count: max(sqrt(S), 8 (1 + 16 / n) sqrt(S / n)).
 
     Infinity where S = 0 or n < 5.
 
-    After a hundred values, one thus adds at most as much to S as all before it together. None of those seen was farther away than
-    sqrt(S), so what came once is never cut when it comes again; and a new level is believed after a few values, as the reach grows
-    with each.
+    So after a hundred values, one value adds at most as much to S as all values before it. No value so far was farther away than
+    sqrt(S), so a value that came once is never clipped when it comes again. A new level is accepted after a few values, because the
+    reach grows with each.
 
     Parameters: counts (rows,), squares (rows,) or more columns. Returns the shape of squares.
 
@@ -78,7 +78,7 @@ def reach(counts: NDArray[Any], squares: Floats) -> Floats:
 
 
 def bounded(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> Floats:
-    """Values as they count: no farther than :func:`reach` from the means of those seen. Shapes as there; values that of means.
+    """Values clipped to :func:`reach` around the means so far. Shapes as there; values have the shape of means.
 
     >>> bounded(np.array([400]), np.array([1.0]), np.array([400.0]), np.array([1e6])).tolist()
     [21.0]
@@ -88,7 +88,7 @@ def bounded(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats
 
 
 def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
-    """Each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
+    """Scale each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
 
     inputs, means, variances: (samples, d).
 

@@ -1,4 +1,4 @@
-"""First-order optimisers of an array of parameters, each with what has to be remembered of it."""
+"""First-order optimisers of an array of parameters, each with the state that has to be stored."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
 Rows = slice | NDArray[np.intp]
 ALL = slice(None)
-# Sums of its square stay finite in double precision.
+# Sums of squares of such gradients stay finite in double precision.
 LARGEST_GRADIENT = 1e100
-# Squares of such gradients, as many as there may be.
+# Limit of sums of squares of such gradients, however many.
 LARGEST_REMEMBERED = 1e220
 
 
@@ -42,10 +42,10 @@ class Optimiser(Protocol):
 
     @property
     def arrays(self) -> Mapping[str, NDArray[np.float64]]:
-        """What it remembers beside the parameters, by name, each of their shape. Restored in place."""
+        """The optimiser's state by name, each array of the parameters' shape. Restored in place."""
 
     def check(self, name: str, numbers: NDArray[np.float64]) -> None:
-        """PeerError for numbers of one of its arrays that it cannot have remembered."""
+        """PeerError if ``numbers`` cannot be the state's array ``name``."""
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
         """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most once.
@@ -92,7 +92,7 @@ class AdaGrad(_Remembers):
 
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
         self._squares[rows] += np.square(gradient, dtype=np.float64)
-        # A coordinate that no gradient ever had would be 0 / 0.
+        # Without the 1e-8, a coordinate whose gradients were all 0 would be 0 / 0.
         moved = self.learning_rate * gradient / (1e-8 + np.sqrt(self._squares[rows]))
         parameters[rows] -= moved.astype(parameters.dtype, copy=False)
 
@@ -116,9 +116,9 @@ class Adam(_Remembers):
 
 
 def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
-    """A step in place, undone where a parameter would become infinite. Whether it was taken.
+    """Take a step in place, and undo it if a parameter would become infinite. Returns whether it was taken.
 
-    None is taken along a gradient that is not finite, or so large that what the optimiser remembers of it would not be.
+    No step is taken if the gradient is not finite, or so large that the optimiser's state would not be finite.
     """
     if not float(np.abs(gradient).max(initial=0.0)) <= LARGEST_GRADIENT:
         return False

@@ -1,7 +1,7 @@
-"""Models of the user's own: functions of installed packages make them, and the operator's settings name them.
+"""Users' own models: functions of installed packages make them, and the operator's settings name them.
 
-They are guests. Whatever they raise or return is caught, counted and told, and the worker goes on without them. What they remember
-is data: numbers, texts, lists, dictionaries and arrays, bounded in size. Nothing is ever unpickled.
+They are guests. Their errors and wrong return values are caught, counted and logged, and the worker goes on without them. Their
+state is data: numbers, texts, lists, dictionaries and arrays, limited in size. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ log = logging.getLogger(__name__)
 Loss = Literal["square", "logistic"]
 GROUP = "streamfl.models"
 STATE_BYTES = 65_536
-# What comes of a guest, sys.exit() included; anything else that it raises is told as ModelEnded. Ctrl-C is the operator's.
+# A guest's errors, sys.exit() included. Anything else that it raises becomes ModelEnded, except Ctrl-C, which is the operator's.
 GUESTS_ERRORS = (Exception, SystemExit)
-# What is remembered with a state, at most.
+# Most bytes that are stored beside a state.
 REMEMBERED_BYTES = 100
 REASONS = ("make", "predict", "no_number", "learn", "state", "too_large", "restore")
 
 
 class Model(Protocol):
-    """What a model of one's own has to have, as River's have it; with the logistic loss predict_proba_one for predict_one."""
+    """The methods that a user's own model needs, as in River; with the logistic loss predict_proba_one for predict_one."""
 
     def predict_one(self, x: dict[int, float], /) -> float:
-        """The prediction of a sample whose label is not known yet. x: by the column's number."""
+        """The prediction of a sample whose label is not known yet. x: inputs by column number."""
 
     def learn_one(self, x: dict[int, float], y: float, /) -> Any:
-        """Take the label in; with the logistic loss it is True or False. What is returned is not looked at."""
+        """Learn the label; with the logistic loss it is True or False. The return value is ignored."""
 
 
 class RemembersItself(Protocol):
-    """What a model may have besides, to be remembered over restarts."""
+    """Optional methods of a model, to keep its state over restarts."""
 
     def state(self) -> Any:
         """All that it has learnt: None, truth values, numbers, texts, bytes, lists, dictionaries and NumPy arrays of these."""
 
     def restore(self, state: Any, /) -> None:
-        """Take back what :meth:`state` gave, in a model that is as new. Tuples come back as lists."""
+        """Take back what :meth:`state` returned, in a new model. Tuples come back as lists."""
 
 
 class NoNumber(ValueError):
@@ -78,11 +78,11 @@ class NoNumber(ValueError):
 
 
 class ModelEnded(Exception):
-    """A model raised what is no Exception, as Rust's panics and GeneratorExit. It would end the worker."""
+    """A model raised something that is no Exception, such as a panic in Rust or GeneratorExit. It would end the worker."""
 
 
 class _AsGuest:
-    """Around a guest's code: whatever it raises is one of GUESTS_ERRORS, or Ctrl-C."""
+    """A context for a guest's code, which lets out only GUESTS_ERRORS and Ctrl-C."""
 
     __slots__ = ()
 
@@ -100,11 +100,11 @@ _as_guest = _AsGuest()
 class OwnModel:
     """How a model is made.
 
-    name: as ``experts.river`` and ``challengers.models`` have it.
+    name: as in ``experts.river`` and ``challengers.models``.
     make: "package.module:function", or the name of an entry point of the group ``streamfl.models``.
     parameters: the function's keyword arguments.
-    state_bytes: the most that a model may remember.
-    setting: where the operator named it, for errors.
+    state_bytes: largest state of the model, in bytes.
+    setting: the setting in which the operator named it, for errors.
     """
 
     name: str
@@ -123,7 +123,7 @@ class OwnModel:
         except GUESTS_ERRORS as error:
             raise ConfigurationError(f"{where}: {_told(error)}; {_remedy(error)}") from None
         try:
-            # A copy: a guest may change a list that it is given, and the next client's model is given it too.
+            # A copy: a guest may change a list among its parameters, and the next client's model gets the same parameters.
             with _as_guest:
                 model = function(**copy.deepcopy(dict(self.parameters)))
                 missing = [name for name in _methods(loss) if not callable(getattr(model, name, None))]
@@ -142,15 +142,15 @@ class OwnModel:
 
     @functools.cached_property
     def fingerprint(self) -> int:
-        """Of how it is made: what another model remembered is not taken back."""
+        """Identifies how the model is made. The state of a model that is made in another way is not restored."""
         return fingerprint(self.make, json.dumps(dict(self.parameters), sort_keys=True, default=str))
 
 
 class OwnChallenger:
-    """A model of one's own as a challenger or an expert, with what bounds its predictions. ``labels``: so many it learnt.
+    """A user's own model as a challenger or an expert, with bounded predictions. ``labels``: how many it learnt.
 
-    Predictions are kept between the smallest and the largest label that it learnt, and probabilities away from 0 and 1 by
-    1 / (2 n + 2) after n labels.
+    Predictions are clipped to the range of the labels that it learnt. Probabilities are kept away from 0 and 1 by 1 / (2 n + 2)
+    after n labels.
     """
 
     def __init__(self, own: OwnModel, loss: Loss) -> None:
@@ -160,7 +160,7 @@ class OwnChallenger:
         self.labels, self._low, self._high = 0, 0.0, 0.0
 
     def predict(self, inputs: dict[int, float]) -> float:
-        # A copy: what a guest does to its input is nobody else's concern.
+        # A copy: a guest may change its input.
         with _as_guest:
             if self._logistic:
                 least = 0.5 / (self.labels + 1)
@@ -176,17 +176,17 @@ class OwnChallenger:
 
     @property
     def stateful(self) -> bool:
-        """Whether the model can be remembered."""
+        """Whether the model's state can be stored and restored."""
         return all(callable(getattr(self._model, name, None)) for name in ("state", "restore"))
 
     def remembered(self, number: int) -> bytes:
-        """All that it has learnt by its sample of this number. StateRefused, or whatever the model raises."""
+        """Its state after sample ``number``, as bytes. Raises StateRefused, or whatever the model raises."""
         with _as_guest:
             state = encode_state(self._model.state(), self._own.state_bytes)
         return Remembered(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
 
     def take_back(self, remembered: Remembered) -> None:
-        """Be as when ``remembered`` was written. StateRefused, or whatever the model raises."""
+        """Restore the state in ``remembered``. Raises StateRefused, or whatever the model raises."""
         if remembered.made != self._own.fingerprint:
             raise StateRefused("restore", "it was remembered of a model that was made otherwise")
         with _as_guest:
@@ -195,7 +195,7 @@ class OwnChallenger:
 
 
 class ModelFailures:
-    """Counts what models get wrong, and logs the first of each model and reason.
+    """Counts models' failures, and logs the first of each model and reason.
 
     use: expert or challenger, for the text.
     models: the names.
@@ -206,7 +206,7 @@ class ModelFailures:
         self._counts = {name: dict.fromkeys(REASONS, 0) for name in models}
 
     def note(self, model: str, reason: str, error: BaseException, then: str) -> None:
-        """A model failed. then: what is done about it, for the log."""
+        """Count a model's failure. then: what the worker does about it, for the log."""
         reason = _reason(error, reason)
         self._counts[model][reason] += 1
         if self._counts[model][reason] == 1:
@@ -221,12 +221,12 @@ class ModelFailures:
 
 
 def is_own_model(model: str | OwnModel) -> bool:
-    """Whether it is a model of the user's own, and not one of ours by its name."""
+    """Whether it is a user's own model, and not the name of one of ours."""
     return isinstance(model, OwnModel) or is_own(model)
 
 
 def is_own(name: str) -> bool:
-    """Whether the name is that of a model of the user's own, "package.module:function"."""
+    """Whether the name is a user's own model, "package.module:function"."""
     module, _, function = name.partition(":")
     return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
@@ -238,7 +238,7 @@ def installed_models() -> Collection[str]:
 
 @functools.cache
 def _installed() -> EntryPoints:
-    # Every package's metadata is read for it.
+    # Cached, because it reads every package's metadata.
     return entry_points(group=GROUP)
 
 
@@ -264,7 +264,7 @@ def _methods(loss: Loss) -> tuple[str, str]:
 def _check_kind(model: Any, loss: Loss, where: str) -> None:
     from river import base
 
-    # A pipeline has every method. River tells its kind by its last step.
+    # A pipeline has every method. River takes its kind from its last step.
     kind = base.Classifier if loss == "logistic" else base.Regressor
     if isinstance(model, base.Base) and not isinstance(model, kind):
         named = kind.__name__.lower()
@@ -272,7 +272,7 @@ def _check_kind(model: Any, loss: Loss, where: str) -> None:
 
 
 def _number(prediction: Any) -> float:
-    # A text that looks like a number is a mistake, and float() would take it.
+    # Text that looks like a number is a mistake, and float() would accept it.
     if not isinstance(prediction, numbers.Real):
         raise NoNumber(f"the prediction is a {type(prediction).__name__}, no number")
     if not math.isfinite(prediction):
@@ -282,7 +282,7 @@ def _number(prediction: Any) -> float:
 
 def _probability(prediction: Any) -> float:
     if isinstance(prediction, Mapping):
-        # As River's: a class that was never seen is left out, and none at all is no opinion.
+        # As in River: a class that was never seen is left out, and an empty mapping means no opinion.
         prediction = prediction.get(True, 0.0) if prediction else 0.5
     probability = _number(prediction)
     if not 0.0 <= probability <= 1.0:
@@ -298,7 +298,7 @@ def _reason(error: BaseException, reason: str) -> str:
 
 def _told(error: BaseException) -> str:
     try:
-        # What was told of such an error begins with its kind.
+        # The text of a ModelEnded already begins with the error's type.
         return (str(error) if isinstance(error, ModelEnded) else f"{type(error).__name__}: {error}")[:300]
     except KeyboardInterrupt:
         raise
@@ -316,5 +316,5 @@ def _remedy(error: BaseException) -> str:
 
 
 def decode_remembered(content: bytes) -> Remembered:
-    """What :meth:`OwnChallenger.remembered` gave; PeerError if it cannot be that."""
+    """Decode what :meth:`OwnChallenger.remembered` returned; PeerError if the content cannot be that."""
     return decode_restored(content, Remembered, "a model's state").checked()

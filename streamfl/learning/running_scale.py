@@ -1,4 +1,4 @@
-"""Columns brought to one scale as they come: each by its own mean and deviation so far, so nobody has to know them beforehand."""
+"""Scales columns as they come, each by its own mean and deviation so far, so that nobody has to know them beforehand."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from streamfl.learning.online_scaling import bounded, moments_with, standardised
 __all__ = ["RunningScale"]
 
 Floats = NDArray[np.float64]
-# Squares of numbers that a record may hold, as many as there may be.
+# Limit of sums of squares of the numbers that a record may hold, however many.
 LARGEST_MOMENT = 1e300
 
 
 class RunningScale:
     """clip((x - mean) / deviation, +-3) / sqrt(columns that vary), so that a row has a norm of about 1, and 3 at most.
 
-    A row counts among those that it is scaled by. It counts no farther from their mean than ``reach`` says, so that one number
-    which nobody meant does not undo the scale.
+    A row is included in the moments that it is scaled by. There it is clipped to ``reach``, so that one wrong number does not ruin
+    the scale.
 
-    columns: of a row.
+    columns: how many a row has.
     """
 
     def __init__(self, columns: int) -> None:
-        # Rows seen, then the means, then the summed squared deviations: one array, which is remembered whole.
+        # Rows seen, then the means, then the summed squared deviations: one array, which is stored whole.
         self._moments = np.zeros(1 + 2 * columns)
         self._means, self._squares = self._moments[1 : 1 + columns], self._moments[1 + columns :]
 
     @property
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """What is remembered, by name; restored in place."""
+        """The state by name; restored in place."""
         return {"moments": self._moments}
 
     @property
     def rows(self) -> int:
-        """How many it has seen."""
+        """Number of rows seen."""
         return int(self._moments[0])
 
     def see(self, row: Floats) -> Floats:
-        """Take a row in, and scale it: (columns,)."""
+        """Include a row in the moments, and return it scaled: (columns,)."""
         seen = self._moments[:1]
         near = bounded(seen, self._means, self._squares, row)
         seen += 1
@@ -53,11 +53,11 @@ class RunningScale:
         return scaled
 
     def scaled(self, rows: Floats) -> Floats:
-        """Rows by what was seen so far: (rows, columns)."""
+        """Rows scaled by the moments so far: (rows, columns)."""
         variances = self._squares / max(self.rows, 1)
         return standardised(rows, self._means[np.newaxis], variances[np.newaxis])
 
     @staticmethod
     def check(name: str, numbers: NDArray[np.float64]) -> None:
-        """PeerError for numbers of its array that it cannot have remembered."""
+        """PeerError if ``numbers`` cannot be the state's array."""
         check_within(numbers, -LARGEST_MOMENT, LARGEST_MOMENT, name)

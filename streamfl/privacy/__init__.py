@@ -1,1 +1,1 @@
-"""Differential privacy that systems share: keyed noise, what it costs, and the ledger of what was released of whom."""
+"""Differential privacy that systems share: keyed noise, its cost, and the ledger of each entity's releases."""

@@ -1,8 +1,8 @@
-"""What Gaussian mechanisms cost, and the epsilon and delta of that: Gaussian differential privacy.
+"""The cost of Gaussian mechanisms, and its epsilon and delta: Gaussian differential privacy.
 
 A mechanism is mu-GDP if telling two neighbouring inputs apart from its output is at least as hard as telling N(0, 1) from N(mu, 1).
-mu^2 is the cost, because the squares add up: mechanisms of mu_1 .. mu_k compose to sqrt(mu_1^2 + .. + mu_k^2), also where
-each is chosen because of the results before it (Dong, Roth and Su, "Gaussian Differential Privacy", 2022, theorem 4).
+mu^2 is the cost, because the squares add up: mechanisms of mu_1 .. mu_k compose to sqrt(mu_1^2 + .. + mu_k^2), also if
+each is chosen from the results before it (Dong, Roth and Su, "Gaussian Differential Privacy", 2022, theorem 4).
 """
 
 from __future__ import annotations

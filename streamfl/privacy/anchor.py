@@ -1,12 +1,12 @@
-"""A file beside the secret that says how far a ledger has come: what a changelog alone cannot prove about itself.
+"""A file beside the secret that records how far a ledger has come, which a changelog alone cannot prove.
 
-A changelog that is rolled back or cut off looks like one that never went further. Then what was spent is forgotten, and other
-content could be released in the place of what was released already. So the hash of each release is noted here before it is sent:
-the file only grows, each link is on the disk before it is acknowledged, and in the place of a link there is never another.
+A changelog that is rolled back or cut off looks like one that never went further. The party would then forget what it spent, and
+could release other content in place of what it released already. So it writes the hash of each release here before it sends the
+release. The file only grows, each link is on the disk before it is acknowledged, and a link is never replaced by another.
 
 The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, its number there, and
-the first 24 bytes of a hash. A link lies within one sector of a disk. Lanes are chains that know nothing of one another's
-order: what is done again after a crash comes in the same order within a lane, and perhaps in another between two.
+the first 24 bytes of a hash. A link lies within one sector of a disk. Lanes are independent chains: work that is done again after a
+crash comes in the same order within a lane, but perhaps in another order between two lanes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IDENTITY_BYTES = 16
 RECORD_BYTES = 1 + NUMBER_BYTES + LINK_BYTES
 # Records that are read at once.
 AT_ONCE = 64
-# A disk that loses power may have made the file longer and not have written what belongs there.
+# After a loss of power the disk may have made the file longer without writing the content.
 UNWRITTEN = bytes(RECORD_BYTES)
 
 
@@ -57,7 +57,7 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Anchor:
-    """path: of the file. ledger, party: whose. identity: bytes drawn at random when it was made, no two anchors have the same."""
+    """The file of a party's ledger. identity: random bytes, drawn when the file was made; no two anchors have the same."""
 
     path: str
     ledger: str
@@ -66,7 +66,7 @@ class Anchor:
 
     @classmethod
     def create(cls, path: str | Path, ledger: str, party: str) -> Anchor:
-        """A new file that nobody else may read; ConfigurationError where there is one already, or none can be made."""
+        """Make a file that no other user may read; ConfigurationError if it exists already or cannot be made."""
         header = _Header(FORMAT, ledger, party, secrets.token_bytes(IDENTITY_BYTES).hex())
         content = msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n"
         if len(content) != HEADER_BYTES:
@@ -84,13 +84,13 @@ class Anchor:
         except FileExistsError:
             raise ConfigurationError(f"{path}: exists already; a ledger begins once") from None
         except (OSError, ValueError) as error:
-            # A zero byte in the path.
+            # ValueError: a zero byte in the path.
             raise ConfigurationError(f"{path}: cannot be made: {getattr(error, 'strerror', None) or error}") from None
         return cls(str(path), ledger, party, bytes.fromhex(header.identity))
 
     @classmethod
     def open(cls, path: str | Path, ledger: str, party: str, key: str = "privacy.ledger_file") -> Anchor:
-        """The anchor in a file. ConfigurationError where it is missing, or another's.
+        """The anchor in a file. ConfigurationError if the file cannot be used, or belongs to another ledger or party.
 
         key: the setting that names the file.
         """
@@ -119,19 +119,19 @@ class Anchor:
         return cls(str(path), ledger, party, identity)
 
     def links(self, lane: int = 0) -> list[bytes]:
-        """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
+        """All links of a lane, oldest first. A record torn by a crash was never acknowledged, and does not count."""
         with Path(self.path).open("rb") as file:
             return [found.link for found in self._backwards(file.fileno(), lane)][::-1]
 
     def note(
         self, number: int, link: bytes, lane: int = 0, before: bytes | None = None, most: Mapping[int, int] | None = None
     ) -> str | None:
-        """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
+        """Write link ``number`` of a lane, counted from 1. Returns None once it is on the disk, otherwise why it is refused.
 
-        The link is taken where the lane ends just before it, or has the same there: the same work, done again after a crash.
+        The link is accepted if the lane ends just before it, or has the same link there: the same work, done again after a crash.
 
-        before: the link in front of it, as the state has it; None: it is not compared.
-        most: by lane, how many links another may have, for a link that is new.
+        before: the link before it in the state; None: it is not compared.
+        most: for a new link, by lane, the most links that another lane may have.
         """
         if len(link) != LINK_BYTES or not 1 <= number < 2**56 or not 0 <= lane < LANES:
             raise ValueError(f"link {number} of {len(link)} bytes in lane {lane}")
@@ -147,8 +147,8 @@ class Anchor:
             if number <= have:
                 if there is None or there.link != link:
                     return _another(number, have)
-                # Whoever wrote it may have been killed before it was on the disk, and a disk that once refused writes nothing again
-                # unless it is told what.
+                # Written again: the first writer may have been killed before the link was on the disk, and after a failed write the
+                # disk does not try again by itself.
                 at = there.at
             else:
                 for other, count in (most or {}).items():
@@ -162,9 +162,9 @@ class Anchor:
         return None
 
     def examine(self, number: int, link: bytes, lane: int = 0) -> int | str:
-        """How many links the file has behind a ledger with ``number`` of them, of which ``link`` is the last; or why they disagree.
+        """How many links the file has beyond a ledger that ends with ``link``, its link ``number``; or why they disagree.
 
-        It may have come further: what was noted before a crash is done again.
+        The file may be ahead: work whose link was written before a crash is done again.
         """
         with Path(self.path).open("rb") as file:
             have, there = self._find(file.fileno(), lane, number)
@@ -184,7 +184,7 @@ class Anchor:
             os.close(file)
 
     def _find(self, file: int, lane: int, number: int) -> tuple[int, _Found | None]:
-        """How many links a lane has, and which is ``number``. It is looked for from the end, where it mostly is."""
+        """The number of links in a lane, and link ``number``. Searches from the end, where the link usually is."""
         have = 0
         for found in self._backwards(file, lane):
             have = have or found.number
@@ -201,7 +201,7 @@ class Anchor:
                 yield _Found(int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :], at)
 
     def _records(self, file: int) -> Iterator[tuple[int, bytes]]:
-        """Where each is, and its content."""
+        """Offset and content of each record, newest first."""
         end = self._count(file)
         while end:
             begin = max(0, end - AT_ONCE)
@@ -212,7 +212,7 @@ class Anchor:
             end = begin
 
     def _count(self, file: int) -> int:
-        """Records that were written whole. The first byte of none is 0."""
+        """Number of records that were written whole. No record begins with a byte 0."""
         count = (os.fstat(file).st_size - HEADER_BYTES) // RECORD_BYTES
         while count > 0 and os.pread(file, RECORD_BYTES, HEADER_BYTES + RECORD_BYTES * (count - 1)) == UNWRITTEN:
             count -= 1
@@ -220,17 +220,17 @@ class Anchor:
 
 
 def note_link(content: bytes) -> bytes:
-    """:meth:`Anchor.note` as work, of (path, ledger, party, identity) and its arguments: empty, or why it is refused."""
+    """:meth:`Anchor.note` as work. content: (path, ledger, party, identity) and its arguments. Returns b"" or why it is refused."""
     return _done(Anchor.note, content)
 
 
 def examine_link(content: bytes) -> bytes:
-    """:meth:`Anchor.examine` as work, likewise: digits, or why they disagree."""
+    """:meth:`Anchor.examine` as work, likewise. Returns digits, or why file and ledger disagree."""
     return _done(Anchor.examine, content)
 
 
 def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
-    """What the method says; what the disk does not allow is a reason to release nothing, and no fault of the program."""
+    """The method's result as bytes. An error of the disk is a reason to release nothing, and no fault of the program."""
     path, ledger, party, identity, *given = msgspec.msgpack.decode(content)
     anchor = Anchor(path, ledger, party, identity)
     try:

@@ -1,8 +1,8 @@
-"""Draws that whole numbers decide: an inverse distribution function in integers, of bits from a secret stream.
+"""Sampling in integers: an inverse distribution function, applied to bits from a secret stream.
 
-The proofs of differential privacy are of real numbers, and floating point has gaps. A Gumbel variable from 53 bits lies between
--3.6 and 36.7: a candidate that is further behind is never chosen, and that tells how far it was behind (Mironov 2012). Here
-weights, sums and thresholds are integers, and what is sampled differs from what was proved by a total variation that is known.
+The proofs of differential privacy hold for real numbers, and floating point has gaps. A Gumbel variable from 53 bits lies between
+-3.6 and 36.7: a candidate that is further behind is never chosen, which reveals how far it was behind (Mironov 2012). Here
+weights, sums and thresholds are integers, and the total variation between the sampled and the proved distribution is known.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 __all__ = ["DEVIATIONS", "DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian", "gaussian_variation"]
 
 Integers = NDArray[np.int64]
-# Of one draw, and of the thresholds that it is compared with.
+# Bits of one draw, and of the thresholds that it is compared with.
 DRAW_BITS = 128
 DRAW_BYTES = DRAW_BITS // 8
-# Of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to DRAW_BITS.
+# Bits of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to DRAW_BITS.
 WEIGHT_BITS = 208
 DIGIT_BITS = 8
-# Beyond so many deviations lies a probability of 2e-23.
+# A number is more than 10 deviations from the mean with a probability of 2e-23.
 DEVIATIONS = 10
 LARGEST_DEVIATION = 2**15
-# Of a discrete Gaussian: its tails, and an error of one in each ratio, which grows with the square of the number: 2^38 2^-208.
+# A discrete Gaussian loses its tails, and an error of one in each ratio, which grows with the square of the number: 2^38 2^-208.
 GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0**-150
 DECIMAL = Context(prec=90, Emin=-999999, Emax=999999)
 
@@ -37,8 +37,8 @@ class IntegerDistribution:
     """A distribution over 0 .. candidates - 1, in proportion to whole weights.
 
     weights: (candidates,) of Python's integers, at least 0, one of them above 0.
-    lost: total variation between the weights and those that were wanted.
-    first: what is added to each draw.
+    lost: total variation between these weights and the wanted ones.
+    first: added to each draw.
     """
 
     __slots__ = ("_first", "_high", "_low", "_places", "variation")
@@ -54,7 +54,7 @@ class IntegerDistribution:
         self._first = first
         # Each threshold is rounded by less than 2^-128.
         self.variation = lost + len(weights) * 2.0**-DRAW_BITS
-        """Of one draw: the total variation between what is sampled and what was wanted."""
+        """The total variation of one draw between the sampled and the wanted distribution."""
 
     def draw(self, bits: bytes) -> Integers:
         """One number for each 16 bytes of uniform bits: how many thresholds are not above them."""
@@ -70,13 +70,13 @@ def choice(scores: Integers, rate: Fraction) -> IntegerDistribution:
     """The exponential mechanism over whole scores: P(i) in proportion to e^(rate scores_i)   (McSherry and Talwar 2007).
 
     It is report-noisy-max with independent Gumbel noise of scale 1 / rate on each score. Let a score move by at most D between
-    neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate D, the same for all i: between -rate D
-    and rate D by the candidate's own weight, moved by the logarithm of the sums' ratio, which is one number for all.
+    neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate D, the same for all i. The candidate's
+    own weight contributes between -rate D and rate D; the logarithm of the sums' ratio shifts all candidates by the same number.
 
     scores: (candidates,). rate: above 0.
     """
     gaps = np.max(scores).astype(object) - scores.astype(object)
-    # What is further behind has a weight below 1 in 2^DRAW_BITS.
+    # A candidate that is further behind has a weight below 1 in 2^DRAW_BITS.
     most = math.ceil(Fraction(DRAW_BITS) * Fraction(7, 10) / rate)
     near = np.flatnonzero(gaps <= most)
     weights = np.zeros(len(scores), dtype=object)
@@ -107,7 +107,7 @@ def gaussian_variation(variance: Fraction) -> float:
 
 
 def _furthest(variance: Fraction) -> int:
-    """No draw is further from 0."""
+    """The largest distance of a draw from 0."""
     if not 0 < variance <= LARGEST_DEVIATION**2:
         raise ValueError(f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at most")
     return math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
@@ -136,7 +136,7 @@ def _digit_table(rate: Fraction, place: int) -> NDArray[Any]:
 def _exp(exponent: Fraction) -> int:
     """2^WEIGHT_BITS e^-exponent, by decimals of 90 digits: the same on every machine."""
     value = DECIMAL.divide(Decimal(-exponent.numerator), Decimal(exponent.denominator))
-    # Beyond this it is 0 in WEIGHT_BITS, and decimals need not try.
+    # Below this the result is 0 in WEIGHT_BITS.
     if value < -200:
         return 0
     return int(DECIMAL.multiply(DECIMAL.exp(value), Decimal(1 << WEIGHT_BITS)))

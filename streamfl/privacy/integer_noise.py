@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise on whole numbers, on a grid that is chosen so that rounding costs nothing."""
+"""Discrete Gaussian noise on whole numbers, on a grid chosen so that rounding costs nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian,
 __all__ = ["IntegerNoise"]
 
 Integers = NDArray[np.int64]
-# Steps of a deviation, at least: below, rounding would be seen beside the noise.
+# Fewest grid steps in a deviation. With fewer, rounding would be visible beside the noise.
 FEWEST_STEPS = 64
-# Where the grid may be as fine as one likes.
+# Grid steps in a deviation if the grid may be as fine as wanted.
 FINE_STEPS = 4096
 
 
@@ -24,7 +24,7 @@ FINE_STEPS = 4096
 class IntegerNoise:
     """Values are rounded to multiples of ``unit``, and noise is added in units.
 
-    unit: of the values, a whole number. variance: sigma^2 in units^2. cost: what a release costs, in zCDP.
+    unit: the grid's step, a whole number. variance: sigma^2 in units^2. cost: of a release, in zCDP.
     """
 
     unit: int
@@ -33,11 +33,11 @@ class IntegerNoise:
 
     @classmethod
     def of_box(cls, moved: int, count: int, cost: float) -> IntegerNoise:
-        """Noise on numbers of which each moves by ``moved`` at most between neighbours: sensitivity sqrt(count) moved.
+        """Noise on numbers that each move by at most ``moved`` between neighbours: sensitivity sqrt(count) moved.
 
-        ``moved`` is a whole number D of units, so two values that differ by at most that are rounded to multiples that differ by
-        at most D: rounding commutes with a shift of D units, and keeps the order. The sensitivity is sqrt(count) D units exactly,
-        and sigma^2 = count D^2 / (2 cost).
+        ``moved`` is a whole number D of units, so two values that differ by at most ``moved`` are rounded to multiples that differ
+        by at most D: rounding commutes with a shift of D units, and keeps the order. The sensitivity is exactly sqrt(count) D
+        units, and sigma^2 = count D^2 / (2 cost).
 
         moved: a power of two. count: how many of the numbers may move.
         """
@@ -48,9 +48,9 @@ class IntegerNoise:
 
     @classmethod
     def of_length(cls, length: float, count: int, cost: float) -> IntegerNoise:
-        """Noise on ``count`` numbers that move together by the Euclidean length ``length`` at most between neighbours.
+        """Noise on ``count`` numbers that move together by a Euclidean length of at most ``length`` between neighbours.
 
-        Rounding moves each of two values by half a unit at most: the sensitivity is length / unit + sqrt(count) units.
+        Rounding moves each of two values by at most half a unit: the sensitivity is length / unit + sqrt(count) units.
         """
         unit = max(1, int(length / math.sqrt(2 * cost) / FINE_STEPS))
         sensitivity = -(-math.ceil(length) // unit) + math.isqrt(count) + 1
@@ -63,19 +63,19 @@ class IntegerNoise:
 
     @property
     def largest(self) -> int:
-        """In units: no draw is further from 0."""
+        """The largest distance of a draw from 0, in units."""
         return math.ceil(DEVIATIONS * math.sqrt(self.variance)) + 1
 
     @property
     def variation(self) -> float:
-        """Of one number: total variation between its noise and the discrete Gaussian.
+        """Total variation between one number's noise and the discrete Gaussian.
 
         ValueError for a variance that cannot be drawn.
         """
         return gaussian_variation(self.variance)
 
     def add(self, values: Integers, bits: bytes) -> Integers:
-        """Multiples of the unit, with noise: (count,) in units.
+        """Round values to multiples of the unit and add noise: (count,) in units.
 
         values: (count,). bits: uniform, 16 bytes for each number.
         """

@@ -1,11 +1,11 @@
-"""Gaussian noise that is drawn from a secret and from all that it hides, and added on a grid.
+"""Gaussian noise that is drawn from a secret and from everything that it hides, and added on a grid.
 
-Work that is done again, after a crash or an aborted transaction, sends again. Fresh noise on the same value would let a reader
+Work that is done again, after a crash or an aborted transaction, is sent again. Fresh noise on the same value would let a reader
 average the noise away; the same noise on another value would let a reader subtract it. So noise is a function of a secret and of
 everything that the value depends on: the same value gets the same noise, any other value independent noise.
 
-The proofs of differential privacy are of real numbers. A computer's numbers have gaps, and which of them a sum can reach tells what
-was added up (Mironov, "On significance of the least significant bits for differential privacy", 2012). So values and noise are
+The proofs of differential privacy hold for real numbers. A computer's numbers have gaps, and which numbers a sum can reach reveals
+what was added up (Mironov, "On significance of the least significant bits for differential privacy", 2012). So values and noise are
 rounded to one grid, on which the sum is exact.
 """
 
@@ -22,15 +22,15 @@ from scipy.special import ndtri
 
 __all__ = ["ROUNDING", "noisy", "secret_noise"]
 
-# The grid's step, as a share of the noise and of the norm's share of one number: at most this much of either.
+# The grid's step is at most this share of the noise, and of one number's share of the norm.
 FINENESS = 2.0**-16
 # A smaller step could not be represented.
 LEAST_STEP = 2.0**-1000
 ROUNDING = 2 * FINENESS
-"""By this share a bounded vector has to be shorter than its bound, so that rounding cannot lift it above.
+"""A bounded vector has to be shorter than its bound by this share, so that rounding cannot lift it above the bound.
 
-The grid moves a vector by at most half of ``FINENESS`` of its norm, and each side of a difference of sums by as much. The rest is
-for the rounding of single precision.
+The grid moves a vector by at most half of ``FINENESS`` of its norm, and each side of a difference of sums by as much. The rest of
+the share is for the rounding of single precision.
 """
 
 
@@ -40,15 +40,15 @@ def noisy(values: NDArray[Any], noise: float, norm: float, secret: str, *content
         g round(values / g) + g round(noise z / g)
 
     g is a power of two, and the sum is exact: below 2^53 steps, for noise of up to 100,000 times the norm. So the result is a
-    Gaussian mechanism on values of the grid, rounded to the grid, and tells no more than that mechanism. Which results can be
-    reached does not depend on the values. What is computed from the result, in single precision too, tells no more either.
+    Gaussian mechanism on values of the grid, rounded to the grid, and reveals no more than that mechanism. Which results can be
+    reached does not depend on the values. Anything computed from the result, in single precision too, reveals no more either.
 
-    values: (n,), of the Euclidean norm ``norm`` at most.
+    values: (n,), of Euclidean norm at most ``norm``.
     noise: standard deviation of the noise on each number, above 0.
-    norm: bound of the values, which the grid's step is chosen by.
-    secret: what the noise is drawn from; whoever knows it can subtract the noise.
-    content: where the noise belongs. The noise is drawn from that, the values, ``noise`` and the step: if all are the same it is
-        the same noise, and if any differs it is independent.
+    norm: bound of the values' norm; the grid's step depends on it.
+    secret: the key of the noise; a reader who knows it can subtract the noise.
+    content: where the noise belongs. The noise depends on it, the values, ``noise`` and the step: if all are the same the noise is
+        the same, and if any differs the noise is independent.
     """
     share = norm / math.sqrt(max(1, len(values)))
     step = 2.0 ** math.floor(math.log2(max(FINENESS * min(noise, share), LEAST_STEP)))
@@ -59,11 +59,11 @@ def noisy(values: NDArray[Any], noise: float, norm: float, secret: str, *content
 
 
 def secret_noise(count: int, secret: str, *content: str | int | float | bytes) -> NDArray[np.float64]:
-    """Standard normals, (count,), that nobody without the secret can tell from chance (SHAKE-256).
+    """Standard normals, (count,), that nobody without the secret can tell from random numbers (SHAKE-256).
 
-    Each is the quantile of 128 bits, one of them for the sign. Every number within 13 standard deviations can be reached; beyond
-    them lies a probability of 2^-128. A quantile z is off by about 2^-50 z, and so the probability of a step g by 2^-50 z / g of
-    itself.
+    Each is the quantile of 128 bits, one of them for the sign. Every number within 13 standard deviations can be reached; a number
+    is farther away with a probability of 2^-128. A quantile z is off by about 2^-50 z, and so the probability of a step g is off by
+    2^-50 z / g of itself.
 
     count: how many.
     secret: the key.

@@ -1,4 +1,4 @@
-"""The ledger of what was released of each entity, with noise, and what that cost."""
+"""The ledger of each entity's noisy releases, and their cost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["KIND", "Ledger", "promise_ended"]
 
 # The keys of its records are KIND/entity.
 KIND = b"spent"
-# What an infinite cost is remembered as: nothing adds up to it.
+# An infinite cost is stored as this number. No sum of finite costs reaches it.
 UNBOUNDED = 1e300
 
 
 class _Entry(msgspec.Struct, array_like=True, gc=False):
-    """Of one entity.
+    """The releases of one entity.
 
-    spent: the cost of all its releases, each at the price of its time.
+    spent: the cost of all its releases, each as it cost at its time.
     times: how many releases there were.
     """
 
@@ -31,17 +31,17 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
     times: Count = 0
 
 
-# Of an entity of which nothing was released. Nobody changes it.
+# The entry of an entity without a release. Never changed.
 _NOTHING = _Entry()
 
 
 class Ledger:
     """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
 
-    A cost adds up, and its accountant says what it is: mu^2 of Gaussian mechanisms (``accountant``), rho of zero-concentrated ones
-    (``zcdp``). An infinite cost is of a release without noise: no budget allows anything after it.
+    Costs add up. The accountant defines them: mu^2 of Gaussian mechanisms (``accountant``), rho of zero-concentrated ones
+    (``zcdp``). A release without noise has an infinite cost: no budget allows anything after it.
 
-    limit: entities that it has room for. Nothing may be released of others.
+    limit: most entities in the ledger. Releases of further entities are refused.
     budget: the cost that no entity may exceed, None for none.
     """
 
@@ -55,7 +55,7 @@ class Ledger:
 
     @property
     def has_changed(self) -> bool:
-        """Since the last call of ``changed_state``."""
+        """Whether anything changed since the last call of ``changed_state``."""
         return bool(self._changed)
 
     def __len__(self) -> int:
@@ -63,16 +63,16 @@ class Ledger:
 
     @property
     def largest(self) -> float:
-        """Cost of the entity of which most was released, infinite where something was without noise."""
+        """The highest cost of any entity, infinite if any release was without noise."""
         return self._largest if self._largest < UNBOUNDED else math.inf
 
     def spent(self, entity: str) -> float:
-        """Cost of what was released of an entity, infinite where something was without noise."""
+        """The cost of an entity's releases, infinite if one was without noise."""
         spent = self._entries.get(entity, _NOTHING).spent
         return spent if spent < UNBOUNDED else math.inf
 
     def times(self, entity: str) -> int:
-        """How often something was released of an entity."""
+        """Number of releases of an entity."""
         return self._entries.get(entity, _NOTHING).times
 
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
@@ -97,7 +97,7 @@ class Ledger:
         return entry.times
 
     def value_of(self, entity: str) -> bytes | None:
-        """What is remembered of an entity, as it is written; None: nothing was released of it."""
+        """An entity's entry, encoded; None if nothing was released of the entity."""
         entry = self._entries.get(entity)
         return None if entry is None else msgspec.msgpack.encode(entry)
 
@@ -108,7 +108,7 @@ class Ledger:
         self._changed = {}
 
     def restore(self, name: bytes, value: bytes) -> None:
-        """Take back the value of the key ``KIND``/``name``. The first releases wrote the cost alone."""
+        """Restore the value of the key ``KIND``/``name``. The first versions of streamfl stored the cost alone."""
         found = msgspec.msgpack.decode(value, type=Amount | _Entry)
         entry = found if isinstance(found, _Entry) else _Entry(found)
         self._entries[check_name(name)] = entry

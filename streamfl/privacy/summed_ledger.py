@@ -1,4 +1,4 @@
-"""A ledger that knows a sum of all its entries, so that one that was not taken back whole is told from one that was."""
+"""A ledger with a checksum of its entries, which shows whether all of them were restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUM_BYTES = 32
 
 
 class SummedLedger(Ledger):
-    """Its sum is of SHA-256 of each entry, modulo 2^256: it does not depend on the order in which entries are taken back."""
+    """The sum of the SHA-256 of each entry, modulo 2^256. It does not depend on the order in which entries are restored."""
 
     def __init__(self, limit: int, budget: float | None) -> None:
         super().__init__(limit, budget)
@@ -20,7 +20,7 @@ class SummedLedger(Ledger):
 
     @property
     def sum(self) -> bytes:
-        """32 bytes, zeros of an empty ledger."""
+        """32 bytes; zeros for an empty ledger."""
         return self._sum.to_bytes(SUM_BYTES, "big")
 
     def spend(self, entity: str, cost: float) -> int:

@@ -1,8 +1,8 @@
-"""What releases cost in zero-concentrated differential privacy, and the epsilon and delta of that.
+"""The cost of releases in zero-concentrated differential privacy, and its epsilon and delta.
 
 A mechanism is rho-zCDP if its Renyi divergence of every order alpha > 1 between neighbouring inputs is at most rho alpha. rho is
-its cost. Costs add up, also where each release is chosen because of the results before it (Bun and Steinke 2016). Choices and
-numbers of the same rows are counted so: a choice by the exponential mechanism is far from a Gaussian, and its cost is known.
+its cost. Costs add up, also if each release is chosen from the results before it (Bun and Steinke 2016). Choices and numbers from
+the same rows are counted this way: a choice by the exponential mechanism is far from a Gaussian, and its cost in zCDP is known.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from scipy.optimize import minimize_scalar
 
 __all__ = ["cost_of_choice", "cost_of_gaussian", "delta_of", "delta_of_variation", "epsilon_of", "largest_cost", "range_of"]
 
-# Of alpha - 1, logarithms. Every alpha gives a valid bound: a search that misses the best one claims too little, never too much.
+# Range of log(alpha - 1). Every alpha gives a valid bound: a search that misses the best one claims too little, never too much.
 ORDERS = (-30.0, 40.0)
-# Beyond, sums would overflow, and nothing is promised anyway.
+# Above this, sums would overflow, and nothing is promised anyway.
 LARGEST_COST = 1e200
-# Below, a search for it ends.
+# The search for a cost ends below this.
 LEAST_COST = 1e-200
-# e to this is still a number.
+# e to this power is still finite.
 LARGEST_EXPONENT = 700.0
 # Bits after the point of a choice's range, which is rounded down.
 RANGE_BITS = 40
@@ -34,7 +34,7 @@ def cost_of_choice(epsilon: float | Fraction) -> float:
     Cesar and Rogers 2021, "Bounding, Concentrating, and Truncating: Unifying Privacy Loss Composition for Data Analytics".
 
     epsilon: between neighbours, the logarithm of the ratio of the probabilities of a candidate lies in an interval of this length.
-        That is twice the most that a score moves, over the scale of the scores, for the total may move as well.
+        That is twice the most that a score moves, divided by the scale of the scores: the total may move as well.
 
     >>> cost_of_choice(2.0)
     0.5
@@ -115,13 +115,13 @@ def largest_cost(epsilon: float, delta: float) -> float:
 
 
 def delta_of_variation(variation: float, epsilon: float) -> float:
-    """What delta grows by where a mechanism is not sampled exactly: (1 + e^epsilon) variation.
+    """The growth of delta if a mechanism is not sampled exactly: (1 + e^epsilon) variation.
 
     For events E: P'(E) <= P(E) + v <= e^epsilon Q(E) + delta + v <= e^epsilon (Q'(E) + v) + delta + v.
 
-    variation: between what is sampled and what was proved, the total variation distance, summed over all releases.
+    variation: the total variation between the sampled and the proved distribution, summed over all releases.
     """
-    # No probability is above 1, and nobody wants e^800 of anything.
+    # No probability is above 1, and e^800 would overflow.
     return min(1.0, (1 + math.exp(min(epsilon, LARGEST_EXPONENT))) * variation)
 
 

@@ -1,9 +1,9 @@
-"""Entities that several streams speak of, a row each in the arrays of whoever remembers something of them.
+"""Array rows for entities whose records come in several streams.
 
-Records of one entity come from several members, each in its own time, and some never come. So whoever brings them together has to
-bound how many entities it remembers, and to forget those of which nothing more comes. This is the part of that which is the same
-for every way of bringing them together: which entity has which row, in which order they were heard of, which are too old, and which
-changed or are gone since the last commit. What is remembered of an entity is its owner's.
+Records of one entity come from several members at different times, and some never come. So a role that joins them has to bound how
+many entities it keeps, and to forget those that get no more records. This is the part that every join shares: which entity has
+which row, in which order entities were last seen, which are too old, and which were changed or removed since the last commit. The
+owner keeps the data of an entity in arrays of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FEWEST_ROWS = 16
 
 
 class EntityRows:
-    """The entities of a partition, the one that was heard of longest ago first.
+    """The entities of a partition, the least recently seen first.
 
-    limit: so many at most; before a new one is heard of, its owner makes room by forgetting :attr:`oldest`.
-    expiry: seconds after an entity was last heard of that it is too old.
+    limit: most entities. Before a new one the owner makes room by removing :attr:`oldest`.
+    expiry: seconds after which an entity that was not seen again is too old.
 
     >>> rows = EntityRows(limit=2, expiry=60.0)
     >>> rows.mark(rows.hear(["a", "b"]), now=0.0)
@@ -40,10 +40,10 @@ class EntityRows:
         self._free: list[int] = []
         self._given_out: list[int] = []
         self._since = np.zeros(0)
-        # Changed since the last commit, and ever committed.
+        # By row: changed since the last commit; ever committed.
         self._touched = np.zeros(0, np.bool_)
         self._written = np.zeros(0, np.bool_)
-        # Forgotten since the last commit, and committed before.
+        # Removed since the last commit, and committed before.
         self._gone: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class EntityRows:
         return name in self._rows
 
     def __getitem__(self, name: str) -> int:
-        """The row of an entity; KeyError without one."""
+        """The row of an entity; KeyError if it has none."""
         return self._rows[name]
 
     def get(self, name: str) -> int | None:
@@ -65,7 +65,7 @@ class EntityRows:
 
     @property
     def oldest(self) -> str:
-        """The entity that was heard of longest ago."""
+        """The least recently seen entity."""
         return next(iter(self._rows))
 
     @property
@@ -74,18 +74,18 @@ class EntityRows:
         return len(self._rows) >= self._limit
 
     def has_room(self, count: int) -> bool:
-        """Whether so many new ones have room."""
+        """Whether there is room for ``count`` new ones."""
         return len(self._rows) + count <= self._limit
 
     @property
     def wake_at(self) -> float | None:
-        """When the oldest is too old."""
+        """When the oldest becomes too old; None without entities."""
         return float(self._since[self._rows[self.oldest]]) + self._expiry if self._rows else None
 
-    # ---- hearing of entities
+    # ---- seeing entities
 
     def hear(self, names: Sequence[str]) -> list[int]:
-        """Hear of entities in this order, whether they are known or new: their rows. :meth:`mark` has to follow."""
+        """Entities, known or new, were seen in this order. Returns their rows. Call :meth:`mark` next."""
         rows = self._rows
         for name in names:
             if name in rows:
@@ -95,7 +95,7 @@ class EntityRows:
         return [rows[name] for name in names]
 
     def mark(self, rows: Sequence[int] | NDArray[np.intp], now: float) -> None:
-        """These were heard of just now, and changed."""
+        """Mark rows as seen now, and as changed."""
         self._since[rows], self._touched[rows] = now, True
 
     @property
@@ -104,12 +104,12 @@ class EntityRows:
         return len(self._since)
 
     def given_out(self) -> list[int]:
-        """Rows that new entities were given since the last call. An owner's arrays may still hold something of earlier entities."""
+        """Rows given to new entities since the last call. The owner's arrays may still hold data of earlier entities there."""
         rows, self._given_out = self._given_out, []
         return rows
 
     def since(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """When these were last heard of, in seconds."""
+        """When these rows were last seen, in seconds."""
         return self._since.take(rows)
 
     # ---- forgetting entities
@@ -121,7 +121,7 @@ class EntityRows:
             self._gone[name] = None
 
     def overdue(self, now: float) -> Iterator[tuple[str, int]]:
-        """Names and rows of those that are too old, the oldest first; each has to be removed before the next is asked for."""
+        """Names and rows of entities that are too old, oldest first. The caller removes each before it takes the next."""
         while self._rows:
             name, row = next(iter(self._rows.items()))
             if self._since[row] + self._expiry > now:
@@ -129,7 +129,7 @@ class EntityRows:
             yield name, row
 
     def set_back(self, now: float) -> tuple[list[str], NDArray[np.intp]]:
-        """Let everything that was heard of after ``now`` have been heard of now: the clock was ahead. Returns names and rows."""
+        """The clock was ahead: entities seen after ``now`` count as seen now. Returns their names and rows."""
         ahead = [(name, row) for name, row in self._rows.items() if self._since[row] > now]
         for name, _ in ahead:
             self._rows.move_to_end(name)
@@ -145,10 +145,10 @@ class EntityRows:
         return bool(self._gone) or bool(self._rows and self._touched[next(reversed(self._rows.values()))])
 
     def take_changed(self) -> tuple[list[str], list[str], NDArray[np.intp]]:
-        """What changed since the last call: names that are gone, and names and rows of those that have to be written, in order.
+        """Changes since the last call: names that were removed, and names and rows that have to be written, in order.
 
-        Entities that were heard of are the youngest. So those that are restored, in the order of the last writing, are in the order
-        of age.
+        Entities that were just seen are the youngest. So entities that are restored in the order of the last writing are in the
+        order of age.
         """
         gone = [name for name in self._gone if name not in self._rows]
         self._gone = {}
@@ -159,7 +159,7 @@ class EntityRows:
         return gone, names, rows
 
     def restore(self, name: str, since: float) -> int:
-        """Take back one that was written, the youngest so far: its row."""
+        """Restore an entity as the youngest so far. Returns its row."""
         if name in self._rows:
             self.remove(name)
         row = self._rows[name] = self._new_row()
@@ -176,7 +176,7 @@ class EntityRows:
 
     def _grow(self) -> None:
         old, limit = self.capacity, self._limit
-        # A limit that was lowered may be below what is restored.
+        # If the limit was lowered, more entities than it allows may be restored.
         new = max(FEWEST_ROWS, min(2 * old, limit) if old < limit else 2 * old)
         more = np.zeros(new - old, np.bool_)
         self._since = np.concatenate([self._since, np.zeros(new - old)])

@@ -1,4 +1,4 @@
-"""How lines of CSV are written: what separates the values, which mark decimals have, and what the columns are called."""
+"""The layout of CSV lines: the delimiter, the decimal mark, and the columns' names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CsvLayout", "Decimal", "guess_layout", "split_line", "with_point"]
 Decimal = Literal[".", ","]
 
 SEPARATORS = (",", ";", "\t", "|")
-# Of the lines, so many have to have the same number of values.
+# Share of the lines that have to have the same number of values.
 SHARE = 0.8
 _COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]*),[0-9]+(?:[eE][+-]?[0-9]+)?")
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
@@ -23,7 +23,7 @@ _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+")
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """columns: the names that a line has, or made-up ones. named: the first line has them. headless: it has values already."""
+    """columns: names from a line, or made-up ones. named: the first line has the names. headless: it has values already."""
 
     delimiter: str
     decimal: Decimal
@@ -33,9 +33,9 @@ class CsvLayout:
 
 
 def split_line(text: str, delimiter: str) -> list[str]:
-    """The values of one line; ValueError if it is none."""
+    """The values of one line; ValueError if the text is not one line of CSV."""
     if '"' not in text and "\n" not in text and "\r" not in text:
-        # What the reader of CSV would make of it, in a fraction of its time.
+        # The same result as csv.reader's, in a fraction of its time.
         return text.split(delimiter)
     try:
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
@@ -58,7 +58,7 @@ def with_point(text: str) -> str:
 
 
 def guess_layout(lines: Sequence[str]) -> CsvLayout:
-    """The layout of these lines, which are at least one.
+    """The layout of one or more lines.
 
     >>> guess_layout(["site;temp", "north;21,5", "south;19,0"])
     CsvLayout(delimiter=';', decimal=',', columns=['site', 'temp'], named=True, headless=False)
@@ -67,17 +67,17 @@ def guess_layout(lines: Sequence[str]) -> CsvLayout:
     rows = [_values(line, delimiter) for line in lines]
     decimal = _decimal(rows, delimiter)
     names = [(place, row) for place, row in enumerate(rows) if _are_names(row)]
-    # Where names lie within a topic, there is one such line; several are samples whose values are all text.
+    # Within a topic, one line may have the names; several such lines are samples whose values are all text.
     if names and (names[0][0] == 0 or len(names) == 1):
         place, row = names[0]
         return CsvLayout(delimiter, decimal, _named(row), place == 0, place > 0)
-    # One column without a separator is any text at all.
+    # At least two columns: a line without a delimiter may be any text.
     headless = any(_is_a_number(with_point(value)) for value in rows[0])
     return CsvLayout(delimiter, decimal, _named([""] * max(2, len(rows[0]))), False, headless)
 
 
 def _fits(lines: Sequence[str], mark: str) -> tuple[bool, float, int]:
-    """How well a mark separates: most lines have as many values, no value has another mark in it, and there are many."""
+    """How well a delimiter fits: most lines have the same number of values, no value has another delimiter, values are many."""
     rows = [row for line in lines if (row := _values(line, mark))]
     width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
     if width == 1:
@@ -98,7 +98,7 @@ def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> Decimal:
     commas = points = 0
     for row in rows:
         for value in map(str.strip, row):
-            # Between commas, "1,234" in quotes is a thousand with its mark.
+            # If commas are the delimiter, "1,234" in quotes is a number with a thousands separator.
             if "," in value and _COMMA.fullmatch(value) and not (delimiter == "," and _GROUPED.fullmatch(value)):
                 commas += 1
             elif "." in value and _is_a_number(value):
@@ -108,7 +108,7 @@ def _decimal(rows: Sequence[Sequence[str]], delimiter: str) -> Decimal:
 
 def _are_names(row: Sequence[str]) -> bool:
     names = [name.strip() for name in row]
-    # Spreadsheets leave separators behind the last column.
+    # Spreadsheets write delimiters after the last column.
     while names and not names[-1]:
         names.pop()
     return len(names) > 1 and len(set(names)) == len(names) and all(names) and not any(map(_is_a_number, map(with_point, names)))

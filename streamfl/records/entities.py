@@ -51,17 +51,17 @@ class EntitySamplesSection(AssembledTopic):
     features: list[FieldPath] | FieldPath | None = None
     """The fields with the inputs, or the one field that holds them as a list."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
-    """In place of features: a table `[[samples.inputs]]` for each field, where values are text, times or categories, or may be
-    missing. `missing = "mean"` and `"last"` are refused: an entity comes once and has no earlier values, and those of all entities
-    would let each of them change what is said of the others."""
+    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text, times or categories, or
+    may be missing. `missing = "mean"` and `"last"` are refused: an entity comes once and has no earlier values, and with the values
+    of all entities each would change what is sent about the others."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
-    """The length of that list. Not needed where fields are named one by one."""
+    """Length of the list, if features names one field. Not needed if features lists fields."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Every number is divided by it, so that inputs are about one. `streamfl simulate --format json` says a good value."""
+    """Divisor of every number; choose it so that inputs are about one. `streamfl simulate --format json` reports a good value."""
     keyed_by_entity: bool = True
     """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2) gives its name, because
-    each partition has a ledger of its own. `false`: your producer chooses partitions in another way, always the same for an entity,
-    and nothing is checked. An entity in two partitions then costs twice what the metrics say."""
+    each partition has its own ledger. Set `false` if your producer chooses partitions in another way, always the same for an
+    entity. Then nothing is checked, and an entity in two partitions costs twice what the metrics show."""
 
     @model_validator(mode="after")
     def _says_what_the_inputs_are(self) -> Self:
@@ -83,7 +83,7 @@ class EntitySamplesSection(AssembledTopic):
 
     @property
     def width(self) -> int | None:
-        """How many numbers a sample consists of; None: it is not said."""
+        """How many numbers a sample has; None: not known."""
         names = self.input_names
         return self.dimension if names is None else len(names)
 
@@ -92,7 +92,7 @@ class EntitySamplesSection(AssembledTopic):
 
     @property
     def samples(self) -> SamplesSection:
-        """The same for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
+        """This section for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
         return SamplesSection(
             **self.of_topic,
             key=self.key,
@@ -115,10 +115,10 @@ class EntityLabelsSection(RekeyedTopic):
     label: FieldPath
     """The field with the label: a number, 0 or 1, or a class from 0."""
     label_as: Literal["number"] | None = None
-    """`number`: a label that is text, such as "1", is taken for a number. Left out: only a number is one."""
+    """`number`: text that is a number, such as "1", counts as a label. Left out: only a number does."""
     label_range: LabelRange = (0.0, 1.0)
-    """With the square loss: the label's values that become 0 and 1. With privacy.reply_noise any other label goes to the dead
-    letters."""
+    """With the square loss: the two label values that are scaled to 0 and 1. With privacy.reply_noise a label outside them goes to
+    the dead letters."""
 
     def remembered(self) -> dict[str, Any]:
         return remembered_label(self, super().remembered(), "entity")
@@ -135,7 +135,7 @@ class EntityLabelsSection(RekeyedTopic):
 
 
 class VerticalSettings(RecordSettings):
-    """Of a member that knows columns of its own of the federation's entities, or their labels."""
+    """Settings of a member that has its own columns of the federation's entities, or their labels."""
 
     federation: VerticalMembers
     party: PartySection | None = None
@@ -144,30 +144,30 @@ class VerticalSettings(RecordSettings):
 
     @property
     def own_party(self) -> str | None:
-        """The party that this member is; None: it is none."""
+        """The party that this member is; None if it is not a party."""
         return None if self.party is None else self.party.name
 
     def required_party(self) -> str:
-        """The party that this member is; ConfigurationError where it is none."""
+        """The party that this member is; ConfigurationError if it is not a party."""
         if self.party is None:
             raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
         return self.party.name
 
     def required_samples(self, whose: str) -> EntitySamplesSection:
-        """``[samples]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        """``[samples]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.samples is None:
             raise ConfigurationError(f"the section [samples] is missing: {whose} has to know its samples' topic and fields")
         return self.samples
 
     def required_labels(self, whose: str) -> EntityLabelsSection:
-        """``[labels]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        """``[labels]``; ConfigurationError if it is missing. whose: the role, for the error text."""
         if self.labels is None:
             raise ConfigurationError(f"the section [labels] is missing: {whose} has to know its labels' topic and field")
         return self.labels
 
     @property
     def member(self) -> str:
-        """The first part of the names of this member's own topics, its state's and its group's."""
+        """The prefix of the names of this member's own topics, of its state's topic and of its consumer group."""
         return f"{self.federation.name}.{self.own_party or self.role.kind}"
 
     @property
@@ -176,7 +176,7 @@ class VerticalSettings(RecordSettings):
 
     @property
     def dead_letters(self) -> str:
-        # A member's hold records of its own, which are nobody else's to read.
+        # A member's dead letters hold its own records, which no other member may read.
         return f"{self.member}.dead-letters"
 
     @model_validator(mode="after")

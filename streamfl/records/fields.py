@@ -31,7 +31,7 @@ __all__ = [
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
 LARGEST_NUMBER = 1e18
-# What no unit can make sense of.
+# Larger numbers make no sense in any unit.
 LARGEST_FLOAT = 1e300
 # In units of the labels' range. One label of a million would undo what a whole federation has learnt.
 LARGEST_LABEL = 1000.0
@@ -89,7 +89,7 @@ def scaled(label: float, field: str | None, label_range: tuple[float, float], ke
 
 
 def number_in(value: Any, field: object, as_text: bool) -> float:
-    """The number in a field's value, NaN for what says that there is none; PeerError with reason not_numeric or not_finite.
+    """The number in a field's value, NaN if the value says that there is none; PeerError with reason not_numeric or not_finite.
 
     as_text: text that is a number counts as one.
     """
@@ -107,7 +107,7 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
 
 
 def number_of_text(text: str) -> float | None:
-    """The number that a text is, an infinity where it is too large; None: it is none.
+    """The number in a text, an infinity if it is too large; None if the text is no number.
 
     >>> number_of_text(" 21.5 "), number_of_text("21,5")
     (21.5, None)
@@ -119,7 +119,7 @@ def number_of_text(text: str) -> float | None:
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether a value is text that says that there is none."""
+    """Whether a value is text that means a missing value."""
     return isinstance(value, str) and len(value) <= LONGEST_NUMBER and value.strip().lower() in _NO_NUMBER
 
 
@@ -147,6 +147,6 @@ def name_in(content: str | int | bytes | None, field: str) -> str:
 
 
 def shown(content: Any) -> str:
-    """The content for a text: a long one is cut short."""
+    """The content for an error text, cut to 60 characters."""
     text = repr(content)
     return text if len(text) <= 60 else text[:57] + "..."

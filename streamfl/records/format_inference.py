@@ -1,4 +1,4 @@
-"""In which of the formats some records are written: each is tried, and the first that reads them is it."""
+"""Guesses the format of records: tries the formats in turn, and takes the first that reads them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetRe
 
 __all__ = ["InferredFormat", "infer_format"]
 
-# Of the records, so many have to be readable.
+# Share of the records that have to be readable.
 SHARE = 0.8
 FRAME_BYTES = 5
-# Of a record whose fields nobody looks at in a terminal.
+# Bytes of a record that the error text shows.
 SHOWN_BYTES = 40
 RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class InferredFormat:
-    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: for people.
+    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: a text for the user.
 
-    passed_over: how many are no samples and no mistakes. headers: the places of those that name a file's columns.
+    passed_over: how many records are neither samples nor mistakes. headers: places of the records that name a file's columns.
     """
 
     keys: dict[str, Any]
@@ -39,7 +39,7 @@ class InferredFormat:
     headers: frozenset[int] = frozenset()
 
     def without_headers(self) -> InferredFormat:
-        """The same of the records that name no columns."""
+        """The same without the records that name columns."""
         contents = [content for place, content in enumerate(self.contents) if place not in self.headers]
         return replace(self, contents=contents, passed_over=self.passed_over - len(self.headers), headers=frozenset())
 
@@ -51,8 +51,8 @@ class InferredFormat:
 def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) -> InferredFormat:
     """The format of these records.
 
-    given: what is known of the topic; a format that is named there is the only one that is tried. deadline: on the monotonic clock,
-    for the answers of a registry. DataError if no format reads the records; NotYetReadable if the registry keeps silent.
+    given: what is known of the topic; if it names a format, only that format is tried. deadline: on the monotonic clock, for the
+    answers of a registry. DataError if no format reads the records; NotYetReadable if the registry does not answer.
     """
     if "format" in given.model_fields_set:
         said = given.model_copy(update=_layout("csv", values, given)) if given.format == "csv" else given
@@ -81,7 +81,7 @@ def infer_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
             break
     best = max(tried, key=lambda one: len(one.read), default=None)
     if missing and (best is None or not best.read):
-        # What is not installed might have read them.
+        # A format that is not installed might have read them.
         raise missing[0]
     assert best is not None
     best = _readable(values, best, SHARE, told)
@@ -137,7 +137,7 @@ def _awaited(decode: Callable[[bytes], Any], value: bytes, deadline: float) -> A
 
 
 def _layout(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str, Any]:
-    """Of CSV: how its lines are written, where nobody says it. Of all else: nothing."""
+    """For CSV: the layout's keys that ``given`` leaves out. For other formats: all of these keys as None."""
     if name != "csv":
         return dict.fromkeys(("columns", "delimiter", "decimal"))
     lines = [text for value in values if (text := _text(value)) is not None]

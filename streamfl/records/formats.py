@@ -1,4 +1,4 @@
-"""How the user's records are written: formats, found by name through the entry-point group ``streamfl.formats``."""
+"""Formats of users' records, found by name through the entry-point group ``streamfl.formats``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Format", "FormatKeys", "format_named", "format_of", "is_textual", "w
 
 Decoded = TypeVar("Decoded")
 
-# Of a topic's section, what only some formats take.
+# Keys of a topic's section that only some formats take.
 SPECIAL_KEYS = ("schema_file", "message", "columns", "delimiter", "decimal", "check_schema")
 
 
 class FormatKeys(Protocol):
-    """What a format may want to know of its topic; a :class:`~streamfl.records.topic.TopicSection` has all of it."""
+    """What a format may need to know about its topic; a :class:`~streamfl.records.topic.TopicSection` has all of it."""
 
     @property
     def format(self) -> str: ...
@@ -50,21 +50,21 @@ class FormatKeys(Protocol):
 
 
 class Format(Protocol):
-    """How records are written: JSON, MessagePack, …
+    """A format of records: JSON, MessagePack, …
 
-    A class may say more of itself, each as an attribute that may be missing:
+    A class may have these attributes, each of which may be missing:
     ``textual``: every value is text, so that "21.5" is a number everywhere.
     ``tombstones``: a record without a value is no mistake.
-    ``takes``: for which of ``SPECIAL_KEYS`` it has a use.
-    ``for_topic``: a class method that makes the format of a topic's section and its name in the settings, or ConfigurationError.
-    ``for_written``: the same of a section, its name, a topic and the type of all that streamfl itself writes there.
+    ``takes``: the ``SPECIAL_KEYS`` that it uses.
+    ``for_topic``: a class method that makes the format from a topic's section and its name in the settings, or ConfigurationError.
+    ``for_written``: the same from a section, its name, a topic and the type of everything that streamfl itself writes there.
     """
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type`` (a msgspec Struct or Any).
 
         It raises ValueError or msgspec.DecodeError, or, with a reason of its own, PeerError, IgnoredRecord or NotYetReadable.
-        Of Any it gives plain dicts, lists, text, numbers, truth values, bytes and None.
+        For Any it returns plain dicts, lists, text, numbers, truth values, bytes and None.
         """
 
     def encode(self, content: Any) -> bytes:
@@ -77,10 +77,10 @@ def format_named(name: str, setting: str = "samples.format") -> Format:
 
 
 def format_of(section: FormatKeys, setting: str = "samples") -> Format:
-    """The format of a topic, made with what its section says of it.
+    """The format of a topic, made from its section.
 
     setting: the section's name. ConfigurationError if no such format is installed, what it needs is missing, or a key is given that
-    it has no use for.
+    it does not use.
     """
     found = _class_of(section.format, f"{setting}.format")
     takes = getattr(found, "takes", ())
@@ -102,7 +102,7 @@ def is_textual(format: Format) -> bool:
 
 
 def without_value(format: Format, what: str) -> PeerError | IgnoredRecord:
-    """What to raise of a record without a value. what: a sample, a label, for the text."""
+    """The error to raise for a record without a value. what: a sample, a label, for the text."""
     if getattr(format, "tombstones", False):
         return IgnoredRecord("tombstone")
     return PeerError("malformed", f"{what} without a value")
@@ -119,5 +119,5 @@ def _class_of(name: str, setting: str) -> Any:
 
 @functools.cache
 def _installed_formats() -> EntryPoints:
-    # Every package's metadata is read for it.
+    # Cached, because it reads every package's metadata.
     return entry_points(group="streamfl.formats")

@@ -1,4 +1,4 @@
-"""What of a sample's own record goes on with its prediction: headers by which one sample can be followed."""
+"""Copies headers of a sample's record to its prediction, so that one sample can be followed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 EVENT_TIME = "streamfl.time"
-"""The header with the time of what a record tells of, in milliseconds since 1970; without it, that is the record's own time."""
+"""The header with a record's event time, in milliseconds since 1970. Without it the event time is the record's own time."""
 LONGEST_HEADERS = 1_500
-"""Bytes of all that is carried of one sample, names included: it is remembered while the sample waits."""
+"""Most bytes of headers copied for one sample, names included. They are stored while the sample waits."""
 FRAMING = 8
 
 TRACES = ["traceparent", "tracestate", "baggage"]
@@ -36,36 +36,36 @@ FOLLOWED = [*TRACES, "correlation-id", "correlation_id", "x-correlation-id", "x-
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 Carry = Callable[[Record], Headers]
-"""Of a record, the headers that what is made of it gets."""
+"""From a record to the headers of what is made of it."""
 
 
 class FollowedPredictions(PredictionsSection):
-    """How predictions are written, and what of its sample's own record each has. Its key is that record's."""
+    """The format of predictions, and what each copies from its sample's record. A prediction has that record's key."""
 
     headers: list[HeaderName] = Field(default=FOLLOWED, max_length=100)
-    """Headers of the sample's record that its prediction has too, whatever their case. They may have 1,500 bytes together; what
-    does not fit is left out."""
+    """Headers that are copied from the sample's record to its prediction, whatever their case. They may have 1,500 bytes together;
+    headers that do not fit are left out."""
     event_time: bool = False
-    """`true`: each prediction has the time of its sample, which is the sample's header `streamfl.time`, else its record's time. It
-    is in the prediction's header of this name, in milliseconds since 1970, and is the time of the prediction's record. Left out:
-    the record has the time of its writing."""
+    """`true`: each prediction has its sample's event time: the sample's header `streamfl.time`, else its record's time. It is in
+    the prediction's header of this name, in milliseconds since 1970, and is the time of the prediction's record. Left out: the
+    record has the time when it is written."""
 
 
 class FollowedAcross(PredictionsSection):
-    """How predictions are written, and what of a sample's own record a party hands on to whoever predicts.
+    """The format of predictions, and what a party copies from a sample's record for the member that predicts.
 
-    Of the vertical systems whose predictions are made by a member that reads no samples.
+    For vertical systems in which the member that predicts reads no samples.
     """
 
     headers: list[HeaderName] | None = Field(default=None, max_length=100)
-    """At a party: headers of a sample's record that go with what the party tells of it, for the prediction; left out: none, for
-    other members and whoever reads predictions see them, and no noise covers them. At the member that predicts: which of them a
-    prediction has; left out: `traceparent`, `tracestate`, `baggage`, `correlation-id`, `correlation_id`, `x-correlation-id`,
+    """At a party: headers of a sample's record that the party sends along, for the prediction. Left out: none, because other
+    members and readers of predictions see them, and no noise covers them. At the member that predicts: which of them a prediction
+    has; left out: `traceparent`, `tracestate`, `baggage`, `correlation-id`, `correlation_id`, `x-correlation-id`,
     `x-request-id` and `streamfl.time`. They may have 1,500 bytes together."""
     event_time: bool = False
-    """`true`: the header `streamfl.time` as well, the record's if it has one, else the time of the record, in milliseconds since
-    1970. A party hands on its sample's. At the member that predicts it is the time of the prediction's record, too; left out, that
-    is the time of its writing."""
+    """`true`: the header `streamfl.time` is sent too: the record's if it has one, else the record's time, in milliseconds since
+    1970. A party sends its sample's. At the member that predicts it is also the time of the prediction's record; left out, that is
+    the time of writing."""
 
     @field_validator("headers")
     @classmethod
@@ -75,7 +75,7 @@ class FollowedAcross(PredictionsSection):
         return value
 
     def carried(self, *, by_party: bool) -> Carry:
-        """A function from a record to the headers that are handed on. by_party: of a sample, or else of what a party told."""
+        """A function from a record to the headers to copy. by_party: from a sample; else from a party's message."""
         default = [] if by_party else FOLLOWED
         return _carry(default if self.headers is None else self.headers, self.event_time)
 
@@ -95,7 +95,7 @@ def _carry(followed: list[str], timed: bool) -> Carry:
             return (time_header(record.timestamp),) if timed else ()
         found, room = [], LONGEST_HEADERS
         for name, content in record.headers:
-            # What is no time does not stand for the record's own.
+            # A header that is no time does not replace the record's own time.
             if timed and name == EVENT_TIME and time_in(((name, content),)) is None:
                 continue
             if name.lower() in names and (size := len(name.encode()) + len(content) + FRAMING) <= room:
@@ -114,7 +114,7 @@ def carried_nothing(_record: Record) -> Headers:
 
 
 def event_time(record: Record) -> float:
-    """The time of what a record tells of, in seconds: its header's, or its own."""
+    """A record's event time, in seconds: its header's, or else the record's own time."""
     told = time_in(record.headers)
     return record.timestamp if told is None else told
 
@@ -128,7 +128,7 @@ def time_in(headers: Headers) -> float | None:
 
 
 def timed(section: FollowedPredictions | FollowedAcross) -> Mapping[str, Callable[[Headers], float | None]]:
-    """For the channels of a role that predicts: where the records of predictions have their time from."""
+    """For the channels of a role that predicts: functions from headers to the time of a prediction's record."""
     return {"predictions": time_in} if section.event_time else {}
 
 

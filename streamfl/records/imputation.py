@@ -1,4 +1,4 @@
-"""What stands for a number that a sample lacks: the mean of what its client's samples had before, or the last of it."""
+"""Fills in numbers that a sample lacks: the mean of its client's earlier values, or the last of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Key = tuple[int, str]
 class RunningMeans:
     """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far, or by x_n; 0 before the first.
 
-    Only values that came count: what was filled in is none. Remembered are three numbers a column and client.
+    Filled-in values do not count. The state has three numbers per column and client.
 
-    columns: the places of the numbers that may be missing. lasts: those of them that become the last value.
-    relative: give these columns as their difference from the client's first value. For a learner that looks at differences from its
-    own running means only, this changes nothing but what 0 means: a value like the first, and so nothing out of scale where a
-    client's first samples lack it.
+    columns: the places of the numbers that may be missing. lasts: the columns that get the last value.
+    relative: return these columns as differences from the client's first value. For a learner that uses only differences from its
+    own running means, this changes only the meaning of 0: a value like the first, so that 0 is in scale if a client's first samples
+    lack the value.
     """
 
     def __init__(self, columns: Sequence[int] = (), lasts: Sequence[int] = (), *, relative: bool = False) -> None:
@@ -35,7 +35,7 @@ class RunningMeans:
         self._lasts = {place for place, column in enumerate(self._columns) if column in lasts}
         self._relative = relative
         self._layout = struct.Struct(f"<{3 * len(self._columns)}d")
-        # Of each client: counts, means or last values, and first values, column by column.
+        # By client: counts, means or last values, and first values, column by column.
         self._known: dict[_Key, list[float]] = {}
         self._touched: dict[_Key, None] = {}
         self._filled = 0
@@ -45,11 +45,11 @@ class RunningMeans:
 
     @property
     def record_bytes(self) -> int:
-        """The length of what is remembered of a client."""
+        """The length of a client's state, in bytes."""
         return self._layout.size
 
     def fill(self, key: _Key, numbers: tuple[float, ...]) -> tuple[float, ...]:
-        """The numbers of a client's sample without NaN, and learn those that it has.
+        """Fill in NaN in a client's sample, and learn from the numbers that it has.
 
         key: the partition and the client's name.
         """
@@ -75,7 +75,7 @@ class RunningMeans:
         return tuple(given)
 
     def forget(self, key: _Key) -> list[bytes]:
-        """Forget a client; returns the names under which it is remembered."""
+        """Forget a client; returns the names under which its state is stored."""
         self._touched.pop(key, None)
         return [] if self._known.pop(key, None) is None else [key[1].encode()]
 
@@ -91,7 +91,7 @@ class RunningMeans:
         self._touched = {}
 
     def restore(self, key: _Key, value: bytes) -> None:
-        """Take back what ``changed_state`` gave; PeerError if it cannot have."""
+        """Restore a value of ``changed_state``; PeerError if it cannot be one."""
         if not self._columns or len(value) != self._layout.size:
             raise PeerError("shape", f"means of {len(value)} bytes are remembered, not {self._layout.size}")
         known = list(self._layout.unpack(value))

@@ -1,4 +1,4 @@
-"""Whether samples and labels come as they have to: keyed by client, with labels, and these within their range."""
+"""Checks that samples and labels are keyed by client, that labels come, and that labels are within their range."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from streamfl.role import Measurement, OperatorNotice
 
 __all__ = ["InputWatch"]
 
-# Enough to say that it is no chance, few enough to say it at once.
+# Enough records to rule out chance, and few enough to report a mistake soon.
 ENOUGH = 20
-# A mistake is told until so many samples came without it: a single stray record is nobody's trouble for good.
+# A mistake is reported until this many samples and labels came without it, so that a stray record is not reported for ever.
 LATEST = 1_000
 
 
 class InputWatch:
-    """Looks at every sample and label of a worker's clients; remembers nothing and decides nothing.
+    """Looks at every sample and label of a worker's clients; stores no state and decides nothing.
 
-    label: the field of the samples that has the label, None if it is in none. range_key, label_range: the setting with the labels'
-    range, and its value. joined: labels come on a topic of their own. clients: of so many names it is known where samples come.
+    label: the samples' field with the label, None if there is none. range_key, label_range: the setting with the labels' range, and
+    its value. joined: labels come on a topic of their own. clients: most clients whose partition is known.
     """
 
     def __init__(self, label: str | None, range_key: str, label_range: tuple[float, float], joined: bool, clients: int) -> None:
@@ -34,7 +34,7 @@ class InputWatch:
         self._last_outside = 0.0
         self._learnt = False
         self._told = 0
-        # When it was seen last, in samples and labels, and what.
+        # By reason: when a mistake was last seen, counted in samples and labels, and the text.
         self._found: dict[str, tuple[int, str]] = {}
         self._said: set[str] = set()
         # The partitions that samples came in, and the labels by partition.
@@ -42,7 +42,7 @@ class InputWatch:
         self._labels_in: Counter[int] = Counter()
 
     def sample(self, partition: int, client: str, label: float | None) -> None:
-        """A sample that came, whether it is taken or not. label: as the learner sees it."""
+        """A sample came, whether it is accepted or not. label: in the learner's unit."""
         self._samples += 1
         self._sampled.add(partition)
         if self._place.get(client) != partition:
@@ -54,13 +54,13 @@ class InputWatch:
                 self._last_outside = label
 
     def label(self, partition: int, client: str, label: float) -> None:
-        """A label that came on a topic of its own, whether it is taken or not."""
+        """A label came on a topic of its own, whether it is accepted or not."""
         self._labels += 1
         self._labels_in[partition] += 1
         if not 0.0 <= label <= 1.0:
             self._outside += 1
             self._last_outside = label
-        # Which of the two topics is read first is nobody's to say.
+        # Either topic may be read first.
         places = self._label_places.get(client)
         if places is None:
             if len(self._label_places) >= self._clients:
@@ -72,16 +72,16 @@ class InputWatch:
             self._apart(client, partition, place)
 
     def pair(self) -> None:
-        """A sample and a label met."""
+        """A sample and its label were joined."""
         self._pairs += 1
 
     @property
     def disorder(self) -> str | None:
-        """Why samples or labels are not where they belong, if that was seen lately."""
+        """Why samples or labels are in the wrong partition, if that was seen lately."""
         return next((text for at, text in self._found.values() if self._seen - at < LATEST), None)
 
     def trouble(self, learnt: Callable[[], bool]) -> str | None:
-        """What keeps the clients from learning as they should. learnt: whether any of them ever learnt, asked where it matters."""
+        """What keeps the clients from learning as they should. learnt: whether any client ever learnt; called only if needed."""
         return self.disorder or self._nothing_to_learn(learnt)
 
     def notices(self, learnt: Callable[[], bool]) -> Iterable[OperatorNotice]:
@@ -91,7 +91,7 @@ class InputWatch:
             found["no_labels"] = nothing
         for reason in sorted(found.keys() - self._said):
             self._said.add(reason)
-            # Whether anything was ever learnt is in the state.
+            # no_labels depends on the state too: whether anything was ever learnt.
             yield OperatorNotice(reason, found[reason], of_records=reason != "no_labels")
         if self._outside > self._told:
             self._told = self._outside
@@ -146,7 +146,7 @@ class InputWatch:
                 f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: see that "
                 "samples.label is the field's name; leave it out if no labels come"
             )
-        # Of a history, the samples of the other partitions may not have been read yet.
+        # While history is read, samples of other partitions may not have been read yet.
         elif self._joined and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH:
             text = (
                 f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
@@ -155,6 +155,6 @@ class InputWatch:
             )
         else:
             return None
-        # It is asked at all clients, and once learnt stays so.
+        # learnt() asks all clients, and what was true once stays true.
         self._learnt = self._learnt or learnt()
         return None if self._learnt else text

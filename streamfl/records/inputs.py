@@ -21,7 +21,7 @@ __all__ = ["MOST_INPUTS", "Input", "InputSection", "Numbers", "check_inputs", "i
 
 Kind = Literal["number", "boolean", "category", "hour-of-day", "day-of-week", "elapsed-seconds"]
 _TIMES = ("hour-of-day", "day-of-week", "elapsed-seconds")
-# A mean is a number between others: it says nothing of a category, and the mean of 23 and 1 o'clock is not noon.
+# A mean says nothing about a category, and the mean of 23 and 1 o'clock is not noon.
 _NO_MEAN = ("category", "hour-of-day", "day-of-week")
 MOST_VALUES = 10_000
 MOST_INPUTS = 10_000
@@ -34,34 +34,34 @@ Numbers = tuple[float, ...]
 
 
 class InputSection(Section):
-    """One field of a record, and what is made of it."""
+    """One field of a record, and the inputs that it becomes."""
 
     field: FieldPath
     """The field, or the path to it: `temp`, `meta.site`, `readings[0].temp`."""
     kind: Kind | None = Field(default=None, alias="as")
-    """What it is. Left out: a number. `number`: a number, or text that is one. `boolean`: true or false, as such, as text, or as
-    1 and 0. `category`: text or a whole number, with `values` or `buckets`. `hour-of-day`, `day-of-week`: a time, which becomes two
-    inputs, sine and cosine. `elapsed-seconds`: a time, told from `since` or `since_field`."""
+    """What the field holds. Left out: a number. `number`: a number, or text that is one. `boolean`: true or false, also as text, or
+    as 1 and 0. `category`: text or a whole number, with `values` or `buckets`. `hour-of-day`, `day-of-week`: a time, which becomes
+    two inputs, sine and cosine. `elapsed-seconds`: a time, counted from `since` or `since_field`."""
     missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
-    """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
-    of the client's own values. `last`: its last value. `zero`, or a number: that."""
+    """What replaces a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean of
+    the client's own values. `last`: the client's last value. `zero` or a number: that number."""
     missing_values: Annotated[list[str | int | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
-    """What else means that there is no value, such as `["N/A", "-", -999]`. It holds for the field of `since_field`, too."""
+    """Further values that mean a missing value, such as `["N/A", "-", -999]`. They apply to the field of `since_field`, too."""
     indicator: bool = False
-    """A further input, 1 where the value is missing and 0 else. It cost accuracy wherever it was measured."""
+    """Adds an input that is 1 if the value is missing and 0 if not. It lowered accuracy wherever it was measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
-    """Of a category: its values, each of which becomes an input that is 1 where the field has it. Another value is none of them."""
+    """Values of a category. Each becomes an input that is 1 if the field has this value. Any other value sets all of them to 0."""
     buckets: int | None = Field(default=None, ge=2, le=MOST_VALUES)
-    """Of a category whose values nobody can list: so many inputs. Each value belongs to one of them by its hash, for good."""
+    """Number of inputs for a category whose values nobody can list. The value's hash chooses its input, which never changes."""
     unit: TimeUnit | None = None
-    """Of a time that is a number, or digits as text: seconds (`s`), milliseconds (`ms`) or microseconds (`us`) since 1970. Text
-    that is no number is ISO 8601, and so is all text where this is left out."""
+    """Unit of a time that is a number, or digits as text: seconds (`s`), milliseconds (`ms`) or microseconds (`us`) since 1970.
+    Text that is no number is ISO 8601. Left out: all text is."""
     zone: str = "UTC"
-    """In which time zone hours and days are counted, such as `Europe/Oslo`. It is also that of an ISO time that names none."""
+    """Time zone in which hours and days are counted, such as `Europe/Oslo`. It also applies to an ISO time without a zone."""
     since: str | None = None
-    """With `elapsed-seconds`: the time, in ISO 8601, that seconds are counted from."""
+    """With `elapsed-seconds`: the time from which seconds are counted, in ISO 8601."""
     since_field: FieldPath | None = None
-    """With `elapsed-seconds`: the field of the same record, a time too, that seconds are counted from."""
+    """With `elapsed-seconds`: the field of the same record with the time from which seconds are counted."""
 
     @field_validator("missing_values", mode="before")
     @classmethod
@@ -119,7 +119,7 @@ class InputSection(Section):
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs that the field becomes: what each means, and nothing of how it is read or what stands for a missing one."""
+        """The meaning of each input that the field becomes. It does not say how the field is read."""
         return [*self._own_names, *([f"{self.field} is missing"] if self.indicator else [])]
 
     @property
@@ -133,17 +133,17 @@ class InputSection(Section):
         if kind in ("hour-of-day", "day-of-week"):
             return [f"{function} of {field}'s {kind}{zone}" for function in ("sine", "cosine")]
         own = f"seconds from {self.since_field or self.since} to {field}" if kind == "elapsed-seconds" else field
-        # Such an input may be told from the client's first value: its state is of another unit.
+        # Such an input may be relative to the client's first value: its state has another unit.
         return [f"{own}, or its {self.missing}"] if self.fills_means else [own]
 
     @property
     def scaled(self) -> bool:
-        """Whether input_norm divides it: sines, categories and truth values are about one as they are."""
+        """Whether input_norm divides the input. Sines, categories and truth values are about one already."""
         return self.kind in (None, "number", "elapsed-seconds")
 
 
 def check_inputs(inputs: list[InputSection] | None, features: list[str] | str | None, dimension: int | None) -> None:
-    """ValueError where inputs are named twice, in two ways, or are more than a sample may have."""
+    """ValueError if inputs are named twice, or in two ways, or are more than a sample may have."""
     if inputs is None:
         return
     if features is not None:
@@ -165,9 +165,9 @@ def input_names(inputs: list[InputSection] | None, features: list[str] | str | N
 
 
 def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section's keys as state is remembered with: how bytes are read does not matter once they are numbers and names.
+    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers and names.
 
-    section: it has features, inputs and a key. content: its keys. name: the one that names whose sample it is.
+    section: has features, inputs and a key. content: its keys. name: the key that names the client or entity.
     """
     for key in ("inputs", "key", "key_field", "label_as"):
         content.pop(key, None)
@@ -178,9 +178,9 @@ def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[
 
 
 class Input:
-    """An input as it is computed.
+    """Computes an input from a record.
 
-    norm: numbers are divided by it. columns: the record's fields, where the settings say which. textual: every value is text.
+    norm: numbers are divided by it. columns: the record's fields, if the settings list them. textual: every value is text.
     """
 
     def __init__(self, section: InputSection, norm: float, columns: list[str] | None = None, textual: bool = False) -> None:
@@ -189,7 +189,7 @@ class Input:
         self.names = section.names
         self._norm = norm if section.scaled else 1.0
         self._textual = textual
-        # As a time or a truth value, empty text can only mean that there is none. It may be a category.
+        # Empty text can only mean that a time or a truth value is missing. It may be a category.
         self._empty_is_missing = textual or section.kind in (*_TIMES, "boolean")
         self._nothing = _missing_ones(section.missing_values) if section.missing_values else None
         self._indicated = section.indicator
@@ -199,7 +199,7 @@ class Input:
         self._missing: Numbers = (number,) * count + (1.0,) * self._indicated
 
     def numbers(self, content: dict[str, Any]) -> Numbers:
-        """The input's numbers of one record, NaN for what is to be filled in.
+        """The input's numbers of one record, NaN for values that the role fills in.
 
         PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """
@@ -284,10 +284,10 @@ def _share_of_week(seconds: float) -> float:
 
 
 def _missing_ones(values: list[str | int | float]) -> Callable[[Any], bool]:
-    """Whether a value is one of these: text by its letters, a number by its size, also where it is text."""
+    """A function that says whether a value is one of these. Numbers are compared as numbers, also if they are written as text."""
     texts = {value.strip() for value in values if isinstance(value, str)}
     numbers = {value for value in values if not isinstance(value, str)}
-    # What a whole number becomes in a field of floats. Between whole numbers all digits count.
+    # The values of whole numbers in a field of floats. Between whole numbers all digits count.
     floats = {float(value) for value in numbers if abs(value) < LARGEST_FLOAT}
 
     def is_one(value: Any) -> bool:
@@ -322,7 +322,7 @@ def _category(value: Any, path: Path) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    # Beyond 64 bits it is no number of any schema, and long ones cost.
+    # No schema has numbers beyond 64 bits, and long ones cost time.
     if isinstance(value, int) and abs(value) < 2**64:
         return str(value)
     raise PeerError("not_a_category", f"{path} is {shown(value)}, text, a whole number or a truth value is expected")
@@ -340,7 +340,7 @@ def _hashed(buckets: int, path: Path) -> Callable[[Any, dict[str, Any]], Numbers
 
     def hashed(value: Any, _content: dict[str, Any]) -> Numbers:
         content = _category(value, path).encode(errors="surrogatepass")
-        # The same in every process and release: the parameters were learnt with it.
+        # The hash is the same in every process and release: the parameters were learnt with it.
         return rows[int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big") % buckets]
 
     return hashed

@@ -18,7 +18,7 @@ __all__ = ["JoinKey", "LabelJoin", "Pair"]
 
 
 class JoinKey(NamedTuple):
-    """Whose sample it is, on which partition, and its name there."""
+    """The partition, client and name of a sample."""
 
     partition: int
     client: str
@@ -54,7 +54,7 @@ class _Entry(msgspec.Struct, array_like=True):
 
 @dataclass
 class _Partition:
-    """What is held of one partition.
+    """The samples and labels of one partition.
 
     waiting: entries that may expire, oldest first.
     by_client: keys of these, oldest first.
@@ -83,14 +83,14 @@ class _Partition:
 
 
 class LabelJoin:
-    """Brings each sample and its label together, whichever comes first, and says so when one of them never comes.
+    """Joins each sample and its label, whichever comes first, and reports samples and labels whose counterpart never comes.
 
     A pair that was joined stays until :meth:`learnt`. A label for a sample that has one already, or that was learnt, is a duplicate
     and changes nothing: the first one counts.
 
     expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt pair is forgotten.
-    limit: how many of these a client may have; its oldest gives way.
-    clients: how many clients may have something here. Above that, a label of a client without any sample is refused.
+    limit: most of these per client. When it is full the client's oldest is forgotten.
+    clients: most clients that may have something here. Above that, a label of a client that has nothing here is refused.
     """
 
     def __init__(self, expiry: float, limit: int, clients: int) -> None:
@@ -146,12 +146,12 @@ class LabelJoin:
         return None
 
     def learnt(self, key: JoinKey, now: float) -> None:
-        """The pair was used. Only this is remembered of it, so that its label is recognised when it comes again."""
+        """The pair was learnt. Only this fact is kept, so that its label is recognised when it comes again."""
         del self._partitions[key.partition].joined[key]
         self._wait(key, _Entry(_Stage.LEARNT, now))
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead: whatever seems to have come after ``now`` counts as come now."""
+        """The clock was ahead: entries dated after ``now`` are dated ``now``."""
         for held in self._partitions.values():
             for entries in (held.waiting, held.joined):
                 for key in set_back(entries, now):
@@ -161,7 +161,7 @@ class LabelJoin:
                         own[key] = own.pop(key)
 
     def forget(self, partition: int, client: str) -> None:
-        """Forget whatever is kept of a client."""
+        """Forget everything about a client."""
         held = self._partitions[partition]
         for key in [*held.by_client.get(client, ())]:
             held.take(key)
@@ -191,7 +191,7 @@ class LabelJoin:
         self._changed = {}
 
     def restore(self, partition: int, name: bytes, value: bytes, check: Callable[[bytes], None]) -> Pair | None:
-        """Take back one value; values come in the order in which they were written. Returns the pair if it waits to be learnt.
+        """Restore one value; values come in the order in which they were written. Returns the pair if it waits to be learnt.
 
         check: raises PeerError for content that cannot be a sample's.
         """
@@ -210,7 +210,7 @@ class LabelJoin:
         return None
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """What was given up since the last call. Nothing is learnt from it."""
+        """Samples and labels given up since the last call. Nothing is learnt from them."""
         for (stage, why), count in self._given_up.items():
             if count > self._told[stage, why]:
                 came = count - self._told[stage, why]
@@ -254,7 +254,7 @@ class LabelJoin:
         held.put(key, entry)
         self._remember(key, entry)
         own = held.by_client[key.client]
-        # Several have to go where the limit was lowered since they were remembered.
+        # Several are given up if the limit was lowered since they were stored.
         while len(own) > self.limit:
             self._give_up(held, next(iter(own)), "displaced")
 

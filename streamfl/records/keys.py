@@ -1,4 +1,4 @@
-"""What a record's key says: text, a number in binary, a UUID, or JSON."""
+"""Names in records' keys: text, a number in binary, a UUID, or JSON."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _WIDTHS = {"int32": 4, "int64": 8}
 
 
 class KeySection(TopicSection):
-    """A topic of the user's own whose records' keys may name whom they are about."""
+    """A user's topic whose record keys may name the client or entity."""
 
     key: Literal["text", "int32", "int64", "uuid", "json", "hex"] = "text"
-    """What is in a record's key: `text`; `int32` or `int64`, as Java's serializers write them; `uuid`, as 16 bytes or as text;
+    """Type of a record's key: `text`; `int32` or `int64`, as Java's serializers write them; `uuid`, as 16 bytes or as text;
     `json`, a text or a number; `hex`, any bytes, which become hexadecimal digits."""
     key_field: FieldPath | None = Field(default=None)
-    """With `key = "json"`: the field of the key that has the name, where the key is an object, such as `payload.id`."""
+    """With `key = "json"`: the field with the name, if the key is an object, such as `payload.id`."""
 
 
 def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], str]:
     """A function from a record's key to the name in it; it raises PeerError with reason missing_field or malformed.
 
-    setting: the section's name. ConfigurationError where ``key_field`` has no meaning.
+    setting: the section's name. ConfigurationError if ``key_field`` has no meaning.
     """
     kind = section.key
     if section.key_field is not None and kind != "json":
@@ -94,7 +94,7 @@ def _within(field: str, name: str) -> dict[str, Any]:
 
 
 def remembered_key(section: KeySection, field: str | None) -> str | None:
-    """What the setting that names the client, or the entity, is remembered as: another reading of the key gives other names."""
+    """The stored value of the setting that names the client or entity. It says how the key is read: names depend on that."""
     if field is not None or section.key == "text":
         return field
     return f"the key as {section.key}" + ("" if section.key_field is None else f" at {section.key_field}")
@@ -110,7 +110,7 @@ def _text(key: bytes | None) -> str:
 
 
 def binary_hint(key: bytes) -> str:
-    """Which setting reads a key that is no text; empty for one that may be text."""
+    """A hint which setting reads a key that is no text; empty for a key that may be text."""
     try:
         key.decode()
         binary = b"\0" in key

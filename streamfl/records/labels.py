@@ -21,7 +21,7 @@ __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 
 
 class LabelsSection(RekeyedTopic):
-    """Labels that come later, on a topic of their own with as many partitions as the samples' and the same keys."""
+    """Labels that come later, on their own topic with as many partitions as the samples' topic and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as samples.topic and the same record keys."""
@@ -32,18 +32,18 @@ class LabelsSection(RekeyedTopic):
     label: FieldPath
     """The field with the label, in the range of samples.label_range."""
     label_as: Literal["number"] | None = None
-    """`number`: a label that is text, such as "21.5", is taken for a number. Left out: only a number is one."""
+    """`number`: text that is a number, such as "21.5", counts as a label. Left out: only a number does."""
     expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """For so many seconds a sample waits for its label, a label waits for its sample, and a label that comes twice is known."""
+    """Seconds that a sample waits for its label, and a label for its sample. A label that comes twice is recognised for as long."""
     limit: int = Field(default=1_000, ge=1)
-    """So many of these are kept of each client; its oldest gives way."""
+    """Most samples, labels and learnt pairs kept per client. When it is full the client's oldest is forgotten."""
 
     def remembered(self) -> dict[str, Any]:
         return remembered_label(self, super().remembered(), "client")
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
-    """The label of one sample, 0 to 1 over ``label_range``, or a class."""
+    """The label of one sample, scaled so that ``label_range`` is 0 to 1, or a class."""
 
     client: str
     sample: str
@@ -51,7 +51,7 @@ class Label(msgspec.Struct, frozen=True, gc=False):
 
 
 class LabelFields(FormatKeys, Protocol):
-    """Where a label's record has what; ``sample_id`` None: there is one label a client."""
+    """The fields of a label's record. ``sample_id`` None: each client has one label."""
 
     @property
     def client(self) -> str | None: ...
@@ -69,8 +69,8 @@ class LabelFields(FormatKeys, Protocol):
 class LabelReader:
     """Decodes the records of a labels' topic.
 
-    label_range: the label's values that become 0 and 1, as the setting ``range_key`` says. None: labels are classes, which stay as
-    they are; how many there are is for whoever takes them to check.
+    label_range: the label values that are scaled to 0 and 1, from the setting ``range_key``. None: labels are classes, which stay
+    as they are; the caller checks how many there are.
 
     Raises ConfigurationError if a field has two meanings.
     """
@@ -117,7 +117,7 @@ class LabelReader:
             try:
                 content = self._decode(value)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                # Why it does not fit: the first thing that is wrong with it.
+                # Raises PeerError for the first thing that is wrong.
                 self._read(value)
                 raise PeerError("malformed", str(error)) from None
             given, identity, label = content.client, content.sample_id, float(content.label)
@@ -126,7 +126,7 @@ class LabelReader:
         return Label(client, sample, label if self._range is None else scaled(label, section.label, self._range, self._range_key))
 
     def name(self, record: Record) -> str:
-        """The client's name in ``record``, whatever else is in it; PeerError as ``decode`` has it."""
+        """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
         if self._section.client is None:
             return self._key(record.key)
         if record.value is None or len(record.value) > MAXIMUM_BYTES:
@@ -153,9 +153,9 @@ class LabelReader:
 
 
 def remembered_label(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section's keys as state is remembered with: how bytes are read does not matter once they are numbers and names.
+    """The keys of a section to store with the state. How bytes are read does not matter once they are numbers and names.
 
-    name: the key that names whose label it is.
+    name: the key that names the client or entity.
     """
     for key in ("key", "key_field", "label_as"):
         content.pop(key, None)

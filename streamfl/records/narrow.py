@@ -1,4 +1,4 @@
-"""Narrow records: one value a record, and a field that says which. Several of them make one sample."""
+"""Narrow records: one value per record, and a field that names it. Several of them make one sample."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from streamfl.role import PeerError
 __all__ = ["Narrow", "Reading", "narrow_shape"]
 
 SPANS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
-# Of a client's samples, so many have to have all of its values before chance is ruled out.
+# Share of a client's samples that have to have all of its values to rule out chance.
 SHARE = 0.7
-# So many records a value are still one sample each, with a few that came twice.
+# Up to this many records per value, a sample is still one sample, with a few records that came twice.
 SURPLUS = 1.5
 FEWEST = 8
-# Where nothing says when a record was written.
+# Seconds of a span if nothing says when a record was written.
 ANY_SPAN = 60.0
 NAMES = {"sensor", "metric", "measurement", "channel", "tag", "parameter", "variable", "signal", "quantity", "point", "property"}
 VALUES = {"value", "val", "v", "reading", "measurement", "data"}
@@ -30,7 +30,7 @@ VALUES = {"value", "val", "v", "reading", "measurement", "data"}
 
 @dataclass(frozen=True)
 class Reading:
-    """A record: whose it is, when it was written in seconds since 1970 (0: not known), and its fields."""
+    """A record: its client, when it was written in seconds since 1970 (0: not known), and its fields."""
 
     client: str
     time: float
@@ -43,7 +43,7 @@ class Narrow:
 
     name, value: the fields that say which input a record has, and its value. names: of the inputs. together: the keys of
     ``[samples.assemble]`` that say which records are one sample. complete: the share of samples that then have all values of
-    their client, None: it cannot be seen. text: whether values are text.
+    their client; None: not known. text: whether values are text.
     """
 
     name: str
@@ -64,7 +64,7 @@ def narrow_shape(
 ) -> Narrow | None:
     """How these records become samples, if they are narrow; else None.
 
-    guesses: of all fields but those that name the client and the sample.
+    guesses: for all fields except those that name the client and the sample.
     """
 
     def values(guess: InferredField) -> list[Any]:
@@ -74,11 +74,11 @@ def narrow_shape(
     clients = [reading.client for reading in readings]
     kinds = {guess.path: _kind(guess) for guess in guesses}
     texts = [path for path, kind in kinds.items() if kind == "text"]
-    # The finest of the texts says which value it is; a unit or a place follows from it, or from the client.
+    # The text field with the most values names the value; a unit or a place follows from it, or from the client.
     name = max(texts, key=lambda path: len(set(map(str, fields[path]))), default=None)
     if name is None or len(readings) < FEWEST or len(set(map(str, fields[name]))) < 2:
         return None
-    # What is the same for a client's every record of a name tells nothing more.
+    # A field that is the same in all of a client's records of a name tells nothing more.
     follows = list(zip(clients, map(str, fields[name]), strict=True))
 
     def free(path: str) -> bool:
@@ -134,7 +134,7 @@ def _is_a_field(name: str) -> bool:
 
 
 def _have_several(clients: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether most records are of a client with several names: else the text says what a client is."""
+    """Whether most records are of a client with several names. Otherwise the text field names the client."""
     own: dict[str, set[str]] = defaultdict(set)
     for client, name in zip(clients, names, strict=True):
         own[client].add(name)
@@ -163,7 +163,7 @@ def _by_time(
     fields: Mapping[str, Sequence[Any]],
     hinted: bool,
 ) -> tuple[Mapping[str, Any], float | None] | None:
-    """The span of time whose records are one sample. hinted: the fields' names alone say that the records are narrow."""
+    """The span of time whose records are one sample. hinted: the fields' names alone show that the records are narrow."""
     clients = [reading.client for reading in readings]
     said: dict[str, Any] = {}
     at = [reading.time for reading in readings]
@@ -173,7 +173,7 @@ def _by_time(
         read = Timestamps(keys.get("unit"))
         at = [_seconds(read, value) for value in fields[times[0].path]]
     if len(set(at)) < 2:
-        # Nothing says when. A client's sample ends where a name comes again.
+        # There are no times. A client's sample ends where a name comes again.
         complete, surplus = _complete(clients, _turns(clients, names), names)
         regular = complete >= SHARE and surplus <= SURPLUS
         return ({"seconds": ANY_SPAN, **said}, None) if regular or hinted else None
@@ -186,7 +186,7 @@ def _by_time(
     slowest = _slowest(clients, names, at)
     span = next((span for span in SPANS if span >= slowest), SPANS[-1])
     complete, surplus = _complete(clients, [at_ // span for at_ in at], names)
-    # Some come more often than others.
+    # Some values come more often than others.
     return {"seconds": span, **said, **({"several": "mean"} if surplus > SURPLUS else {})}, complete
 
 
@@ -198,7 +198,7 @@ def _seconds(read: Timestamps, value: Any) -> float:
 
 
 def _complete(clients: Sequence[str], places: Sequence[Any], names: Sequence[str]) -> tuple[float, float]:
-    """The share of samples with all names of their client, and how often a name comes in one on average."""
+    """The share of samples with all names of their client, and how often a name comes in a sample on average."""
     own: dict[str, set[str]] = defaultdict(set)
     samples: dict[tuple[str, Any], Counter[str]] = defaultdict(Counter)
     for client, place, name in zip(clients, places, names, strict=True):
@@ -209,7 +209,7 @@ def _complete(clients: Sequence[str], places: Sequence[Any], names: Sequence[str
 
 
 def _turns(clients: Sequence[str], names: Sequence[str]) -> list[int]:
-    """Of each record, how many of its client's samples came before: one is over where a name comes again."""
+    """For each record, how many of its client's samples came before. A sample ends where a name comes again."""
     turn: Counter[str] = Counter()
     seen: dict[str, set[str]] = defaultdict(set)
     found = []
@@ -223,7 +223,7 @@ def _turns(clients: Sequence[str], names: Sequence[str]) -> list[int]:
 
 
 def _slowest(clients: Sequence[str], names: Sequence[str], at: Sequence[float]) -> float:
-    """How many seconds apart the values come of the name that comes least often."""
+    """The median seconds between two values of the name that comes least often."""
     series: dict[tuple[str, str], list[float]] = defaultdict(list)
     for client, name, time in zip(clients, names, at, strict=True):
         series[client, name].append(time)

@@ -1,4 +1,4 @@
-"""Where a value stands in a user's record: one syntax for every format."""
+"""Paths to values in a user's record: one syntax for every format."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydantic import AfterValidator
 __all__ = ["ABSENT", "FieldPath", "Path", "leaf_paths", "named_in", "path_of"]
 
 ABSENT: Any = object()
-"""What :meth:`Path.find` gives where a record has nothing."""
+"""What :meth:`Path.find` returns if a record has no value."""
 
-# What a path may lead through. Nobody nests deeper by hand, and every sample pays for each step.
+# Most steps of a path. Nobody nests deeper by hand, and each step costs time for every sample.
 MOST_STEPS = 32
 LARGEST_INDEX = 1_000_000
 LONGEST_PATH = 1_000
@@ -25,8 +25,8 @@ _STEP = re.compile(r"(?P<dot>\.)?(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>[^.\[\]`
 class Path:
     """A field, or a field within others: ``meta.site``, ``payload.readings[0].temp``, ``meta.`a.b` ``.
 
-    Dots lead into objects, numbers in brackets into lists, and a name in backticks is taken as it is: as Kafka Connect's transforms
-    write nested fields (KIP-821), and ksqlDB its names.
+    Dots lead into objects, numbers in brackets into lists, and a name in backticks is taken as it is. Kafka Connect's transforms
+    write nested fields this way (KIP-821), and ksqlDB its names.
 
     >>> Path("payload.readings[0].temp").find({"payload": {"readings": [{"temp": 21.5}]}})
     21.5
@@ -53,11 +53,11 @@ class Path:
 
     @property
     def name(self) -> str | None:
-        """The field of the record itself that this is; None: it is within one."""
+        """The name of the record's field; None if the path leads into a field."""
         return None if self._rest else self._first
 
     def find(self, content: dict[str, Any]) -> Any:
-        """The value in a record; ABSENT where there is none."""
+        """The value in a record; ABSENT if there is none."""
         value = content.get(self._first, ABSENT)
         for step in self._rest:
             if isinstance(step, str):
@@ -67,7 +67,7 @@ class Path:
         return value
 
     def lacking(self, content: dict[str, Any]) -> str:
-        """Why there is no value: the full path, and how far one comes."""
+        """Why there is no value: the full path, and how far it leads."""
         value: Any = content
         come = ""
         for step in self.steps:
@@ -85,7 +85,7 @@ class Path:
         return text
 
     def put(self, content: dict[str, Any], value: Any) -> None:
-        """Write a value where :meth:`find` finds it. Lists on the way get null for what nobody has written."""
+        """Write a value where :meth:`find` finds it. Lists on the way are filled up with null."""
         inner: Any = content
         for step, following in zip(self.steps, (*self._rest, None), strict=True):
             made: Any = value if following is None else {} if isinstance(following, str) else []
@@ -104,15 +104,15 @@ def _parsed(text: str) -> Path:
 
 
 def path_of(text: str, columns: Collection[str] | None = None) -> Path:
-    """The path that a setting names; ValueError where it is none.
+    """The path that a setting names; ValueError if the text is no path.
 
-    columns: the fields that a record has, where the settings say so: a name among them is that field, whatever is in it.
+    columns: the record's fields, if the settings list them. A name among them is that field, whatever characters it has.
     """
     return Path(text, (text,)) if columns is not None and text in columns else _parsed(text)
 
 
 def named_in(content: Any, text: str) -> Any:
-    """What stands under this name in a record, or else under this path; ABSENT where nothing does, or it is no path."""
+    """The value under this name in a record, or else at this path; ABSENT if there is none, or the text is no path."""
     if not isinstance(content, Mapping):
         return ABSENT
     if text in content:
@@ -133,9 +133,9 @@ FieldPath = Annotated[str, AfterValidator(_is_a_path)]
 
 
 def leaf_paths(content: Any, most: int = 200, items: int = 0) -> list[str]:
-    """The paths to all values of a record that are no objects, as a setting would name them; so many at most.
+    """The paths to all values of a record that are no objects, as a setting would name them. Returns the first ``most`` of them.
 
-    items: so many items of a list have paths of their own; 0: a list is one value, and of a list of objects the first is told.
+    items: how many items of a list have their own paths. 0: a list is one value; of a list of objects the first object has paths.
     """
     found: list[str] = []
     for path in _leaves(content, "", 0, items):
@@ -179,7 +179,7 @@ def _steps(text: str) -> tuple[str | int, ...]:
         raise ValueError(f"{text[:60]!r}…: at most {LONGEST_PATH} characters are expected")
     while place < len(text):
         match = _STEP.match(text, place)
-        # A dot stands between two steps, and nowhere else.
+        # A dot is between two steps, and nowhere else.
         if match is None or (match["index"] is None and (match["dot"] is None) != (place == 0)) or (match["index"] and not place):
             raise ValueError(
                 f"{text!r}: a field, or a path such as meta.site or readings[0].temp, is expected; a name with dots, brackets or "

@@ -18,10 +18,10 @@ _decode = msgspec.msgpack.Decoder(Annotated[Headers, msgspec.Meta(max_length=LON
 
 
 class PendingHeaders:
-    """The owner of ``headers/NAME``: what the prediction of a sample will have. A sample without any takes no room.
+    """The owner of ``headers/NAME``: the headers that a sample's prediction will have. A sample without headers takes no room.
 
-    carry: of a sample's record, what goes on.
-    limit: so many names at most; the oldest gives way.
+    carry: from a sample's record to the headers to keep.
+    limit: most names. When it is full the oldest is forgotten.
 
     >>> from streamfl.records.header_propagation import FollowedPredictions, carried
     >>> pending = PendingHeaders(ChangedParts(), carried(FollowedPredictions()), 10)
@@ -37,7 +37,7 @@ class PendingHeaders:
         self._headers: dict[str, Headers] = {}
 
     def came(self, name: str, record: Record) -> None:
-        """A sample of this name. What an earlier one had is no longer kept."""
+        """A sample of this name came. Headers of an earlier one are dropped."""
         headers = self._carry(record)
         if self._headers.get(name, ()) == headers:
             return
@@ -56,7 +56,7 @@ class PendingHeaders:
             self._parts.forget(KEY + name.encode())
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        """Take headers back; False if the key is another's."""
+        """Restore headers; False if the key is another owner's."""
         if not key.startswith(KEY):
             return False
         self._headers[check_name(key.removeprefix(KEY))] = _decode(value)

@@ -1,4 +1,4 @@
-"""Whether several members' records of one entity come in one partition: in two they never meet."""
+"""Checks that several members' records of one entity come in one partition: in two they never meet."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from streamfl.role import OperatorNotice
 __all__ = ["PlaceWatch"]
 
 KNOWN = 10_000
-# It is told until so many came without it: a single stray record is nobody's trouble for good.
+# A mistake is reported until this many records came without it, so that a stray record is not reported for ever.
 LATEST = 1_000
 REASON = "keyed_otherwise"
 
 
 class PlaceWatch:
-    """Looks at what comes to a worker; remembers nothing over a restart and decides nothing.
+    """Looks at the entities that come to a worker; stores no state over a restart and decides nothing.
 
-    Of the latest 10,000 entities it is known where they came. What lies in another worker's partitions is not seen.
+    It knows the partition of the latest 10,000 entities. It does not see other workers' partitions.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class PlaceWatch:
         self._said = False
 
     def came(self, partition: int, source: str, names: Iterable[str]) -> None:
-        """source: what brought these entities, for the text."""
+        """These entities came in ``partition``. source: what brought them, for the text."""
         here = partition, source
         for name in names:
             self._seen += 1
@@ -46,11 +46,11 @@ class PlaceWatch:
 
     @property
     def disorder(self) -> str | None:
-        """What was seen lately."""
+        """The mistake, if it was seen lately."""
         return None if self._found is None or self._seen - self._found[0] >= LATEST else self._found[1]
 
     def notices(self) -> Iterable[OperatorNotice]:
-        """The same for the log, once."""
+        """The mistake for the log, once."""
         if self._found is not None and not self._said:
             self._said = True
             yield OperatorNotice(REASON, self._found[1], of_records=True)

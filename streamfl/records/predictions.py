@@ -1,4 +1,4 @@
-"""How predictions are written for the user's consumers."""
+"""The format of predictions for the user's consumers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["PredictionsSection", "prediction_encoder"]
 
 
 class PredictionsSection(Section):
-    """How predictions are written. Each has the key of the record that it is of."""
+    """The format of predictions. Each has the key of the record that it predicts."""
 
     format: Literal["json", "msgpack", "avro"] = "json"
-    """`avro`: behind the number of a schema that streamfl registers under `<federation>.predictions-value`; it needs [registry]."""
+    """Format of predictions. `avro` needs [registry]: streamfl registers a schema under `<federation>.predictions-value`, and
+    writes its number before each prediction."""
     registry: RegistrySection | None = Field(default=None)
     """The schema registry of the predictions; left out: [registry]."""
 
     @property
     def schema_file(self) -> None:
-        """None: whoever reads predictions finds their schema in the registry, or needs none."""
+        """None: readers of predictions find their schema in the registry, or need none."""
         return None
 
     @property

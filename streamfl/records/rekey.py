@@ -1,4 +1,4 @@
-"""Settings of `streamfl rekey`: a topic that is not keyed as it has to be, and samples that come in several records."""
+"""Settings of `streamfl rekey`: topics with the wrong record keys, and samples that come in several records."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ __all__ = ["AssembleSection", "AssembledTopic", "RekeySection", "RekeyedTopic"]
 
 
 class RekeySection(KeySection):
-    """Your topic as it is, where it is not keyed as it has to be: `streamfl rekey` writes it anew to the section's `topic`.
+    """Your existing topic, if its records have the wrong keys: `streamfl rekey` rewrites it to the section's `topic`.
 
-    How its records are written is as the section says, but for the keys that stand here.
+    Its format is the section's. If you set any key of the format here, the others have their defaults.
     """
 
     by: FieldPath | None = None
-    """The field that becomes the key: the client's name, or of a vertical party the entity's. Left out: as the section says;
-    where nothing is said there, the record's key."""
+    """The field that becomes the key: the client's name, or the entity's at a vertical party. Left out: the section's `client` or
+    `entity`; if that is left out too, the record's key."""
 
 
 class AssembleSection(Section):
-    """Several records become one sample; belongs to [samples.rekey]. Either `seconds` or `id` says which belong together."""
+    """Several records become one sample; needs [samples.rekey]. Set either `seconds` or `id` to say which belong together."""
 
     seconds: float | None = Field(default=None, gt=0, le=86_400.0, allow_inf_nan=False)
-    """Records of one client within the same span of so many seconds are one sample. The spans begin at 1970, as Kafka Streams'
-    tumbling windows do."""
+    """Length of a span, in seconds: records of one client within the same span are one sample. The spans begin at 1970, as Kafka
+    Streams' tumbling windows do."""
     id: FieldPath | None = None
-    """Records of one client with the same content of this field are one sample."""
+    """The field with the sample's id: records of one client with the same id are one sample."""
     time: FieldPath | None = None
-    """The field with the time of what the record tells of. Left out: the record's own time."""
+    """The field with the event time. Left out: the record's own time."""
     time_unit: TimeUnit | None = None
-    """Where that field is a number: seconds, milliseconds or microseconds since 1970. Left out: it is a text such as
+    """Unit of `time` if it is a number: seconds, milliseconds or microseconds since 1970. Left out: `time` is a text such as
     2026-11-23T09:30:00Z."""
     name: FieldPath | None = None
-    """The field that says which input a record has, such as the sensor's name; belongs to `value`. Left out: a record has its
-    inputs under their own names."""
+    """The field that names a record's input, such as the sensor's name; with `value`. Left out: a record has its inputs under
+    their own names."""
     value: FieldPath | None = None
-    """The field with that input."""
+    """The field with the value of that input; with `name`."""
     fields: list[FieldPath] | None = Field(default=None, min_length=1, max_length=10_000)
-    """What a sample consists of. It goes on as soon as it has all of these. Left out: the inputs, and samples.label if it is
-    given."""
+    """The fields of a complete sample. A sample is written as soon as it has all of them. Left out: the inputs, and samples.label
+    if it is given."""
     several: Literal["first", "last", "mean"] = "first"
-    """Of several values for one input: the first, the last, or the mean of numbers. With `last` and `mean` no sample goes on before
-    its span is over or it expires."""
+    """Which of several values for one input to take: the first, the last, or the mean of numbers. With `last` and `mean` no sample
+    is written before its span is over or it expires."""
     grace_seconds: float | None = Field(default=None, ge=0, le=86_400.0, allow_inf_nan=False)
-    """A span of a client is over, and a sample goes on with what it has, when a record of that client is so many seconds beyond its
-    end. Left out: a sample waits until it expires. Records of one client in several partitions are not read in order of time, least
-    of all from a backlog: what comes after its span is over is a dead letter."""
+    """Seconds that a span stays open past its end. When a record of that client is later than this, the sample is written with what
+    it has. Left out: a sample waits until it expires. Records of one client in several partitions are not read in order of time,
+    least of all from a backlog: a record that comes after its span is over is a dead letter."""
     expiry_seconds: float = Field(default=300.0, gt=0, le=604_800.0, allow_inf_nan=False)
-    """So many seconds after its first record a sample goes on with what it has. So long it is known that it went on: what comes
-    later begins another."""
+    """Seconds after its first record when a sample is written with what it has. A written sample is known for as long again; a
+    record that comes later begins another sample."""
     limit: int = Field(default=10_000, ge=1, le=1_000_000)
-    """So many samples of a partition are assembled or known to have gone on; the oldest gives way."""
+    """Most samples per partition, being assembled or known as written. When it is full the oldest is written and forgotten."""
 
     @field_validator("fields")
     @classmethod
@@ -77,17 +77,17 @@ class AssembleSection(Section):
 
 
 class RekeyedTopic(KeySection):
-    """A topic that `streamfl rekey` may write. No state is made with how records came there."""
+    """A topic that `streamfl rekey` may write. State does not depend on how records came there."""
 
     rekey: RekeySection | None = Field(default=None, exclude=True)
-    """Your topic as it is, where it is not keyed as it has to be: `streamfl rekey` reads it and writes `topic`."""
+    """Your existing topic, if its records have the wrong keys: `streamfl rekey` reads it and writes `topic`."""
 
 
 class AssembledTopic(RekeyedTopic):
-    """The same of samples, which may come in several records each."""
+    """The same for samples, each of which may come in several records."""
 
     assemble: AssembleSection | None = Field(default=None, exclude=True)
-    """Several records of the topic of `rekey` become one sample."""
+    """How several records of the topic in `rekey` become one sample."""
 
     @model_validator(mode="after")
     def _pieces_come_from_somewhere(self) -> AssembledTopic:

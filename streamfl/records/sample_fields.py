@@ -1,4 +1,4 @@
-"""What stands where in the records of one section of samples, and how each field becomes a name, a number or a label."""
+"""Where the fields of samples are in a record, and how each becomes a name, a number or a label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.role import ConfigurationError, PeerError
 
 __all__ = ["SampleFields", "fits_a_struct", "label_in", "name_at"]
 
-# In no name of a struct's field.
+# Characters that a name of a struct's field may not have.
 _UNFIT = re.compile(r'[\\"\x00-\x1f]')
 
 
@@ -43,14 +43,14 @@ class SampleFields:
         self.means = tuple(place for place, fill in enumerate(fills) if fill is not None)
         self.lasts = tuple(place for place in self.means if fills[place] == "last")
         self.dimension = self._dimension()
-        # What is filled in is one of such numbers or their mean, and may be told from the first of them.
+        # A filled-in number is one of these numbers or their mean, and may be relative to the first of them.
         self._largest = LARGEST_NUMBER / self.dimension / (2 if self.means else 1)
         self._limit = LARGEST_NUMBER * section.input_norm
         self._decode = format.decoder(cast(type[Any], Any))
         self._check_meanings()
 
     def struct(self, format: Format) -> type[Any] | None:
-        """The struct that a record is decoded into; None where it takes more than that."""
+        """The struct that a record is decoded into; None if a struct is not enough."""
         section = self._section
         paths = [self._client, self._sample_id, self._label, self._listed, *(one.path for one in self.inputs)]
         simple = all(path is None or fits_a_struct(path) for path in paths)
@@ -107,7 +107,7 @@ class SampleFields:
         if not self.means and sum(map(abs, features)) < LARGEST_NUMBER:
             return
         for index, number in enumerate(features):
-            # A NaN is to be filled in, or else none of the limits is above it.
+            # A NaN is below no limit, so it passes only if it is to be filled in.
             if not abs(number) < self._largest and not (number != number and index in self.means):
                 raise self._not_finite(index, number * self._section.input_norm)
 
@@ -158,7 +158,7 @@ class SampleFields:
         single = [path for path in (self._listed, self._client, self._label) if path is not None]
         if self._sample_id is not None and self._sample_id != self._client:
             single.append(self._sample_id)
-        # A field may be the client's name and a category, or two inputs. What is to be predicted can be nothing else.
+        # A field may be the client's name and a category, or two inputs. The label's field can be nothing else.
         single += [one.path for one in self.inputs if self._section.inputs is None or one.path == self._label]
         for number, path in enumerate(single):
             if path in single[:number]:
@@ -178,7 +178,7 @@ class SampleFields:
 
 
 def fits_a_struct(path: Path) -> bool:
-    """Whether a struct can have this field: it stands in the record itself, under a name that a struct takes."""
+    """Whether a struct can have this field: it is at the record's top level, and a struct accepts its name."""
     return path.name is not None and _UNFIT.search(path.name) is None
 
 
@@ -209,5 +209,5 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
 
 
 def _fills(inputs: list[InputSection]) -> list[Any]:
-    """Of each number of a sample, what a role fills in where it is missing; None: nothing."""
+    """For each number of a sample, what a role fills in if it is missing; None: nothing."""
     return [one.missing if one.fills_means and not place else None for one in inputs for place in range(len(one.names))]

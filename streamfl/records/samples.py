@@ -30,22 +30,23 @@ class SamplesSection(AssembledTopic):
     sample_id: FieldPath | None = None
     """The field that names the sample; left out: `<topic>-<partition>-<offset>`."""
     features: list[FieldPath] | FieldPath | None = None
-    """The fields with the inputs, or the one field that holds them as a list. Left out: the names of federation.features. The same
-    names in another order than there are refused."""
+    """The fields with the inputs, or the one field that holds them as a list. Left out: the names in federation.features. The same
+    names in another order are refused."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
-    """In place of features: a table `[[samples.inputs]]` for each field, where values are text, times or categories, or may be
-    missing."""
+    """Tables `[[samples.inputs]]`, one for each field, in place of features. Use them if values are text, times or categories, or
+    may be missing."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
-    """The length of that list; left out: as federation.features says. Not needed where fields are named one by one."""
+    """Length of the list, if features names one field. Left out: as in federation.features. Not needed if features lists fields."""
     label: FieldPath | None = None
-    """The field with the label, where it comes with the sample. A record without it, or with null, is predicted and not learnt
+    """The field with the label, if the label comes with the sample. A record without it, or with null, is predicted and not learnt
     from."""
     label_as: Literal["number"] | None = None
-    """`number`: a label that is text, such as "21.5", is taken for a number. Left out: only a number is one."""
+    """`number`: text that is a number, such as "21.5", counts as a label. Left out: only a number does."""
     label_range: LabelRange = (0.0, 1.0)
-    """The label's values that become 0 and 1. Predictions come back in the label's own unit."""
+    """The two label values that are scaled to 0 and 1. Predictions are in the label's own unit."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Every number is divided by it, so that a sample's norm is about one. Categories, truth values, and sines of times are not."""
+    """Divisor of every number, so that a sample's norm is about one. Categories, truth values, and sines of times are not
+    divided."""
 
     @field_validator("features")
     @classmethod
@@ -66,7 +67,7 @@ class SamplesSection(AssembledTopic):
 
     @property
     def width(self) -> int | None:
-        """How many numbers a sample consists of; None: it is not said."""
+        """How many numbers a sample has; None: not known."""
         names = self.input_names
         return self.dimension if names is None else len(names)
 
@@ -75,7 +76,7 @@ class SamplesSection(AssembledTopic):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """A sample as the mathematics sees it: features over ``input_norm``, the label 0 to 1 over ``label_range``."""
+    """A sample in the learner's units: features divided by ``input_norm``, the label so that ``label_range`` is 0 to 1."""
 
     client: str
     id: str
@@ -86,11 +87,11 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 class SampleReader:
     """Decodes the records of one section.
 
-    Where every field stands in the record itself, and every input is a number, a record is decoded straight into a struct with
-    exactly the fields asked for; only one that fails is looked at again, to say why. Everything else is decoded whole.
+    If every field is at the top level of a record, and every input is a number, records are decoded straight into a struct with
+    exactly these fields; only a record that fails is decoded whole, to find the reason. All other records are decoded whole.
 
-    fills_means: whether the role fills in what is missing, for inputs with missing = "mean" or "last", which are NaN in a sample:
-    ``means`` are the places of both, ``lasts`` of the latter.
+    fills_means: whether the role fills in missing values of inputs with missing = "mean" or "last". They are NaN in a sample;
+    ``means`` has the places of both, ``lasts`` of the latter.
 
     Raises ConfigurationError if the section does not say what the inputs are, gives a field two meanings, or asks for means that
     the role does not have.
@@ -144,7 +145,7 @@ class SampleReader:
             try:
                 content = self._decode(value)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                # Why it does not fit: the first thing that is wrong with it.
+                # Raises PeerError for the first thing that is wrong.
                 fields.read(value)
                 raise PeerError("malformed", str(error)) from None
             client, identity, given = content.client, content.sample_id, content.label
@@ -165,7 +166,7 @@ class SampleReader:
         return Sample(name, identifier, features, label)
 
     def name(self, record: Record) -> str:
-        """The client's name in ``record``, whatever else is in it; PeerError as ``decode`` has it."""
+        """The client's name in ``record``, whatever else is in it; PeerError as in ``decode``."""
         if self._section.client is None:
             return self._key(record.key)
         if record.value is None or len(record.value) > MAXIMUM_BYTES:

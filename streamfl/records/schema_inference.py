@@ -1,4 +1,4 @@
-"""What the fields of some records look like: numbers, text that is a number, times, categories. Every guess says why."""
+"""Guesses what the fields of records are: numbers, text that is a number, times, categories. Every guess says why."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from streamfl.role import PeerError
 __all__ = ["InferredField", "field_values", "infer_fields", "last_name", "looks_like_an_id", "numbers_among"]
 
 MOST_FIELDS = 1_000
-# Of a list, so many items have paths of their own.
+# Most items of a list that have paths of their own.
 MOST_ITEMS = 64
 MOST_VALUES = 32
 LONGEST_VALUE = 60
-# Below this share of the values that fit, a field is something else.
+# If a smaller share of the values fits, a field is something else.
 SHARE = 0.9
-# Texts among numbers that may all say "there is none".
+# Limits for texts among numbers that may all mean a missing value.
 MOSTLY, MOST_NOTHINGS, LONGEST_NOTHING = 0.7, 3, 10
 # A field that most records lack teaches nothing.
 PRESENT = 0.5
@@ -41,7 +41,7 @@ _TIME_NAME = re.compile(r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|
 _ID_NAME = re.compile(r"(^|_)(id|uuid|guid|key|seq|sequence|offset|index|row|nr|no)$", re.IGNORECASE)
 _OTHER_TIME = re.compile(r"\s*[0-9]{1,4}([./:-][0-9]{1,4}){2}([ T].*)?\s*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# What the format of change events adds to a row.
+# Fields that the format of change events adds to a row.
 ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 
 
@@ -49,7 +49,7 @@ ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
 class InferredField:
     """What a field looks like.
 
-    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: for people.
+    keys: of its table ``[[samples.inputs]]``, without ``field``; None: it is no input. why: a text for the user.
     """
 
     path: str
@@ -75,7 +75,7 @@ class _Values:
 
 
 def field_values(contents: Sequence[dict[str, Any]], columns: Collection[str] | None = None) -> dict[str, list[Any]]:
-    """By path, the values that are there, neither null nor NaN, of at most a thousand fields."""
+    """The values of at most a thousand fields, by path, without null and NaN."""
     found: dict[str, list[Any]] = {}
     for path in _paths(contents):
         where = path_of(path, columns)
@@ -95,8 +95,8 @@ def infer_fields(
     """What each field of these records looks like, in the order of the records.
 
     besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a record has.
-    means: whether a missing number may be the mean of a client's own. orders: of each record, which series it belongs to, such as
-    its client's or its partition's; None: all are one.
+    means: whether a missing number may be the mean of its client's values. orders: for each record, the series that it belongs to,
+    such as its client's or its partition's; None: all are one series.
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)
@@ -114,7 +114,7 @@ def infer_fields(
 
 
 def _is_within(path: str, present: Sequence[Any], others: Collection[str]) -> bool:
-    """Whether it is no field: null or empty where other records have something within."""
+    """Whether the path is no field: it is null or empty where other records have fields within it."""
     if not all(isinstance(value, (dict, list)) for value in present):
         return False
     return any(other.startswith((f"{path}.", f"{path}[")) for other in others)
@@ -144,7 +144,7 @@ def _paths(contents: Sequence[dict[str, Any]]) -> list[str]:
 
 def _is_nameable(path: str) -> bool:
     try:
-        # A lone surrogate can stand in no file of settings.
+        # A file of settings cannot hold a lone surrogate.
         path.encode()
         path_of(path)
     except ValueError:
@@ -196,7 +196,7 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
 
 
 def _for_nothing(present: Sequence[Any]) -> list[str]:
-    """Of text among numbers, such as N/A, what may say that there is none; empty where there is none, or other text."""
+    """Texts among numbers that may mean a missing value, such as N/A; empty if there are none, or if there is other text."""
     texts = [value for value in present if isinstance(value, str) and not says_nothing(value)]
     others = {text.strip() for text in texts if number_of_text(text) is None}
     alike = len(others) <= MOST_NOTHINGS and all(len(text) <= LONGEST_NOTHING and not re.search(r"\d", text) for text in others)
@@ -254,14 +254,14 @@ def looks_like_an_id(name: str) -> bool:
 
 
 def _rises(values: Sequence[Any], orders: Sequence[int] | None) -> bool:
-    """Whether whole numbers rise from each record to the next of its series, more often than chance would let them."""
+    """Whether whole numbers rise from each record to the next of its series, and not by chance."""
     series: dict[int, list[int]] = defaultdict(list)
     for place, value in enumerate(values):
         if isinstance(value, bool) or not re.fullmatch(r"\s*-?[0-9]{1,18}(\.0*)?\s*", str(value)):
             return False
         # Tables with gaps write whole numbers as 7.0.
         series[0 if orders is None else orders[place]].append(int(str(value).partition(".")[0]))
-    # Of all n! orders of n numbers they rise in one.
+    # n numbers rise in one of their n! orders.
     unlikely = sum(math.lgamma(len(own) + 1) for own in series.values())
     return unlikely > UNLIKELY and all(low < high for own in series.values() for low, high in itertools.pairwise(own))
 

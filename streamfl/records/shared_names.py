@@ -9,9 +9,9 @@ from streamfl.records.schema_inference import last_name, looks_like_an_id
 
 __all__ = ["names_in", "same_ids", "same_names"]
 
-# Of the names in one, so many have to be in the other.
+# Share of one field's names that have to be in the other field.
 SHARE = 0.5
-# With fewer in common, whole numbers are alike by chance.
+# With fewer in common, whole numbers may be the same by chance.
 FEWEST = 5
 DISTINCT = 0.9
 
@@ -33,9 +33,9 @@ def same_names(known: Collection[str], fields: Mapping[str, Sequence[Any]]) -> s
 
 
 def same_ids(samples: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]) -> tuple[str, str, int] | None:
-    """Of each topic the field that names the sample, and how many names both have; None: there are no such fields.
+    """Each topic's field that names the sample, and how many names both have; None: there are no such fields.
 
-    A name is another in nearly every record. Fields of equal names come first, then those that are called like an id, then text.
+    The name differs in nearly every record. Fields with equal names come first, then fields that are called like an id, then text.
     """
     best: tuple[tuple[bool, bool, bool, int], tuple[str, str, int]] | None = None
     ids = {path: set(found) for path, values in samples.items() if _are_ids(found := names_in(values), values)}

@@ -15,10 +15,10 @@ __all__ = ["TimeUnit", "Timestamps", "zone_named"]
 
 TimeUnit = Literal["s", "ms", "us"]
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
-# The years that a calendar in Python has, with a day to spare for zones.
+# The range of Python's datetime, less a day for time zones.
 _EARLIEST, _LATEST = -62_135_510_400.0, 253_402_214_400.0
 LONGEST_TIME = 96
-# Java's ZonedDateTime writes the zone's name behind the offset, which says all that is asked for.
+# Java's ZonedDateTime writes the zone's name after the offset. The offset is all that is needed.
 _NAMED_ZONE = re.compile(r"(.*(?:Z|[+-][0-9]{2}:?[0-9]{2}))\[[A-Za-z0-9_+/-]+\]")
 
 
@@ -35,7 +35,7 @@ def zone_named(name: str) -> tzinfo:
 class Timestamps:
     """Reads times as seconds since 1970.
 
-    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that names none.
+    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that names no zone.
     """
 
     def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC) -> None:

@@ -1,4 +1,4 @@
-"""A topic of the user's own: where its records are, how they are written, and the registry that knows their schemas."""
+"""A user's own topic: its name, the format of its records, and the registry with their schemas."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class RegistrySection(Section):
     url: str = Field(pattern=r"^https?://[^@?#]+$")
     """`https://host:port`, with a path if the registry has one. A password in it is refused."""
     user: str | None = Field(default=None, min_length=1)
-    """With password_file: the name for basic authentication."""
+    """User name for basic authentication; with password_file."""
     password_file: str | None = Field(default=None, min_length=1)
     """The file with the password, read anew at every request, so that it can be changed while the worker runs."""
     token_file: str | None = Field(default=None, min_length=1)
     """The file with a bearer token, read anew at every request."""
     oauth_token_url: str | None = Field(default=None, pattern=r"^https?://[^@?#]+$")
-    """Where a token is asked for with OAuth's client credentials, by the names below."""
+    """URL of the OAuth token endpoint (client credentials); with the settings below."""
     oauth_client_id: str | None = Field(default=None, min_length=1)
-    """The client's id there."""
+    """The client's id at the token endpoint."""
     oauth_client_secret_file: str | None = Field(default=None, min_length=1)
     """The file with the client's secret."""
     oauth_scope: str | None = Field(default=None, min_length=1)
-    """The scope to ask for."""
+    """The scope to request."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request, as some registries ask it: `{ target-sr-cluster = "lsrc-1" }`. Nothing secret belongs here."""
+    """HTTP headers for every request, as some registries need them: `{ target-sr-cluster = "lsrc-1" }`. Put no secrets here."""
     ca_file: str | None = Field(default=None, min_length=1)
-    """Certificates that the registry's has to come from; left out: those of the system. This file and the two below are read anew
+    """CA certificates that the registry is verified with; left out: those of the system. This file and the two below are read anew
     at every request, so that certificates can be changed while the worker runs."""
     certificate_file: str | None = Field(default=None, min_length=1)
-    """This client's certificate, where the registry asks for one; with key_file."""
+    """This client's certificate, if the registry asks for one; with key_file."""
     key_file: str | None = Field(default=None, min_length=1)
     """The certificate's private key, without a passphrase."""
     timeout_seconds: float = Field(default=5.0, gt=0, le=30, allow_inf_nan=False)
-    """A request that takes longer has failed. It is tried again; meanwhile records wait in their topic."""
+    """Seconds after which a request has failed. It is tried again; meanwhile records wait in their topic."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> RegistrySection:
@@ -62,28 +62,29 @@ class RegistrySection(Section):
 
 
 class TopicSection(Section):
-    """A topic of the user's own, and how its records are written."""
+    """A user's own topic, and the format of its records."""
 
     forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "delimiter", "decimal", "check_schema", "registry"}
 
     topic: TopicName
-    """Your own topic, none of the federation's."""
+    """Your own topic, not one of the federation's."""
     format: str = "json"
-    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
+    """Format of the records: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
     format."""
     schema_file: str | None = Field(default=None, min_length=1)
-    """The file with the records' schema, where they name none of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
+    """The file with the records' schema, if they do not name one of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
     descriptor set of protoc, a JSON Schema with check_schema."""
     check_schema: bool | None = None
-    """`true`: with `json-schema`, what its schema refuses goes to the dead letters. Left out: the schema is passed over."""
+    """`true`: with `json-schema`, records that their schema refuses go to the dead letters. Left out: the schema is ignored."""
     message: str | None = Field(default=None, min_length=1)
-    """Of Protobuf: the message's full name, where the schema has several."""
+    """With Protobuf: the message's full name, if the schema has several messages."""
     columns: list[str] | None = Field(default=None, min_length=1)
-    """Of CSV: the columns' names, in their order."""
+    """With CSV: the columns' names, in their order."""
     delimiter: str | None = None
-    """Of CSV: the character between two values, such as `";"`, or `"\\t"` for a tab. Left out: a comma."""
+    """With CSV: the character between two values, such as `";"`, or `"\\t"` for a tab. Left out: a comma."""
     decimal: Decimal | None = None
-    """Of CSV: `","` reads 21,5 as 21.5, and 1.234,5 as 1234.5. Numbers with a point alone stay what they are. Left out: a point."""
+    """With CSV: the decimal mark. `","` reads 21,5 as 21.5, and 1.234,5 as 1234.5. Numbers with a point alone stay what they are.
+    Left out: a point."""
     registry: RegistrySection | None = None
     """The schema registry of this topic; left out: [registry]."""
 
@@ -103,12 +104,12 @@ class TopicSection(Section):
 
     @property
     def of_topic(self) -> dict[str, Any]:
-        """What of this section is about the topic, for another section of the same topic."""
+        """This section's keys about the topic, for another section of the same topic."""
         return {key: getattr(self, key) for key in TopicSection.model_fields}
 
 
 class RecordSettings(RoleSettings):
-    """Of a role that reads records of the user's: where the registry is, for all of them."""
+    """Settings of a role that reads users' records, with one registry for all of their topics."""
 
     registry: RegistrySection | None = None
 

@@ -1,4 +1,4 @@
-"""Samples that are being put together: bounded in number and time, and each goes on once."""
+"""Puts together samples that come in several records. Bounded in number and time; each sample is sent once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ENDS = ("complete", "over", "expired", "displaced")
 
 @dataclass(frozen=True)
 class Together:
-    """Which rows are one sample, and when it goes on.
+    """Which rows are one sample, and when the sample is sent.
 
-    fields: it is complete with all of these. several: of several values for one input, which. spans: a place is the number of a
-    span of time, of ``span`` seconds each; it is over with a row ``grace`` seconds beyond it, None: never. expiry: seconds after
-    the first row. limit: of samples in a partition.
+    fields: the sample is complete with all of these. several: which of several values for one input to take. span: a place is the
+    number of a span of this many seconds; None: it is an id. grace: a span is over with a row this many seconds past its end; None:
+    never. expiry: seconds after the first row. limit: most samples in a partition, those already sent included.
     """
 
     fields: Collection[str]
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Assembled(NamedTuple):
-    """A sample that goes on. time: of its newest row, in seconds; written: as that row's record has it."""
+    """A sample to be sent. time: of its newest row, in seconds. written: that time as the row's record has it."""
 
     client: str
     place: str
@@ -60,9 +60,9 @@ class Assembled(NamedTuple):
 
 
 class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A sample that is being put together, or that went on; then ``values`` is empty and ``lacked`` says what it went without.
+    """A sample that is being put together or was sent. Once sent, ``values`` is empty and ``lacked`` names its missing inputs.
 
-    since: when its first row came, or when it went on. counts: of the values in a mean, more than one.
+    since: when its first row came, or when it was sent. counts: number of values in each mean, from two upward.
     """
 
     since: Time
@@ -77,10 +77,10 @@ class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass
 class _Partition:
-    """What is held of one partition.
+    """The samples of one partition.
 
-    entries: by place. open: of each client the places that are being put together. ages: by which the oldest is found; what it
-    names may have gone or have become younger.
+    entries: by place. open: by client, the places that are being put together. ages: a heap that finds the oldest entry; its items
+    may be stale, because an entry was removed or became younger.
     """
 
     entries: dict[Place, _Entry] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Partition:
         return entry
 
     def oldest(self) -> tuple[float, Place] | None:
-        """The entry that came first; of several, whose name is first: so a restart changes nothing."""
+        """The oldest entry. Ties go to the first name, so that a restart changes nothing."""
         while self.ages:
             since, place = self.ages[0]
             entry = self.entries.get(place)
@@ -115,7 +115,7 @@ class _Partition:
 
 
 class Assembly:
-    """Puts rows together. A sample goes on once; what came too late for it is said, what came beyond need is counted."""
+    """Puts rows together and sends each sample once. Refuses rows that come too late for it, counts rows that it does not need."""
 
     def __init__(self, together: Together) -> None:
         self._together = together
@@ -131,9 +131,9 @@ class Assembly:
         del self._partitions[partition]
 
     def take(self, partition: int, row: AssemblyRow, headers: Headers, now: float) -> list[Assembled]:
-        """The samples that go on because of a row, oldest span first.
+        """Take a row in. Returns the samples to be sent because of it, oldest span first.
 
-        PeerError with reason late if its sample went on without it, oversized if the sample would be too long.
+        PeerError with reason late if the row's sample was already sent without it, oversized if the sample would be too long.
         """
         held, place = self._partitions[partition], self._place(row.client, row.place)
         done = self._spans_over(held, row)
@@ -159,7 +159,7 @@ class Assembly:
         return sent
 
     def expire(self, now: float) -> Iterator[Assembled]:
-        """The samples that go on because they have waited for too long; what went on long ago is forgotten."""
+        """The samples to be sent because they have waited too long. Forgets samples that were sent long ago."""
         for held in self._partitions.values():
             while (oldest := held.oldest()) is not None and oldest[0] + self._together.expiry <= now:
                 place = oldest[1]
@@ -175,7 +175,7 @@ class Assembly:
         return min(oldest) + self._together.expiry if oldest else None
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead: whatever seems to have come after ``now`` counts as come now."""
+        """The clock was ahead: entries dated after ``now`` are dated ``now``."""
         for held in self._partitions.values():
             for place, entry in held.entries.items():
                 if entry.since > now:
@@ -184,7 +184,7 @@ class Assembly:
                     self._remember(held, place)
 
     def forget(self, client: str) -> bool:
-        """Forget whatever is kept of a client."""
+        """Forget everything about a client. Returns whether there was anything."""
         found = False
         for held in self._partitions.values():
             for place in [place for place in held.entries if place.client == client]:
@@ -199,7 +199,7 @@ class Assembly:
                 yield partition, key, value
 
     def restore(self, partition: int, key: bytes, value: bytes) -> None:
-        """Take back one value; PeerError if it is none that was given."""
+        """Restore one value; PeerError if it cannot be one that was written."""
         kind, _, rest = key.partition(b"/")
         if kind != b"sample":
             raise PeerError("malformed", f"{key[:60]!r} is nothing that is remembered of samples in several records")
@@ -253,7 +253,7 @@ class Assembly:
             entry.time, entry.written = row.time, row.written
 
     def _spans_over(self, held: _Partition, row: AssemblyRow) -> list[Place]:
-        """The spans of a client that are over with a row, the oldest first."""
+        """The client's spans that this row ends, oldest first."""
         span, grace = self._together.span, self._together.grace
         if span is None or grace is None:
             return []
@@ -290,7 +290,7 @@ class Assembly:
 
 
 def client_of(key: bytes) -> str | None:
-    """The client whose sample is remembered under a key of the changelog; None: it is of none.
+    """The client whose sample is stored under this changelog key; None if the key is not a sample's.
 
     >>> client_of(_key(Place("north", "60"))), client_of(b"written")
     ('north', None)

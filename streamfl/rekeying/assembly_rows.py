@@ -1,4 +1,4 @@
-"""A part of a sample on its way to the others: what lies in the topic of pieces, and the bounds of it."""
+"""One row of a sample, as the topic of pieces has it, and the limits of its size."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from streamfl.wire import LONGEST_NAME, ROOM, Codec, Name, Version
 __all__ = ["ASSEMBLY_ROW", "LONGEST_TEXT", "AssemblyRow", "Named", "Scalar", "Values", "check_size", "decode_row", "scalar"]
 
 LONGEST_TEXT = 1_000
-# A number in JSON, with what is around it; and how much longer a character may be there than in UTF-8.
+# Bytes of a number in JSON with what is around it; and how many times longer a character may be in JSON than in UTF-8.
 NUMBER_BYTES, ESCAPED = 32, 6
-# Whole numbers beyond it are not exact in JSON.
+# Larger whole numbers are not exact in JSON.
 MOST = 2**53
 
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
@@ -35,9 +35,8 @@ class Named(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class AssemblyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Some inputs of one sample.
 
-    client: whose. place: which of the client's samples: an id, or a span of time by its number. time: in seconds, of what it tells;
-    written: the same as the record has it, for the sample's own field. inputs: none where the record has nothing that a sample
-    consists of.
+    place: which of the client's samples: an id, or the number of a span of time. time: event time, in seconds. written: that time
+    as the record has it, for the sample's time field. inputs: empty if the record has no input of a sample.
     """
 
     version: Version
@@ -79,7 +78,7 @@ def scalar(content: Any, field: str) -> Scalar | None:
 
 
 def check_size(values: Mapping[str, Scalar]) -> None:
-    """PeerError with reason oversized if a record of these might be longer than a record may be, in whatever format."""
+    """PeerError with reason oversized if a record of these values might be too long, in any format."""
     size = sum(ESCAPED * len(name.encode()) + _size(value) for name, value in values.items())
     if size > ROOM - 2 * ESCAPED * 4 * LONGEST_NAME:
         raise PeerError("oversized", f"a sample of {len(values)} inputs with up to {size} bytes, {ROOM} are accepted")

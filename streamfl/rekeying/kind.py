@@ -1,4 +1,4 @@
-"""What `streamfl rekey` reads and writes, by a role's own settings: which topics, and how one becomes the other."""
+"""The role kinds of `streamfl rekey`: which topics they read and write, from a role's own settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from streamfl.state_settings import StateSettings
 __all__ = ["STREAMS", "Stream", "rekey_kind", "streams_of"]
 
 STREAMS = ("samples", "labels")
-# What a sample in several records can be written as: a schema is of your own records, and knows nothing of these.
+# Formats of rewritten records. A schema describes the user's own records, not these.
 WRITTEN = ("json", "msgpack")
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic of a role's that `streamfl rekey` writes.
+    """A role's topic that `streamfl rekey` writes.
 
-    name: of its section. target: that section. source: how the records to read are written, all said. by: the field with the key.
+    name: of its section. target: that section. source: topic and format of the records to read. by: the field with the key.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Stream:
 
     @property
     def fields(self) -> list[str]:
-        """What a sample that comes in several records consists of."""
+        """The inputs and the label of a sample that comes in several records."""
         assert self.assemble is not None
         if self.assemble.fields is not None:
             return self.assemble.fields
         inputs, features = getattr(self.target, "inputs", None), getattr(self.target, "features", None)
         if inputs is not None:
-            # What every record has is no input that one of them brings.
+            # Every record has the time and the key, so they are no inputs of a sample.
             features = [one.field for one in inputs if one.field not in (self.assemble.time, _keyed_by(self.target))]
         if not isinstance(features, list):
             raise ConfigurationError(
@@ -67,7 +67,7 @@ class Stream:
 
 
 def streams_of(settings: RoleSettings) -> list[str]:
-    """The sections of these settings that have a topic to be keyed anew."""
+    """The sections of these settings whose topic is to be rekeyed."""
     return [name for name in STREAMS if getattr(getattr(settings, name, None), "rekey", None) is not None]
 
 
@@ -81,19 +81,19 @@ def _stream(settings: RoleSettings, name: str) -> Stream:
     said = {key: getattr(section, key) for key in section.model_fields_set & KeySection.model_fields.keys()}
     own = {key: getattr(target, key) for key in KeySection.model_fields}
     if said.keys() - {"topic", "key", "key_field"}:
-        # Its records are written in another way, and nothing of the section's own holds.
+        # The source has another format, so only these keys of the target's section apply to it.
         own = {key: own[key] for key in ("registry", "key", "key_field")}
     by = section.by or getattr(target, "client", None) or getattr(target, "entity", None)
     return Stream(name, target, KeySection(**{**own, **said}), by, getattr(target, "assemble", None))
 
 
 def rekey_kind(name: str) -> RoleKind[Any]:
-    """The role kind of `streamfl rekey` for one of ``STREAMS``. Its settings are the role's own, with a group of their own."""
+    """The role kind of `streamfl rekey` for one of ``STREAMS``. It takes the role's settings, with another consumer group."""
 
     def channels(settings: RoleSettings) -> Channels:
         stream = _stream(settings, name)
         source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
-        # How far one came stands here too: Kafka forgets a group's offsets, and all would be written a second time.
+        # Positions are stored here too: Kafka forgets a group's offsets, and all records would be written a second time.
         state = {"state": f"{settings.group}.state"}
         # Rows are keyed by their client's name as it is, whatever the new records' keys are.
         dealt = Dealt(client_of, str.encode)
@@ -120,15 +120,15 @@ def rekey_kind(name: str) -> RoleKind[Any]:
 
     def state_settings(settings: RoleSettings) -> StateSettings:
         stream = _stream(settings, name)
-        # What was read is not read again, so another topic to write would lack it.
+        # Records are not read twice, so a new target topic would lack those that were read already.
         content: dict[str, Any] = {f"{name}.rekey.topic": stream.source.topic, f"{name}.topic": stream.target.topic}
         content |= {f"{name}.key": stream.target.key}
         must_stay = {*content, f"{name}.assemble.seconds"}
-        # It may be put right, and what was refused sent back; the log says that it has changed.
+        # The operator may correct it and send refused records back; the log reports that it has changed.
         content[f"{name}.rekey.by"] = stream.by
         if stream.assemble is not None:
             content |= {f"{name}.assemble.{key}": value for key, value in stream.assemble.model_dump(mode="json").items()}
-        # Under another span a place means another time; whatever else changes holds from the next sample on.
+        # With another span a place means another time. All other changes apply from the next sample on.
         return StateSettings.of(content, content.keys() - must_stay)
 
     def build(settings: RoleSettings) -> Rekeying:
@@ -170,7 +170,7 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
         plain = format_of(stream.target, stream.name).encode
         encode = (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
     if stream.by is None and (stream.source.key, stream.source.key_field) == (stream.target.key, stream.target.key_field):
-        # A UUID in letters, or an object in JSON, would be spelt otherwise, and lie apart from its labels on another topic.
+        # A UUID as text, or an object in JSON, would be spelt another way, and partitioned apart from its labels on another topic.
         write_key = None
     return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
 
@@ -184,7 +184,7 @@ def _check_written(stream: Stream) -> None:
 
 
 def _writer(stream: Stream) -> Callable[[Assembled], bytes]:
-    """Writes a sample that was put together, with each field where the section says that it is."""
+    """A function that encodes an assembled sample, with each field at the path that the section names."""
     target, assemble = stream.target, stream.assemble
     assert assemble is not None
     format: Format = format_of(target, stream.name)

@@ -1,4 +1,4 @@
-"""How a user's record becomes what `streamfl rekey` writes: the same bytes under another key, or a row of a sample."""
+"""Turns a user's record into what `streamfl rekey` writes: the same content under another key, or a row of a sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 __all__ = ["FROM", "RekeyReader", "Rekeyed", "RowReader", "with_infinities"]
 
 FROM = "streamfl.from"
-"""The header of a record that was written anew: where it lay, as topic-partition-offset."""
+"""The header of a rewritten record: where the original is, as topic-partition-offset."""
 
 
 def _text(key: bytes | None) -> str:
@@ -32,7 +32,7 @@ ReadKey = Callable[[bytes | None], str]
 
 
 class Rekeyed(msgspec.Struct, frozen=True, gc=False):
-    """A record as it is written anew."""
+    """A record as it is rewritten."""
 
     key: bytes
     value: bytes
@@ -40,7 +40,7 @@ class Rekeyed(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Content:
-    """Takes records apart. by: the field with the key; None: ``of_key`` reads it from the record's key."""
+    """Reads records' fields and names. by: the field with the name; None: ``of_key`` reads it from the record's key."""
 
     def __init__(self, format: Format, by: str | None, columns: Sequence[str] | None, of_key: ReadKey) -> None:
         self._of_key = of_key
@@ -60,17 +60,17 @@ class _Content:
         return content
 
     def key(self, record: Record, content: Mapping[str, Any]) -> str:
-        """Whose the record is; PeerError with reason missing_field or malformed."""
+        """The name of the record's client or entity; PeerError with reason missing_field or malformed."""
         if self._by is None:
             return self._of_key(record.key)
         return _name(self._by, content)
 
 
 class RekeyReader:
-    """Decodes records that go on one by one.
+    """Decodes records that are rewritten one by one.
 
-    encode: what is written of a record's fields; None: its bytes as they are. read_key, write_key: of whom the records' keys tell,
-    where ``by`` is None, and the new keys; None: the key stays what it is.
+    encode: encodes a record's fields; None: its bytes stay as they are. read_key: reads the name from a record's key, where ``by``
+    is None. write_key: makes the new key from the name; None: the key stays as it is.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RekeyReader:
         self._encode = encode
 
     def decode(self, record: Record) -> Rekeyed:
-        """The record anew; PeerError with reason oversized, malformed or missing_field."""
+        """The rewritten record; PeerError with reason oversized, malformed or missing_field."""
         content: Mapping[str, Any] = {} if self._as_it_is else self._content.fields(record)
         name = self._content.key(record, content)
         if record.value is None:
@@ -105,7 +105,7 @@ class RekeyReader:
 
 
 class RowReader:
-    """Decodes records of which several are a sample. fields: what a sample consists of, as its own record names it."""
+    """Decodes records that form samples together. fields: the fields of a sample, as the sample's own record names them."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class RowReader:
 def with_infinities(content: Any) -> Any:
     """The content with infinities as text.
 
-    JSON has no infinity and would say null. A null is filled in like any missing value, and a wrong value passed in silence.
+    JSON has no infinity: the encoder would write null, and null is filled in like any missing value. The error would go unnoticed.
     """
     if isinstance(content, dict):
         return {name: with_infinities(value) for name, value in content.items()}
@@ -170,7 +170,7 @@ def with_infinities(content: Any) -> Any:
 def _origin(record: Record, time: float) -> Headers:
     own = {name for name, _ in record.headers}
     place = f"{record.topic}-{record.partition}-{record.offset}".encode()
-    # A time that cannot be read is none: the record's own stands behind it, and is the one that is found.
+    # A time header that cannot be read does not count. Ours is appended after it, and ``time_in`` finds ours.
     timed = time_in(record.headers) is not None
     return (*(() if timed else (time_header(time),)), *(() if FROM in own else ((FROM, place),)))
 

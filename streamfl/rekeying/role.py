@@ -1,4 +1,4 @@
-"""The role of `streamfl rekey`: records go on under another key, and rows of a sample as one record."""
+"""The role of `streamfl rekey`: it writes records under another key, and the rows of a sample as one record."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WRITTEN = b"written"
 
 
 class Rekeying:
-    """Writes a topic anew.
+    """Rewrites a topic.
 
-    Inputs: ``source``, the user's records; with an assembly also ``pieces``, which come from the output of that name by way of
-    their client's partition. Output: ``keyed``.
+    Inputs: ``source``, the user's records; with an assembly also ``pieces``, which the role itself sends to the output of that
+    name, keyed by client. Output: ``keyed``.
 
-    assembly: puts rows together; None: a record is a sample.
-    encode: the bytes of a sample that was put together.
-    carry: of a record, the headers that its sample gets.
-    write_key: the key of a sample that was put together, by its client.
+    assembly: puts rows together; None: every record is a sample.
+    encode: encodes an assembled sample.
+    carry: the headers of a record that its sample gets.
+    write_key: makes an assembled sample's key from its client.
     """
 
     prompt = False
@@ -48,7 +48,7 @@ class Rekeying:
         self._carry = carry
         self._clock_guard = ClockGuard()
         self._counts: Counter[str] = Counter()
-        # Partitions of which something was written, and whether that is remembered: from then on the settings bind.
+        # Partitions from which something was written, and whether that is stored. From then on the settings are binding.
         self._written: dict[int, bool] = {}
 
     @property

@@ -1,10 +1,10 @@
-"""Who gets which partitions in a group of kafka-python's consumers.
+"""Assigns partitions to the members of a group of kafka-python's consumers.
 
-The inputs of a role are co-partitioned, so partition NUMBERS are dealt: whoever gets one gets that partition of every input. A
-member keeps what it has as far as that is fair, and goes on reading it while the group rebalances. A number that has to move takes
-two generations. In the first nobody gets it, so that its owner gives it up. In the second, which every member asks for at once, it
-goes to the new owner. So a partition never has two members in one generation, and nobody has a partition in the generation right
-after another member had it.
+The inputs of a role are co-partitioned, so the leader assigns partition NUMBERS: a member that gets a number gets that partition of
+every input. A member keeps what it has as far as that is fair, and goes on reading it while the group rebalances. A number that has
+to move takes two generations. In the first no member gets it, so that its owner gives it up. In the second, which every member asks
+for at once, it goes to the new owner. So a partition never has two members in one generation, and no member has a partition in the
+generation right after another member had it.
 
 The library's own cooperative assignor will not do: it believes members that were put out of the group, and it separates the inputs
 of a role.
@@ -22,13 +22,13 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 __all__ = ["CoPartitionAssignor", "deal"]
 
-# The first with the generation of what a member owns.
+# The first version with the generation in which a member got its partitions.
 VERSION = 2
 MORE = b"more"
 
 
 class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """One member's part in the sharing out; the leader's deals for all. ``ask_again`` has the member join once more."""
+    """One member's assignor; the leader's assigns for all. ``ask_again`` has the member join once more."""
 
     name = "streamfl-co-partitions"
 
@@ -42,11 +42,11 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         return [RebalanceProtocol.COOPERATIVE]
 
     def forget(self) -> None:
-        """The member was put out of the group: what it had may be anybody's."""
+        """The member was put out of the group: other members may have its partitions."""
         self._owned, self._generation = [], -1
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolSubscription:
-        """What the member tells the leader: its topics, what it owns, and since which generation."""
+        """What the member sends to the leader: its topics, what it owns, and since which generation."""
         place = ConsumerProtocolSubscription.TopicPartition
         owned = [place(topic=topic, partitions=numbers) for topic, numbers in _by_topic(self._owned)]
         return ConsumerProtocolSubscription(
@@ -54,13 +54,13 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
         )
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
-        """What the member has from now on; if that is not the end of it, it joins again without waiting to be told."""
+        """Take the member's new partitions. If more will move, the member joins again without waiting for the group."""
         self._owned, self._generation = list(assignment.partitions()), generation
         if bytes(assignment.user_data or b"") == MORE:
             self.ask_again()
 
     def assign(self, cluster: Any, members: Iterable[Any]) -> dict[str, ConsumerProtocolAssignment]:
-        """The leader's share-out, by member id."""
+        """The leader's assignment, by member id."""
         topics: dict[str, list[str]] = {}
         claims: dict[str, tuple[int, set[int]]] = {}
         for member in members:
@@ -83,9 +83,9 @@ class CoPartitionAssignor(AbstractPartitionAssignor):  # type: ignore[misc]
 
 
 def deal(numbers: set[int], claims: Mapping[str, tuple[int, set[int]]]) -> dict[str, set[int]]:
-    """The numbers of each member in the next generation; what is left out has to be given up by its owner first.
+    """The numbers of each member in the next generation. The owner of a number that is left out has to give it up first.
 
-    claims: what each member says that it owns, and the generation in which it got that.
+    claims: by member, the generation in which it got its numbers, and these numbers.
     """
     held = _owners(numbers, claims)
     fewest, larger = divmod(len(numbers), len(claims))
@@ -102,7 +102,7 @@ def deal(numbers: set[int], claims: Mapping[str, tuple[int, set[int]]]) -> dict[
 
 
 def _owners(numbers: set[int], claims: Mapping[str, tuple[int, set[int]]]) -> dict[str, set[int]]:
-    """Each number with the one member that claims it since the latest generation, if it is only one."""
+    """Each number with the member that claims it since the latest generation, if there is only one."""
     held: dict[str, set[int]] = {member: set() for member in claims}
     for number in numbers:
         since = {member: generation for member, (generation, owned) in claims.items() if number in owned}

@@ -1,8 +1,8 @@
-"""Reading the batches that kafka-python fetched: checked, bounded, and with the place of what cannot be read.
+"""Reads the batches that kafka-python fetched: checked, bounded, and with the place of a record that cannot be read.
 
-The library raises what it came upon and does not say where. It takes a format that it does not know for one that it knows. It asks
-again and again for what the broker says is damaged. It forgets what it had of a partition that was paused. This module reaches
-into the library's private parts, so the library is pinned to one version exactly.
+The library raises an error and does not say at which record. It takes an unknown format for a known one. It asks again and again
+for a log that the broker reports as damaged. It forgets fetched records of a partition that was paused. This module uses the
+library's private parts, so the library is pinned to one exact version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_CAUSE = 300
 
 
 def check_batches(consumer: Any) -> None:
-    """Have a consumer raise :class:`Unreadable` at what it cannot read, now and at each later poll."""
+    """Have a consumer raise :class:`Unreadable` at a record that it cannot read, now and at each later poll."""
     fetcher = consumer._fetcher
     fetcher.PartitionRecords = _PartitionRecords
     parse = fetcher._parse_fetched_data
@@ -37,7 +37,7 @@ def check_batches(consumer: Any) -> None:
     def parse_or_tell(fetch: Any) -> Any:
         place, offset, data = fetch.topic_partition, fetch.fetched_offset, fetch.partition_data
         if data.error_code == kafka_errors.CorruptRecordError.errno:
-            # To the library a reason to ask again, quietly and for ever.
+            # The library would ask again for ever, without an error.
             raise Unreadable(place.topic, place.partition, offset, "the broker says that its log is damaged there")
         if data.error_code == 0 and not data.records and offset < data.last_stable_offset:
             given_nothing[place] = offset
@@ -60,10 +60,10 @@ def check_batches(consumer: Any) -> None:
 
 
 def _give_what_was_set_aside(fetcher: Any) -> None:
-    """Have a fetcher give records that it set aside when their partition was paused, once that flows again.
+    """Have a fetcher return records that it set aside while their partition was paused, once the partition is resumed.
 
-    It looks for them only where no other records are in hand, and takes those that are used up for some. Meanwhile it does not ask
-    for the partition, so that nothing would come of it for ever.
+    The library looks for them only if it holds no other records, and counts records that are used up as held. Meanwhile it does not
+    fetch the partition, so that nothing would come from it for ever.
     """
     fetched_records = fetcher.fetched_records
 
@@ -76,7 +76,7 @@ def _give_what_was_set_aside(fetcher: Any) -> None:
 
 
 def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
-    """Why a partition does not move on, if the broker gave nothing of it and said that it goes on; else None."""
+    """Why a partition does not move on, if the broker returned no records and reported that the partition goes on; else None."""
     state = consumer._subscription.assignment.get(place)
     offset = consumer._fetcher.given_nothing.get(place)
     if offset is None or state is None or state.position is None or state.position.offset != offset:
@@ -103,7 +103,7 @@ class _Batch(DefaultRecordBatch):  # type: ignore[misc]
             return self._with_any_names()
 
     def _with_any_names(self: Any) -> Any:
-        """The next record, whatever bytes its headers' names are of: brokers take any, and one record must not stop a partition."""
+        """The next record, whatever bytes its headers' names have: brokers accept any, and a record must not stop a partition."""
         buffer, position = self._buffer, self._pos
 
         def number() -> int:
@@ -132,15 +132,15 @@ class _Batch(DefaultRecordBatch):  # type: ignore[misc]
 
 
 class _Batches:
-    """The library's batches of one answer, none of a format that is not known; and the bytes of the one that is being read."""
+    """The library's batches of one answer, and the bytes of the current one. Refuses batches of an unknown format."""
 
     def __init__(self, records: Any) -> None:
         self._records = records
         self.current = b""
         self.following: int | None = None
-        # What the next batch has to reach and may not go beyond.
+        # The offsets that the next batch has to reach, and may not go beyond.
         self.expected, self.end = 0, 0
-        # By partition: where the answer before held a batch that went beyond its end.
+        # By partition: where the previous answer had a batch that went beyond the partition's end.
         self.beyond: dict[Any, int] = {}
         self.place: Any = None
 
@@ -160,12 +160,12 @@ class _Batches:
         if magic > NEWEST_FORMAT:
             raise ValueError(f"its format has the number {magic}, which is not known here")
         if magic == NEWEST_FORMAT:
-            # Not covered by the checksum; a position that was taken from it would be committed.
+            # The base offset is not covered by the checksum, and a position taken from it would be committed.
             if batch.last_offset >= self.end and self._asks_again():
                 return None
             if not (self.expected <= batch.last_offset and batch.base_offset <= batch.last_offset < self.end):
                 if self.following is not None and self.following <= self.expected:
-                    # It was passed over before; the broker takes it for what was asked for.
+                    # The batch was passed over before; the broker takes it for the one that was asked for.
                     return self.next_batch()
                 raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which cannot be there")
             self.expected = batch.next_offset
@@ -174,10 +174,10 @@ class _Batches:
         return batch
 
     def _asks_again(self) -> bool:
-        """Whether a batch beyond the end is to be asked for once more.
+        """Whether to fetch a batch beyond the end once more.
 
-        The broker notes where the partition ends and then reads it, so an answer may hold what was written in between. The next
-        answer's end is behind that, unless the offset is wrong.
+        The broker notes where the partition ends and then reads it, so an answer may have records that were written in between. The
+        next answer's end is after these, unless the offset is wrong.
         """
         first = self.beyond.get(self.place) != self.expected
         self.beyond[self.place] = self.expected
@@ -193,7 +193,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 class _Readable:
     """Records as they come, up to one that cannot be read. From then on every call raises the same Unreadable.
 
-    If the iterator ended instead, the library would look for more of it without end.
+    If the iterator ended instead, the library would look for more records without end.
     """
 
     def __init__(self, part: Any, batches: _Batches, records: Iterator[Any]) -> None:

@@ -1,8 +1,8 @@
-"""A Kafka cluster as streamfl sees it, with kafka-python.
+"""The bus of a Kafka cluster, with kafka-python.
 
 A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client library has several ways to
-hang or to lose records silently; what is done about each is said where it is done, here and in
-:mod:`streamfl_connectors.kafka.clients`. What a failure means is in :mod:`streamfl_connectors.kafka.failures`.
+hang or to lose records silently. Comments here and in :mod:`streamfl_connectors.kafka.clients` say what is done about each.
+:mod:`streamfl_connectors.kafka.failures` says what a failure means.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["KafkaBus"]
 # The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
 WRITE_BYTES = 16_000_000
 
-# The library brings nothing of a table without being given time for it.
+# The library reads tables only while a call waits for it.
 TABLE_SHARE = 0.5
 
 
@@ -49,8 +49,8 @@ class KafkaBus:
     """A Kafka cluster; see :func:`streamfl_connectors.kafka.connect`.
 
     cluster: its address and options.
-    topics: what is known of its topics.
-    logs: what lies in them.
+    topics: what is known about its topics.
+    logs: the records in them.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -59,7 +59,7 @@ class KafkaBus:
                 "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times slower): "
                 "pip install 'kafka-python[crc32c]'"
             )
-        # Told at the start: the first record that needs a missing one may come after days.
+        # Checked at the start: the first record that needs a missing codec may come after days.
         self._codecs = try_codecs()
         self.cluster = Cluster(url, options or {})
         self._producer: Any = None
@@ -84,18 +84,18 @@ class KafkaBus:
             return members(self.admin, group)
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
-        """What of these rights this principal does not have, as far as the cluster tells."""
+        """Those of these rights that this principal does not have, as far as the cluster reports."""
         return missing(self.admin, rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""
         with translated("reading the group's offsets"):
             found = self.admin.list_group_offsets({group: None})[group]
-        # Below 0: a partition that the group knows, and has no offset in.
+        # Below 0: a partition that the group knows without an offset.
         return {(place.topic, place.partition): one.offset for place, one in found.items() if one.offset >= 0}
 
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition, of so many, that a producer chooses for a record of this key."""
+        """The partition that a producer chooses for a record with this key, out of ``partitions``."""
         return partition_of(key, partitions)
 
     def session(self, subscription: Subscription) -> KafkaSession[KafkaMembership]:
@@ -132,7 +132,7 @@ class KafkaBus:
                         publish(self._producer, records[start : index + 1], limits, timeout)
                         start, size = index + 1, 0
             except BaseException:
-                # A producer that once met a refused record is dead for good, without saying so.
+                # After a refused record a producer never works again, and raises no error about it.
                 self._discard_producer()
                 raise
 
@@ -142,12 +142,12 @@ class KafkaBus:
             yield from self.logs.read(topic, limit)
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
-        """By partition, where the first transaction that is not decided began, and the end."""
+        """By partition, where the first undecided transaction began, and the end."""
         with translated("looking for open transactions"):
             return self.logs.undecided(topic)
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        """The first and the last committed records of each partition, at most ``count`` of each."""
         with translated("reading"):
             return self.logs.peek(topic, partitions, count)
 
@@ -160,11 +160,11 @@ class KafkaBus:
         return self.logs.offsets(topic, at)
 
     def codecs(self) -> Sequence[str]:
-        """The compressions that were tried when the bus was made."""
+        """The compression codecs that were tried when the bus was made."""
         return self._codecs
 
     def close(self) -> None:
-        """Close the clients of the bus; sessions are closed by themselves."""
+        """Close the clients of the bus. Sessions are closed separately."""
         with self._lock:
             self._discard_producer()
         self.admin.close()

@@ -1,6 +1,6 @@
-"""What mends the client library's producers, consumers and admin clients, and closes them.
+"""Repairs the client library's producers, consumers and admin clients, and closes them.
 
-This module reaches into the library's private parts, so the library is pinned to one version exactly.
+This module uses the library's private parts, so the library is pinned to one exact version.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LONGEST_REBALANCE_SECONDS = 60
 
 
 class PendingFetches:
-    """Tells when a consumer's fetch is never answered.
+    """Notices when a consumer's fetch is never answered.
 
-    The library keeps a request back while its connection is being made, and no timeout counts there. When the broker goes away
-    meanwhile the request may be forgotten: its partitions are not asked for again, and whoever polls waits for ever.
+    The library keeps a request back while its connection is being made, and no timeout applies there. If the broker goes away
+    meanwhile the request may be forgotten: its partitions are not fetched again, and a poll waits for ever.
     """
 
     def __init__(self, patience: float) -> None:
@@ -49,7 +49,7 @@ class PendingFetches:
     def check(self, consumer: Any) -> None:
         """BusUnavailable if one of this consumer's fetches has been waiting for more than ``patience`` seconds."""
         now = time.monotonic()
-        # Each is held while it is watched, so that no other gets its number.
+        # Each fetch is held while it is watched, so that no other fetch gets its id.
         pending = [fetch for fetch in tuple(consumer._fetcher._fetch_futures) if not fetch.is_done]
         self._since = {id(fetch): self._since.get(id(fetch), (fetch, now)) for fetch in pending}
         if any(now - since > self._patience for _, since in self._since.values()):
@@ -57,9 +57,9 @@ class PendingFetches:
 
 
 def answered(admin: Any, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
-    """What an admin client's coroutine gives; KafkaTimeoutError after that time.
+    """The result of an admin client's coroutine; KafkaTimeoutError after ``seconds``.
 
-    The library bounds how often it asks a broker that answers. One that does not answer at all it waits for much longer.
+    The library bounds how often it asks a broker that answers. It waits much longer for a broker that does not answer at all.
     """
 
     async def bounded() -> Any:
@@ -70,10 +70,10 @@ def answered(admin: Any, seconds: float, question: Callable[..., Any], *argument
 
 
 def ask_for_coordinators(admin: Any) -> None:
-    """Have an admin client ask for a group's coordinator with each question.
+    """Have an admin client look up a group's coordinator for each request.
 
-    The library asks once and keeps the answer for good. After a broker's death another one coordinates the group. The one that did
-    before refuses each question from then on.
+    The library looks it up once and keeps the answer for ever. After a broker's death another broker coordinates the group, and the
+    earlier coordinator refuses each request from then on.
     """
     admin._manager.cluster.get_coordinator = lambda key, kind=None: None
 
@@ -105,19 +105,19 @@ def complete(producer: Any, result: Any, timeout_ms: float) -> None:
 
 
 def mend_joins(coordinator: Any) -> None:
-    """Mend three faults of the library's joins.
+    """Repair three faults of the library's joins.
 
-    An answer that comes between two polls counts. The library begins another join instead of taking the answer. Where polls are
+    An answer that comes between two polls counts. The library would begin another join instead of taking the answer. If polls are
     shorter than a rebalance that never ends, and every new generation refuses the commits of all members.
 
-    A member that was put out begins from nothing. If it learns of that in the middle of a join, the library goes on with partitions
-    that others have by now.
+    A member that was put out begins from nothing. If it learns this in the middle of a join, the library would go on with
+    partitions that other members have by now.
 
-    A rebalance takes at most ``LONGEST_REBALANCE_SECONDS``, as in Kafka Connect. Without that the others wait five minutes for a
-    member that shows signs of life but does not join. The library waits as long for an answer that got lost.
+    A rebalance takes at most ``LONGEST_REBALANCE_SECONDS``, as in Kafka Connect. Without this the other members wait five minutes
+    for a member that shows signs of life but does not join. The library waits as long for an answer that got lost.
     """
     longest = LONGEST_REBALANCE_SECONDS * 1000
-    # Between polls the heartbeat counts, by a configuration of its own.
+    # Between polls the heartbeat counts, which has its own configuration.
     coordinator.config["max_poll_interval_ms"] = min(coordinator.config["max_poll_interval_ms"], longest)
     join, complete, reset = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async, coordinator.reset_generation
     answers: list[bytes] = []
@@ -134,7 +134,7 @@ def mend_joins(coordinator: Any) -> None:
     def begin_anew(*arguments: Any, **named: Any) -> None:
         reset(*arguments, **named)
         answers.clear()
-        # Else the next attempt leaves out what tells the listener.
+        # Otherwise the next attempt does not call the listener.
         coordinator.rejoining = False
 
     coordinator._do_join_and_sync_async = join_once
@@ -143,10 +143,10 @@ def mend_joins(coordinator: Any) -> None:
 
 
 def mend_transports() -> None:
-    """Have what a broker sent just before it closed a connection read, once for all clients of the process.
+    """Read what a broker sent just before it closed a connection. Repairs all clients of the process.
 
-    The library throws it away where both come at once. A broker that refuses a password says so and closes: on a busy machine the
-    refusal looked like a broker that is away.
+    The library drops the content if it comes together with the close. A broker that refuses a password sends an error and closes:
+    on a busy machine the refusal looked like a broker that is away.
     """
     for transport in (KafkaTCPTransport, KafkaSSLTransport):
         if not hasattr(transport._sock_recv, "__wrapped__"):
@@ -164,20 +164,20 @@ def _end_after_content(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[
 
 
 def end_once(producer: Any) -> None:
-    """Have a producer whose EndTxn was not answered die instead of sending it again.
+    """Have a producer fail for good if its EndTxn was not answered, instead of sending EndTxn again.
 
-    EndTxn ends a transaction. It names the producer and the epoch, and not the transaction (KAFKA-17754). The library sends it
-    again when the connection breaks, and goes on when the second one is answered. The first one may be under way even then. When it
-    arrives, it ends whatever transaction that epoch has begun by then: with records missing, or with records that were to be
-    aborted. So no transaction may begin in such an epoch. A dead producer begins none, and the ``init_transactions`` of the next
-    one has the cluster refuse the epoch from then on. Any answer, also an error, says that nothing is under way any more; the
-    library handles answers well.
+    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The library sends it
+    again when the connection breaks, and goes on when the second request is answered. The first request may still be under way
+    then. When it arrives, it ends whatever transaction that epoch has begun by then: with records missing, or with records that
+    were to be aborted. So no transaction may begin in such an epoch. A failed producer begins none, and the ``init_transactions``
+    of the next producer has the cluster refuse the epoch from then on. Any answer, also an error, shows that no request is under
+    way any more, and the library handles answers well.
     """
     transactions = producer._transaction_manager
     enqueue = transactions._enqueue_request
 
     def enqueue_once(handler: Any) -> None:
-        # Also what the library sends again after an answer comes by here.
+        # A request that the library sends again after an answer also comes through here.
         if isinstance(handler, EndTxnHandler) and "on_complete" not in vars(handler):
             handler.on_complete = _fatal_unless_answered(handler.on_complete)
         enqueue(handler)
@@ -187,7 +187,7 @@ def end_once(producer: Any) -> None:
 
 def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
     def on_complete(number: int, answer: Any) -> None:
-        # Of all exceptions a lost connection alone makes the library send again; every other one is the end of the producer.
+        # A lost connection is the only exception that makes the library send again; every other one ends the producer.
         lost = isinstance(answer, kafka_errors.KafkaConnectionError)
         take(number, KafkaError(f"the connection broke before EndTxn was answered ({answer})") if lost else answer)
 
@@ -197,8 +197,8 @@ def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, A
 def wait_for_brokers(producer: Any) -> None:
     """Have a transactional request wait for a broker that is away.
 
-    When ``await_ready`` raises, the library drops the request, and whoever waits for it waits for ever. When it returns False, the
-    library queues the request again.
+    If ``await_ready`` raises, the library drops the request, and its caller waits for ever. If it returns False, the library queues
+    the request again.
     """
     client = producer._sender._client
     original = client.await_ready

@@ -50,7 +50,7 @@ class Cluster:
         chosen = {name: value for name, value in {**defaults, **self._options}.items() if name in accepted}
         chosen |= {"bootstrap_servers": self.servers, "bootstrap_timeout_ms": int(self.connect_timeout * 1000)}
         if self._tokens is not None:
-            # Now, because the library tells of it as of a broker that is away.
+            # Now, because the library would report an error as a broker that is away.
             self._tokens.token()
             chosen["sasl_oauth_token_provider"] = TokenProvider(self._tokens)
         connections: list[Any] = []
@@ -75,7 +75,7 @@ class Cluster:
                     raise ConfigurationError(f"bus.options: {error}") from error
                 where = ",".join(self.servers)
                 for cause in causes:
-                    # Any of them, not the last: time may run out in the middle of one more attempt.
+                    # Any of the causes, not only the last: time may run out in the middle of a further attempt.
                     if isinstance(cause, NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
                         raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
                     if why := why_refused(str(cause)):

@@ -24,7 +24,7 @@ ABORT_SECONDS = 10.0
 
 
 class KafkaCommits:
-    """A producer, a new one whenever the last was fenced or broke: such a producer cannot be revived.
+    """Owns a producer, and makes a new one when the last was fenced or broke: such a producer cannot be revived.
 
     transactional_id: the name by which the cluster fences earlier producers; None: without transactions.
     """
@@ -38,15 +38,15 @@ class KafkaCommits:
         self._ready()
 
     def settle(self) -> None:
-        """Have the cluster decide a transaction of which the last commit does not know whether it was made."""
+        """Have the cluster decide a transaction if the last commit does not know whether it was committed."""
         if self._transactional_id is not None:
             self._ready()
 
     def commit(self, step: Step, member: KafkaMembership | None) -> None:
-        """Make the step visible. member: fences the step; None where the session has no inputs."""
+        """Make the step visible. member: fences the step; None if the session has no inputs."""
         limits = self._topics.limits({record.topic for record in (*step.outputs, *step.changelog)})
         if self._transactional_id is None:
-            # The library commits nothing while a join is under way, and the outputs would be out by then.
+            # The library commits no offsets while a join is under way, and the outputs would already be written.
             if step.positions and member is not None and member.rejoining and not member.still_a_member():
                 raise CommitRefused("the group is moving partitions")
             self._commit_in_order(step, limits, member)
@@ -59,7 +59,7 @@ class KafkaCommits:
             self._commit_transaction(step, limits, member)
 
     def close(self) -> None:
-        """Give back the producer. Safe to call twice."""
+        """Close the producer. Safe to call twice."""
         if self.producer is not None:
             self._replace(self.producer)
 
@@ -99,7 +99,7 @@ class KafkaCommits:
             complete(producer, transactions.begin_commit(), wait)
         except BaseException:
             if ending:
-                # Its EndTxn may be under way: an abort in the same epoch could be overtaken by it.
+                # Its EndTxn may be under way, and could overtake an abort in the same epoch.
                 self._replace(producer)
             else:
                 self._abort(producer)
@@ -115,7 +115,7 @@ class KafkaCommits:
         self._replace(producer)
 
     def _replace(self, producer: Any) -> None:
-        """The next producer of this id has the cluster decide what this one leaves undecided."""
+        """Close a producer. The next one with this id has the cluster decide what this one leaves undecided."""
         self.producer = None
         discard(producer)
 

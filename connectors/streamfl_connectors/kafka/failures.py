@@ -25,11 +25,11 @@ Meaning = Literal["retry", "restore", "stop"]
 
 @dataclass(frozen=True)
 class Failure:
-    """What some of the library's errors mean to a worker, and for ``stop`` what the operator is told.
+    """What some of the library's errors mean to a worker, and for ``stop`` the text for the operator.
 
     retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it takes. restore:
-    CommitRefused; the step is not made, and the partitions are taken back from the changelog. stop: ConfigurationError.
-    ``told`` may name the group, {group!r}, what its transactional ids begin with, {prefix!r}, and the topics that the error names,
+    CommitRefused; the step is not made, and the partitions are restored from the changelog. stop: ConfigurationError.
+    ``told`` may name the group, {group!r}, the prefix of its transactional ids, {prefix!r}, and the topics that the error names,
     {topics}.
     """
 
@@ -43,7 +43,7 @@ def needed(topic: str) -> str:
     return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
 
 
-# The first that fits counts: an error is a case of those it derives from.
+# The first that fits counts, so a derived error has to come before its base class.
 FAILURES = (
     Failure(
         (kafka_errors.TransactionalIdAuthorizationFailedError,),
@@ -79,7 +79,7 @@ FAILURES = (
         ),
         "restore",
     ),
-    # The producer is dead, too: the session makes another.
+    # The producer is unusable, too: the session makes another.
     Failure(
         (
             kafka_errors.InvalidProducerEpochError,
@@ -93,7 +93,7 @@ FAILURES = (
     Failure((KafkaError,), "retry"),
 )
 
-# While a client is made. Later a broker that starts may not know its users yet, and that is a matter of waiting.
+# Errors that stop a worker while a client is made. Later a broker that starts may not know its users yet, and the worker waits.
 NOT_LET_IN = (
     kafka_errors.IllegalSaslStateError,
     kafka_errors.SaslAuthenticationFailedError,
@@ -103,7 +103,7 @@ NOT_LET_IN = (
 
 @contextmanager
 def translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
-    """The library's errors as the bus's, by :data:`FAILURES`."""
+    """Turns the library's errors into the bus's errors, by :data:`FAILURES`."""
     try:
         yield
     except KafkaError as error:
@@ -124,7 +124,7 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
 
 @contextmanager
 def named(topics: Iterable[str]) -> Iterator[None]:
-    """Where a right to a topic is refused and the library does not say which: those that were asked about."""
+    """If a right to a topic is refused and the library does not name the topic, names those that were asked about."""
     try:
         yield
     except KafkaError as error:
@@ -135,20 +135,20 @@ def named(topics: Iterable[str]) -> Iterator[None]:
 
 
 def kind_of(error: KafkaError) -> type[KafkaError]:
-    """The error's class, or that of the one which the library has put into the text of a plain KafkaError."""
+    """The error's class, or the class of the error that the library put into the text of a plain KafkaError."""
     hidden = re.search(r"\[Error (\d+)\]", str(error)) if type(error) is KafkaError else None
     return type(error) if hidden is None else cast(type[KafkaError], kafka_errors.for_code(int(hidden[1])))
 
 
-# What the library logs as a warning or an error, and puts right by itself within moments: at the first start of a group, while
-# partitions move, and when it closes. Where it lasts the bus says so: BusUnavailable, or CommitRefused, with the cause.
+# What the library logs as a warning or an error, and repairs by itself within moments: at the first start of a group, while
+# partitions move, and when it closes. If it lasts the bus raises BusUnavailable, or CommitRefused, with the cause.
 PUT_RIGHT = (
     # Offsets that another transaction still holds: the protocol at work.
     ("kafka.coordinator.consumer", "UnstableOffsetCommitError"),
     # The coordinator has moved or is still being made; it is looked up again.
     ("kafka.coordinator", "Marking the coordinator dead"),
     ("kafka.coordinator.heartbeat", "is either not started or not valid"),
-    # Asked again, or asked while closing.
+    # Sent again, or sent while closing.
     ("kafka.coordinator", "Error sending "),
     # A rebalance went on without this member; it joins again.
     ("kafka.coordinator.heartbeat", "generation id is not"),
@@ -174,7 +174,7 @@ _FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
 
 
 class _OneLine(logging.Filter):
-    """:data:`ONE_LINE`, but for what :func:`causes_logged` catches: that is not logged, and none of it may be missing."""
+    """:data:`ONE_LINE`, except for what :func:`causes_logged` catches: these lines are not logged, and none may be missing."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return any(isinstance(handler, _Causes) for handler in logging.getLogger("kafka").handlers) or ONE_LINE.filter(record)
@@ -184,9 +184,9 @@ _ONE_LINE = _OneLine()
 
 
 def quieten() -> None:
-    """Hide what looks like a failure and is none, and most of what is said in an outage.
+    """Hide log lines that look like a failure and are none, and most lines of an outage.
 
-    A filter is added once, however often this is called. It counts for its own logger only, so each of the library's has it.
+    A filter is added once, however often this is called. It applies to its own logger only, so each of the library's has one.
     """
     for name, hiding in _FILTERS.items():
         logging.getLogger(name).addFilter(hiding)
@@ -202,7 +202,7 @@ class _Causes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        # That time ran out is what the exception says already.
+        # The exception already says that time ran out.
         self._found += [
             one for one in arguments if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
         ]
@@ -213,7 +213,7 @@ _LOG_LOCK = threading.Lock()
 
 @contextmanager
 def causes_logged() -> Iterator[list[BaseException]]:
-    """The errors that the library logs meanwhile, instead of having them logged: its exceptions all say the same, these
+    """Collects the errors that the library logs meanwhile, instead of logging them. Its exceptions are all the same; these errors
     say what happened.
     """
     found: list[BaseException] = []

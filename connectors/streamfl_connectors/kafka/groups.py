@@ -1,4 +1,4 @@
-"""How many members a consumer group has, of either protocol."""
+"""Counts the members of a consumer group, with either protocol."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["members"]
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
-    """What is asked of a group of KIP-848. kafka-python does not have it."""
+    """The request to describe a group of KIP-848. kafka-python does not have it."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
-    """The answer to it; the library finds it by its number."""
+    """The response; the library finds this class by its number."""
 
 
 def members(admin: Any, group: str) -> int:
-    """The members at present. A group that the cluster does not know has none."""
+    """The number of members at present. A group that the cluster does not know has none."""
     found = admin.describe_groups([group])[group]
-    # So is a group called that has the protocol of KIP-848.
+    # A group with the protocol of KIP-848 is reported as Dead, too.
     if found["group_state"] == "Dead" and not found["members"]:
         return int(admin._manager.run(_members_of_the_new_protocol, admin, group))
     if found["error"]:
-        # The library takes a refusal for a group without members. Its text holds the number that says which one it is.
+        # The library takes a refusal for a group without members. Its text holds the error's number.
         raise kafka_errors.KafkaError(found["error"])
     return len(found["members"])
 

@@ -1,8 +1,8 @@
-"""Offsets of a group that a transaction holds although it is over: what becomes of them, with either connector.
+"""Releases a group's offsets that a transaction holds although it is over, for either connector.
 
 A request that puts offsets into a transaction (TxnOffsetCommit) may arrive after the transaction's end. A broker that does not ask
-the transaction's coordinator about it takes it for the beginning of another transaction, which nobody ends. From then on whoever
-asks for the group's stable offsets is told to wait. What is said of transactions here can be asked with kafka-python alone.
+the transaction's coordinator about it takes it for the beginning of another transaction, which nobody ends. From then on a request
+for the group's stable offsets has to wait. Only kafka-python can ask about transactions as this module does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
 __all__ = ["HeldOffsets", "offsets_partition"]
 
 OFFSETS = "__consumer_offsets"
-# For one answer of a cluster that is there.
+# Time for one answer of a cluster that is there.
 ANSWER_SECONDS = 5.0
 OVER = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT, TransactionState.DEAD}
 
@@ -48,11 +48,11 @@ class HeldOffsets:
         self._group = group
 
     def release(self) -> str:
-        """Have the cluster drop what transactions of this group's workers hold although they are over.
+        """Have the cluster drop offsets that transactions of this group's workers hold although they are over.
 
         A further transaction of the same transactional id, and so of the same producer, touches the group's offsets and is
-        aborted. The broker then drops all that the producer had left there, and takes nothing of its earlier epochs any more.
-        Returns what is still held, and what an operator can do about it; "" if there is no such thing.
+        aborted. The broker then drops everything that the producer had left there, and accepts nothing of its earlier epochs.
+        Returns what is still held, and what an operator can do about it; "" if nothing is held.
         """
         try:
             settings = {"request_timeout_ms": int(ANSWER_SECONDS * 1000)}
@@ -64,7 +64,7 @@ class HeldOffsets:
                 f"on topic {OFFSETS!r} lets it see that, and end one of its own group. An operator can with kafka-transactions.sh."
             )
         except (BusUnavailable, ConfigurationError, KafkaError):
-            # No answer, as in any outage: whoever asks for the offsets says so.
+            # No answer, as in any outage: the caller that asks for the offsets reports it.
             return ""
 
     def _release(self, admin: Any) -> str:
@@ -78,7 +78,7 @@ class HeldOffsets:
             return ""
         listed = admin.list_transactions(producer_id_filters=[producer for producer, _ in before])
         names = {one.producer_id: one for each in listed.values() for one in each}
-        # What was open before the states were asked for and is open still, and over in between, is not on its way to its end.
+        # A transaction that was open before its state was asked for, over then, and is still open now will not end by itself.
         held = {one: epoch for one, epoch in _open_in(admin, place).items() if one in before}
         left = []
         for (producer, start), epoch in held.items():
@@ -95,7 +95,7 @@ class HeldOffsets:
         return _told(place, left) if left else ""
 
     def _end(self, transactional_id: str) -> None:
-        """Have the producer's offsets of the group dropped. Whoever lives under this name makes a new one, and its step again."""
+        """Drop the producer's offsets of the group. A live worker with this id makes a new producer, and does its step again."""
         milliseconds = ANSWER_SECONDS * 1000
         settings = {"transactional_id": transactional_id, "max_block_ms": int(milliseconds)}
         producer = self._cluster.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
@@ -105,7 +105,7 @@ class HeldOffsets:
             producer.init_transactions()
             producer.begin_transaction()
             transactions = producer._transaction_manager
-            # No offsets: it is enough that the group's partition has a part in the transaction, and so in its end.
+            # No offsets: it is enough that the group's partition takes part in the transaction, and so in its end.
             complete(producer, transactions.send_offsets_to_transaction({}, ConsumerGroupMetadata(self._group)), milliseconds)
             complete(producer, transactions.begin_abort(), milliseconds)
         finally:
@@ -114,7 +114,7 @@ class HeldOffsets:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """The partition of the offsets' topic, of so many, that has a group's offsets: by the hash that Java gives a text."""
+    """The partition of the offsets' topic that has a group's offsets, out of ``partitions``: by Java's hash of a text."""
     encoded = group.encode("utf-16-be")
     value = 0
     for (unit,) in struct.iter_unpack(">H", encoded):
@@ -124,7 +124,7 @@ def offsets_partition(group: str, partitions: int) -> int:
 
 
 def _open_in(admin: Any, place: KafkaPartition) -> Mapping[tuple[int, int], int]:
-    """By producer and the offset where its transaction began, the epochs of the producers that have one open in a partition."""
+    """The epochs of producers with an open transaction in a partition, by producer and the offset where the transaction began."""
     producers = admin.describe_producers([place])[place].active_producers
     return {
         (one.producer_id, one.current_transaction_start_offset): one.producer_epoch

@@ -1,4 +1,4 @@
-"""Reading logs with kafka-python, and asking where they end."""
+"""Reads logs with kafka-python, and asks where they end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streamfl_connectors.reading import Logs, Reader
 
 __all__ = ["KafkaLogs", "KafkaReader", "record_of"]
 
-# For the answer of a cluster that is there to a question about the ends of partitions.
+# Time for the answer of a cluster that is there about the ends of partitions.
 END_SECONDS = 5.0
 
 _OfTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -66,26 +66,26 @@ class KafkaLogs(Logs):
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
     def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
-        """By partition, the offset of the first record of that time or later; below 0 where there is none."""
+        """By partition, the offset of the first record of that time or later; below 0 if there is none."""
         wanted = {KafkaPartition(*place): OffsetSpec.EARLIEST if at == -math.inf else max(0, int(at * 1000)) for place in places}
         with translated("looking for a time"):
             found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
     def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end; without what is not known."""
+        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are left out."""
         wanted = {KafkaPartition(*place): epoch for place, epoch in epochs.items()}
         with translated("looking where a leader's records end"):
             found: dict[TopicPartition, int] = answered(self._admin, self.connect_timeout, _ends_of, self._admin, wanted)
         return found
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
-        """By partition, where the first transaction that is not decided began, and the end."""
+        """By partition, where the first undecided transaction began, and the end."""
         stable = self.offsets(topic, math.inf)
         wanted = {KafkaPartition(topic, partition): OffsetSpec.LATEST for partition in stable}
         found = self._ask(wanted, IsolationLevel.READ_UNCOMMITTED, self.connect_timeout)
         ends = {place.partition: int(offset.offset) for place, offset in found.items()}
-        # Asked later, the end of a partition without any is further on where records came meanwhile.
+        # The end is asked later, so in a partition without such a transaction it may be further on, if records came meanwhile.
         return {partition: (offset, ends[partition]) for partition, offset in stable.items() if offset < ends[partition]}
 
     def _ask(self, wanted: Mapping[Any, Any], isolation: IsolationLevel, seconds: float) -> Mapping[Any, Any]:
@@ -94,7 +94,7 @@ class KafkaLogs(Logs):
         return found
 
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The same for a caller who is not to wait for a cluster that is away."""
+        """:meth:`ends` for a caller that must not wait for a cluster that is away."""
         return self.ends(places)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
@@ -106,14 +106,14 @@ class KafkaLogs(Logs):
             try:
                 yield from reader.read_to_end()
             except Unreadable as failure:
-                # A damaged header may say anything: no more is passed over than what is certainly there.
+                # A damaged header may say anything: reading passes over no more than is certainly there.
                 if failure.following is None or not failure.offset < failure.following <= end:
                     failure.following = failure.offset + 1
                 raise
 
 
 class KafkaReader(Reader):
-    """A consumer in no group that reads the partitions that it is given."""
+    """A consumer without a group that reads the partitions that it is given."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster.connect_timeout)
@@ -131,7 +131,7 @@ class KafkaReader(Reader):
                 self.consumer.seek(KafkaPartition(*place), offset)
 
     def positions(self) -> dict[TopicPartition, int | None]:
-        """The next offset of each partition; None where it is not known yet."""
+        """The next offset of each partition; None if it is not known yet."""
         return {
             (place.topic, place.partition): self.consumer.position(place, timeout_ms=self._milliseconds)
             for place in self.consumer.assignment()
@@ -148,12 +148,12 @@ class KafkaReader(Reader):
         return {(place.topic, place.partition): int(offset) for place, offset in found.items()}
 
     def take(self, timeout: float, most: int) -> list[Record]:
-        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+        """Records that came, at most ``most``, after waiting for at most ``timeout`` seconds."""
         batches = self.consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=most)
         return [record_of(found) for batch in batches.values() for found in batch]
 
     def explain(self, place: TopicPartition, position: int | None) -> None:
-        """Raise Unreadable if the broker gives nothing of the partition, though it goes on."""
+        """Raise Unreadable if the broker returns no records of the partition, though the partition goes on."""
         if failure := gives_nothing(self.consumer, KafkaPartition(*place)):
             raise failure
 
@@ -167,7 +167,7 @@ class KafkaReader(Reader):
 
 
 async def _ends_of(admin: Any, epochs: Mapping[Any, int]) -> dict[TopicPartition, int]:
-    """The library's consumer asks this for itself; its admin client does not."""
+    """Asks leaders for the ends of epochs. The library's consumer asks this for itself; its admin client does not."""
     found: dict[TopicPartition, int] = {}
     for leader, places in (await admin._async_get_leader_for_partitions(set(epochs))).items():
         topics: dict[str, list[Any]] = {}
@@ -194,7 +194,7 @@ def record_of(found: Any) -> Record:
         found.offset,
         found.key,
         found.value,
-        # A header may be null in a record that somebody else wrote; the client cannot write one again.
+        # A header may be null in a record that another program wrote; the client cannot write such a header.
         tuple([(name, content or b"") for name, content in found.headers]) if found.headers else (),
         found.timestamp / 1000,
     )

@@ -1,4 +1,4 @@
-"""One worker's place in a consumer group, with kafka-python."""
+"""One worker's membership in a consumer group, with kafka-python."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from streamfl_connectors.silence import Silence
 
 __all__ = ["KafkaMembership"]
 
-# How long a commit that came too late for its generation waits for the next one, which the cluster has begun by then.
+# How long a commit that came too late for its generation waits for the next generation, which the cluster has begun by then.
 JOIN_SECONDS = 5.0
 
 
 class KafkaMembership:
-    """The group's consumer, the partitions that it was given, and where reading stands in them.
+    """The group's consumer, its assigned partitions, and its positions in them.
 
-    logs: asked whether records lie where none come from.
+    logs: asked whether a partition has records although none come.
     """
 
     def __init__(self, cluster: Cluster, logs: Logs, subscription: Subscription) -> None:
         self._subscription = subscription
-        # Reading goes on through a join only where the commit is fenced by the cluster.
+        # Reading goes on during a join only if the cluster fences the commit.
         self._reads_on = subscription.guarantee == "exactly_once"
         self._patience = cluster.connect_timeout
         self._logs = logs
         self.positions = Positions()
         self.beginnings = Beginnings(cluster.transaction_timeout)
-        # Partition numbers: what the caller was told of, and what was taken away since the last poll.
+        # Partition numbers: those reported to the caller, and those revoked since the last poll.
         self.reported: set[int] = set()
         self._lost: set[int] = set()
         self._expelled = False
-        # To be begun by the next poll; and those of them that the caller has sought in.
+        # Numbers that the next poll begins; and those of them in which the caller has sought.
         self._opening: set[int] = set()
         self._sought: set[int] = set()
         self._paused: set[TopicPartition] = set()
-        # Where the next record was gone, and its offset.
+        # Partitions where the next record was gone, and its offset.
         self._gone: dict[TopicPartition, int] = {}
         # The group's metadata as of the last poll that was stable.
         self.group: Any = None
@@ -64,7 +64,7 @@ class KafkaMembership:
             group_id=subscription.group,
             enable_auto_commit=False,
             isolation_level="read_committed",
-            # For what is gone. Where a group begins without an offset is decided when its partitions begin.
+            # For records that are gone. Where a group begins without an offset is decided when its partitions begin.
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
             partition_assignment_strategy=[self._assignor],
@@ -76,9 +76,9 @@ class KafkaMembership:
             raise
 
     def begin(self) -> None:
-        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset.
+        """Read the partitions of the last report, from where the caller sought, else the committed offset, else the reset.
 
-        BusUnavailable if that offset is not to be had for longer than a transaction can be undecided.
+        BusUnavailable if that offset is not available for longer than a transaction can be undecided.
         """
         deadline = time.monotonic() + 1
         owned = self.consumer.assignment()
@@ -92,19 +92,19 @@ class KafkaMembership:
         self.beginnings.check(self._opening)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
-        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+        """Add to ``polled`` the records that came and the partitions that were assigned or revoked."""
         self._apply_pauses()
         coordinator = self.consumer._coordinator
         if coordinator.rejoining:
             # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
-            # sends heartbeats for ever. Asking for what is under way costs nothing.
+            # sends heartbeats for ever. Requesting a rejoin that is under way costs nothing.
             coordinator.request_rejoin()
         batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
         for batch in batches.values():
             polled.records += [record_of(found) for found in batch]
         self._note_moves(batches, polled)
         if coordinator.rejoining:
-            # Nothing is read meanwhile, and that is as it should be.
+            # Nothing is read during a join, and that is no fault.
             self._silence = Silence(self._logs)
         elif not batches:
             still = {KafkaPartition(*place) for place in self.positions.now} - self.consumer.paused()
@@ -113,7 +113,7 @@ class KafkaMembership:
             self.positions.now[place] = own.offset
             self.positions.came(place, own.leader_epoch, polled)
         # A generation is taken only when the member is stable: then every change that came with it has been noted
-        # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
+        # below, in this very poll. Read later, it could vouch for partitions that another member has by now.
         group = self.consumer.group_metadata()
         if group.generation_id < 0:
             self.group = None
@@ -130,7 +130,7 @@ class KafkaMembership:
         """Nothing: between polls the library's heartbeats count."""
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
         polled.revoked = sorted(self.reported)
         self.reported.clear()
         self._opening = {partition.partition for partition in self.consumer.assignment()}
@@ -141,11 +141,11 @@ class KafkaMembership:
         return self.group is not None and {partition for _, partition in places} <= self.reported
 
     def fence(self, step: Step) -> dict[TopicPartition, int]:
-        """Offsets that change nothing, by which the cluster checks that this is a member still; see :meth:`Positions.fence`."""
+        """Offsets that change nothing, by which the cluster checks that this is still a member; see :meth:`Positions.fence`."""
         return {} if self.group is None else self.positions.fence(step, self.reported)
 
     def commit(self, positions: Mapping[TopicPartition, int], timeout: float) -> None:
-        """Commit offsets in no transaction."""
+        """Commit offsets without a transaction."""
         self.consumer.commit(library_offsets(positions), timeout_ms=int(timeout * 1000))
 
     @property
@@ -154,10 +154,10 @@ class KafkaMembership:
         return bool(self.consumer._coordinator.rejoining)
 
     def still_a_member(self) -> bool:
-        """Wait for the join under way, if any: whether this member takes part in the generation after the one it was in.
+        """Wait for the join under way, if any. Returns whether this member is in the generation after the one it was in.
 
-        Then nobody has had its partitions in between. Nor has anybody yet those that the next generation takes away from it: they
-        are dealt anew only when it has joined once more. So the step still counts.
+        If so, no other member has had its partitions in between. Nor does another member have those yet that the next generation
+        takes away from it: they are assigned anew only when it has joined once more. So the step still counts.
         """
         coordinator = self.consumer._coordinator
         if not coordinator.rejoining:
@@ -172,8 +172,8 @@ class KafkaMembership:
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         """The group's committed offset, once every transaction that touches it is decided."""
         partition = KafkaPartition(*place)
-        # When its own time is over the library leaves a question behind, and gives the answer to whoever asks next. It may be of a
-        # time when somebody else had the partition; or never come.
+        # After its own timeout the library leaves a request behind, and gives its answer to the next caller. The answer may be from
+        # a time when another member had the partition, or never come.
         self.consumer._coordinator._offset_fetch_futures.pop(frozenset([partition]), None)
         found = self.consumer.committed(partition, timeout_ms=int(timeout * 1000))
         return None if found is None else int(found)
@@ -185,14 +185,14 @@ class KafkaMembership:
         self.positions.move(place, offset)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
 
     def unread(self) -> dict[TopicPartition, int]:
-        """Records behind the position of each partition whose end the last fetch told."""
+        """Records after the position of each partition whose end the last fetch reported."""
         found: dict[TopicPartition, int] = {}
         for place, position in self.positions.now.items():
-            # Whoever stood still has lost partitions that it does not know of yet.
+            # A member that stood still may have lost partitions without knowing it yet.
             with suppress(kafka_errors.IllegalStateError):
                 end = self.consumer.highwater(KafkaPartition(*place))
                 if end is not None:
@@ -214,11 +214,11 @@ class KafkaMembership:
         self.consumer.subscribe(list(self._subscription.inputs), listener=listener)
 
     def _note_resets(self, subscription: Any) -> None:
-        """Note the positions from which the library goes back to the policy for offsets that are gone: it says so to nobody."""
+        """Note the positions at which the library applies the policy for offsets that are gone: it does not report them."""
         request = subscription.request_offset_reset
 
         def noted(partition: Any, strategy: Any = None) -> Any:
-            # With a strategy it is what somebody asked for.
+            # With a strategy, a caller asked for the reset.
             if strategy is None and (position := subscription.assignment[partition].position) is not None:
                 self._gone[partition.topic, partition.partition] = position.offset
             return request(partition) if strategy is None else request(partition, strategy)
@@ -236,7 +236,7 @@ class KafkaMembership:
         self._assignor.forget()
 
     def _on_assigned(self, partitions: Iterable[Any]) -> None:
-        # A number of which only one input's partition is new is begun anew as a whole.
+        # If only one input's partition of a number is new, the whole number is begun anew.
         self._on_revoked(partitions)
         # Before the first fetch, so that no record arrives before the caller has restored and sought.
         self.consumer.pause(*partitions)
@@ -246,22 +246,22 @@ class KafkaMembership:
         reads_on = self._reads_on and coordinator.rejoining
         batches: Mapping[Any, Any] = self.consumer.poll(timeout_ms=0 if reads_on else milliseconds, max_records=most)
         if not batches and self._reads_on and coordinator.rejoining:
-            # The library reads nothing while a join is under way; what this member keeps goes on.
+            # The library reads nothing while a join is under way; this reads the partitions that the member keeps.
             batches, idle = self.consumer._fetcher.fetch_records(most, timeout_ms=milliseconds)
             if idle:
                 coordinator.poll(timeout_ms=milliseconds)
         return batches
 
     def _library_positions(self) -> dict[TopicPartition, Any]:
-        """The library's own positions: they go on over the markers that end transactions, which no poll brings."""
+        """The library's own positions: they also pass transaction markers, which no poll returns."""
         assignment = self.consumer._subscription.assignment
         states = {place: assignment.get(KafkaPartition(*place)) for place in self.positions.now}
         return {place: state.position for place, state in states.items() if state is not None and state.position is not None}
 
     def _note_moves(self, batches: Mapping[Any, Any], polled: Polled) -> None:
-        """Where the next record is gone, have reading go on behind the gap, or where the log was cut back to."""
+        """If the next record is gone, have reading go on after the gap, or where the log was truncated."""
         found, self._gone = self._gone, {}
-        # A partition that was taken away meanwhile is begun anew: if this member has it again, the library stands at the commit.
+        # A partition that was revoked meanwhile is begun anew: if this member has it again, the library is at the commit.
         kept = {place: own for place, own in self._library_positions().items() if place[1] not in self._lost}
         going = {place: position for place, position in found.items() if place in kept}
         moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
@@ -269,7 +269,7 @@ class KafkaMembership:
             batch = batches.get(KafkaPartition(*place))
             first, position = batch[0].offset if batch else own.offset, self.positions.now[place]
             if first < position and place not in going:
-                # By the epochs of its leaders (KIP-320) the library knows that what it had read from there on was lost.
+                # From the epochs of its leaders (KIP-320) the library knows that the records read from there on were lost.
                 moves.append(Moved(*place, position, first))
         for move in moves:
             place, before = (move.topic, move.partition), min(move.position, move.following)
@@ -279,7 +279,7 @@ class KafkaMembership:
                 polled.moved.append(move)
 
     def _report_changes(self, polled: Polled) -> None:
-        """Tell the caller which partitions came and went, and forget what is known of those."""
+        """Report assigned and revoked partitions to the caller, and forget what is known of them."""
         owned = {partition.partition for partition in self.consumer.assignment()}
         lost = set(self._lost)
         self._lost -= lost
@@ -297,7 +297,7 @@ class KafkaMembership:
             self._apply_pauses()
 
     def _watch_coordinator(self, alive: bool) -> None:
-        """BusUnavailable if the group's coordinator has been away for too long: without it a poll returns nothing for ever."""
+        """BusUnavailable if the group's coordinator has been away for too long: without it polls return nothing for ever."""
         if alive or not self.consumer._coordinator.coordinator_unknown():
             self._alone_since = None
         elif self._alone_since is None:
@@ -314,8 +314,8 @@ class KafkaMembership:
         except kafka_errors.KafkaTimeoutError:
             # An earlier owner's transaction is undecided; the other partitions need not wait for it.
             return False
-        # Nobody has committed: what was read before the partition was given back is read again. 'latest' asked a second time would
-        # pass over it.
+        # Nobody has committed: records read before the partition was given back are read again. Asking for 'latest' a second time
+        # would skip them.
         target = committed if committed is not None else self.positions.origins.get(place)
         if target is not None:
             self.consumer.seek(partition, target)
@@ -360,5 +360,5 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def library_offsets(positions: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-    """Offsets as the library takes them."""
+    """Offsets in the library's types."""
     return {KafkaPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in positions.items()}

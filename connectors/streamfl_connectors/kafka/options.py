@@ -1,4 +1,4 @@
-"""The options of kafka-python's clients: what streamfl sets, what the user may set, and what is wrong with a value."""
+"""The options of kafka-python's clients: those that streamfl sets, those that the user may set, and checks of their values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_o
 
 CLIENT_DEFAULTS: dict[str, Any] = {
     "reconnect_backoff_max_ms": 1000,
-    # So soon a client finds brokers that were away when it last looked who is there: asking one that it does not know fails, and
-    # does not make it look. And a leader that shared out partitions before it knew a topic shares them out again then.
+    # How soon a client finds brokers that were away at its last look: asking an unknown broker fails, and does not make the client
+    # look again. And a leader that assigned partitions before it knew a topic assigns them again then.
     "metadata_max_age_ms": 5_000,
 }
 CONSUMER_DEFAULTS: dict[str, Any] = {
@@ -36,10 +36,10 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     "delivery_timeout_ms": 25_000,
     "transaction_timeout_ms": 10_000,
     "batch_size": 131_072,
-    # Fuller batches while records are handed over; nobody waits for it, because every hand-over ends in a flush.
+    # Fuller batches while records are handed over. Nothing waits for it, because every hand-over ends with a flush.
     "linger_ms": 100,
-    # A transaction that begins while the coordinator still ends the last one is told to try again. With the client's 100 ms small
-    # commits in a row take 120 ms instead of 25, and a lockstep round is two of them.
+    # The coordinator refuses a transaction for a moment while it still ends the last one. With the client's 100 ms small commits in
+    # a row take 120 ms instead of 25, and a lockstep round is two of them.
     "retry_backoff_ms": 20,
     "metrics_enabled": False,
 }
@@ -64,7 +64,7 @@ OWN_OPTIONS = {
     "value_serializer": "streamfl encodes",
 }
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# What kafka-python does not bring for a mechanism.
+# Packages that a mechanism needs and kafka-python does not bring.
 PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 # A password of digits that comes from the environment is read as a number.
@@ -72,12 +72,12 @@ TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """ConfigurationError if an option is not the user's to set, or not known, or its value cannot be.
+    """ConfigurationError if the user may not set an option, or it is not known, or its value is impossible.
 
-    The library looks at most values only when they are used, and then waits for a broker instead of saying so.
+    The library checks most values only when they are used, and then waits for a broker instead of raising an error.
     """
     known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG}
-    # No values in these texts: a mistyped name may be that of a password.
+    # These texts have no values: a mistyped name may be a password's.
     for name, value in options.items():
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
@@ -97,7 +97,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def _check_login(options: Mapping[str, Any]) -> None:
-    """ConfigurationError if it is not said how to log in, or not as whom."""
+    """ConfigurationError if the mechanism, the user or the password to log in with is missing."""
     mechanism = options.get("sasl_mechanism")
     if mechanism is None:
         raise ConfigurationError(f"bus.options: security_protocol = '{options['security_protocol']}' needs sasl_mechanism")
@@ -111,7 +111,7 @@ def _check_login(options: Mapping[str, Any]) -> None:
 
 
 def _expected(name: str, value: Any, default: Any) -> str | None:
-    """What an option should be and is not."""
+    """The expected kind of value, if the option has another; else None."""
     if name == "security_protocol":
         return None if value in SECURITY_PROTOCOLS else " or ".join(SECURITY_PROTOCOLS)
     if name == "sasl_mechanism":

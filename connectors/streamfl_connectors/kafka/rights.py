@@ -1,4 +1,4 @@
-"""Which rights are missing on a cluster with access control: asked, and nothing tried."""
+"""Finds missing rights on a cluster with access control, by asking and without trying anything."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COORDINATOR_SECONDS = 5.0
 
 
 def missing(admin: Any, rights: Sequence[Right]) -> list[Right]:
-    """What of these rights the admin client's principal does not have, with just the operations that are missing.
+    """Those of these rights that the admin client's principal does not have, with just the operations that are missing.
 
-    What the cluster does not tell counts as there: of a topic that does not exist, and by brokers that do not know KIP-430.
+    A right that the cluster does not report counts as granted: for a topic that does not exist, and with brokers without KIP-430.
     """
     with translated("asking for rights"):
         topics = [right.name for right in rights if right.resource == "topic"]
@@ -58,7 +58,7 @@ def _of_group(admin: Any, right: Right) -> Sequence[str]:
 
 def _of_transactional_id(admin: Any, right: Right) -> Sequence[str]:
     def ask() -> Sequence[str]:
-        # Whoever may write may look, so one who may not look may not write.
+        # The right to write includes the right to describe, so a principal that may not describe may not write.
         admin.describe_transactions([f"{right.name}check"])
         return ()
 
@@ -77,12 +77,12 @@ def _asked(ask: Callable[[], Sequence[str]], denied: type[KafkaError], right: Ri
                 return ()
             time.sleep(0.1)
         except KafkaError:
-            # No such group or id yet, or a broker that does not know the question.
+            # No such group or id yet, or a broker that does not know the request.
             return ()
 
 
 def _without(operations: Iterable[str], allowed: Sequence[str] | None) -> Sequence[str]:
-    """Those of the operations that are not allowed. allowed: in capitals, as the library names them; None: not known."""
+    """The operations that are not allowed. allowed: in capitals, as the library names them; None: not known."""
     if allowed is None:
         return ()
     known = {name.replace("_", "").lower() for name in allowed}

@@ -1,8 +1,8 @@
-"""Handing records to a producer of kafka-python, a batch at a time.
+"""Hands records to a producer of kafka-python, a batch at a time.
 
-For each record the library makes a future and looks for the last batch of its partition. That is four fifths of the time that
-sending takes. Records end with their batch, so here the batch has the future. This module reaches into the library's private
-parts, so the library is pinned to one version exactly.
+For each record the library makes a future and looks for the last batch of its partition. That takes four fifths of the time of
+sending. Records succeed or fail with their batch, so here the batch has the future. This module uses the library's private parts,
+so the library is pinned to one exact version.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _TURNS = counted()
 
 
 def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int], timeout: float) -> None:
-    """Send records and wait until all are acknowledged; raises what the first failed one failed with.
+    """Send records and wait until all are acknowledged; raises the error of the first one that failed.
 
     limits: the largest record of every topic, in bytes.
 
-    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist. Also if no
-    topic at all may be written.
+    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist. Also if the client
+    may write no topic at all.
     """
     if not records:
         return
     counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
-    # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of sequence and hide the
-    # one to blame.
+    # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of sequence, and hide
+    # which record was refused.
     check_records(records, limits, counts, SIZE_OPTION, _size)
     deliveries: list[_Delivery] = []
     first: KafkaError | None = None
@@ -52,9 +52,9 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
         for place, part in _by_place(records, counts).items():
             deliveries += _hand_over(producer, place, part)
     except KafkaError as error:
-        # A transaction refuses every further record once one has failed; the deliveries know which and why.
+        # A transaction refuses every further record once one has failed. The deliveries know which one, and why.
         first = error
-    # A batch that is refused as too large is split, which flush takes for an error; the deliveries know how it ends.
+    # The library splits a batch that is refused as too large, and flush takes that for an error. The deliveries know how it ends.
     with suppress(kafka_errors.UnknownError):
         producer.flush(timeout)
     deadline = time.monotonic() + timeout
@@ -62,7 +62,7 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
         try:
             delivery.wait(deadline)
         except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
-            # Told before all others: one such record makes its neighbours fail with errors that say nothing.
+            # Raised before all others: such a record makes its neighbours fail with errors that say nothing.
             raise too_large(delivery.topic, SIZE_OPTION, error) from error
         except KafkaError as error:
             first = first or error
@@ -73,7 +73,7 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
 
 
 def _by_place(records: Sequence[Outgoing], counts: Mapping[str, int]) -> dict[KafkaPartition, list[Outgoing]]:
-    """The records of each partition, in their order, by the producer's own choice of partition where they name none.
+    """The records of each partition, in their order. A record that names no partition gets the producer's choice.
 
     counts: the partitions of each topic.
     """
@@ -103,7 +103,7 @@ def _hand_over(producer: Any, place: KafkaPartition, records: Sequence[Outgoing]
         accumulator._appends_in_progress.increment()
         try:
             with accumulator._tp_lock(place):
-                # A batch of its own, so that its records are those of one call; the sender may take it once the lock is free.
+                # A new batch, so that its records are those of one call. The sender may take it once the lock is free.
                 settings = accumulator.config
                 builder = MemoryRecordsBuilder(NEWEST_FORMAT, settings["compression_attrs"], settings["batch_size"])
                 batch = _Batch(place, builder)
@@ -120,11 +120,11 @@ class _Batch(ProducerBatch):  # type: ignore[misc]
     def __init__(self, place: KafkaPartition, records: MemoryRecordsBuilder) -> None:
         super().__init__(place, records)
         self.delivery = _Delivery(place.topic, self)
-        # Where the library looks for the records' futures when it splits the batch.
+        # The library looks here for the records' futures when it splits the batch.
         self._record_futures = _Parts(self.delivery, self)
 
     def fill(self, records: Sequence[Outgoing], begin: int) -> int:
-        """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next begins."""
+        """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next batch begins."""
         append, now, largest = self.records.append, time.time(), 0
         milliseconds = int(now * 1000)
         for place in range(begin, len(records)):
@@ -141,7 +141,7 @@ class _Batch(ProducerBatch):  # type: ignore[misc]
 
 
 class _Delivery:
-    """How the records of one batch end: together, or, where it is too large for its topic and is split, as several batches."""
+    """The result of the records of one batch: together, or as several batches if the batch is split as too large for its topic."""
 
     def __init__(self, topic: str, batch: _Batch) -> None:
         self.topic = topic
@@ -149,13 +149,13 @@ class _Delivery:
         self._results: dict[Any, None] = {batch.produce_future: None}
 
     def moved(self, before: Any, now: Any) -> None:
-        """Records of one batch are in another: the first will not end."""
+        """Records of one batch are now in another: the first will never finish."""
         self._results[now] = None
         self._results.pop(before, None)
         before._latch.set()
 
     def wait(self, deadline: float) -> None:
-        """Raises what a record failed with, one that is too large before all others; KafkaTimeoutError after the deadline."""
+        """Raises the error of a failed record, a too large one before all others; KafkaTimeoutError after the deadline."""
         while open_ones := [result for result in tuple(self._results) if not result.is_done]:
             if not open_ones[0].wait(max(0.0, deadline - time.monotonic())):
                 raise kafka_errors.KafkaTimeoutError(f"records for {self.topic!r} were not acknowledged in time")
@@ -172,7 +172,7 @@ class _Delivery:
 
 
 class _Parts:
-    """What the library takes for the futures of a batch's records: each is made when it is asked for, where the batch is split."""
+    """Stands in for the futures of a batch's records. Each is made when the library asks for it, because it splits the batch."""
 
     def __init__(self, delivery: _Delivery, batch: _Batch) -> None:
         self._delivery = delivery
@@ -196,6 +196,6 @@ class _Part:
 
 
 def _size(record: Outgoing) -> int:
-    """Bytes of the record in a batch of its own, which is what a topic's limit is about; compression is not counted on."""
+    """Bytes of the record in its own batch, which a topic's limit is about. Does not count on compression."""
     builder = DefaultRecordBatchBuilder
     return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))

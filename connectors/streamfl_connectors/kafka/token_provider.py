@@ -1,4 +1,4 @@
-"""How kafka-python gets the tokens of OAuth."""
+"""Gives OAuth tokens to kafka-python."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["TokenProvider"]
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """What the library asks whenever it logs in, and again before the broker would end the connection."""
+    """The library asks it for a token at each login, and again before the broker would end the connection."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
         self._tokens = tokens
 
     def token(self) -> str:
-        """A token that is good for a while yet."""
+        """A token that stays valid for a while."""
         try:
             return self._tokens.token().text
         except (BusUnavailable, ConfigurationError) as error:
-            # Once a worker runs, this is waited for like a broker that is away.
+            # A running worker waits, as for a broker that is away.
             raise KafkaConnectionError(str(error)) from error
 
     def extensions(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The topics of a cluster, with kafka-python: described, created, looked up."""
+"""Describes, creates and looks up the topics of a cluster, with kafka-python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kafka cluster as streamfl sees it, with librdkafka."""
+"""The bus of a Kafka cluster, with librdkafka."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ from streamfl_connectors.tables import Tables
 
 __all__ = ["LibrdkafkaBus"]
 
-# The library reads tables in the background: nobody has to wait for it.
+# The library reads tables in the background, so no call has to wait for it.
 TABLE_SHARE = 0.0
 
 
 class LibrdkafkaBus:
     """A Kafka cluster; see :func:`streamfl_connectors.librdkafka.connect`.
 
-    This library reads and writes. What is asked of the cluster is asked with kafka-python: an admin call of this library, 2.16.1,
-    ends the process by an assertion if the broker that it asks goes away, and by a segmentation fault on a cluster that has had no
-    group yet.
+    This library reads and writes. Admin requests go through kafka-python: an admin call of this library, 2.16.1, ends the process
+    by an assertion if the broker that it asks goes away, and by a segmentation fault on a cluster that has had no group yet.
 
     cluster: its address and options.
-    topics: what is known of its topics.
-    logs: what lies in them.
+    topics: what is known about its topics.
+    logs: the records in them.
     """
 
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -68,7 +67,7 @@ class LibrdkafkaBus:
         return self._asked.members(group)
 
     def missing(self, rights: Sequence[Right]) -> list[Right]:
-        """What of these rights this principal does not have, as far as the cluster tells."""
+        """Those of these rights that this principal does not have, as far as the cluster reports."""
         return self._asked.missing(rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
@@ -95,7 +94,7 @@ class LibrdkafkaBus:
         )
 
     def partition_of(self, key: bytes, partitions: int) -> int:
-        """The partition, of so many, that a producer chooses for a record of this key."""
+        """The partition that a producer chooses for a record with this key, out of ``partitions``."""
         return partition_of(key, partitions)
 
     def write(self, records: Sequence[Outgoing]) -> None:
@@ -116,11 +115,11 @@ class LibrdkafkaBus:
         return self.logs.read(topic, limit)
 
     def undecided(self, topic: str) -> dict[int, tuple[int, int]]:
-        """By partition, where the first transaction that is not decided began, and the end."""
+        """By partition, where the first undecided transaction began, and the end."""
         return self._asked.undecided(topic)
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
-        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        """The first and the last committed records of each partition, at most ``count`` of each."""
         return self.logs.peek(topic, partitions, count)
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
@@ -132,7 +131,7 @@ class LibrdkafkaBus:
         return self.logs.offsets(topic, at)
 
     def codecs(self) -> Sequence[str]:
-        """The compressions that the library says it was built with, each asked for by a client of its own."""
+        """The compression codecs that the library was built with; a new client asks for each."""
         names = [name for name, _, _ in CODECS.values()]
         for name in names:
             try:
@@ -145,7 +144,7 @@ class LibrdkafkaBus:
         return names
 
     def close(self) -> None:
-        """Close the clients of the bus; sessions are closed by themselves."""
+        """Close the clients of the bus. Sessions are closed separately."""
         with self._lock:
             self._discard_writer()
         self._asked.close()

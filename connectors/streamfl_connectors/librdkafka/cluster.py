@@ -29,7 +29,7 @@ from streamfl_connectors.tokens import check_mechanism
 
 __all__ = ["Cluster"]
 
-# Every cluster with a group has it; one that does not, or that hides it, answers all the same.
+# Every cluster with a group has this topic. A cluster without it, or that hides it, answers all the same.
 ANY_TOPIC = "__consumer_offsets"
 ASK_SECONDS = 0.5
 
@@ -39,8 +39,8 @@ class Cluster:
 
     servers: the brokers' addresses.
     options: the user's, by librdkafka's names, and ours for the tokens of OAuth.
-    member_settings: how a member of a group and its group share out partitions; None in it: the library's own default.
-    tokens: those of OAuth, where the library does not get them by itself.
+    member_settings: how a group assigns partitions to its members; a value None: the library's own default.
+    tokens: of OAuth, if the library does not get them by itself.
     connect_timeout: seconds to wait for a cluster that does not answer.
     """
 
@@ -54,11 +54,11 @@ class Cluster:
         if "sasl.oauthbearer.method" not in self.options:
             check_mechanism(self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens)
         self._given = dict(options)
-        # Why no broker could be reached: the library tells it in the background only.
+        # Why no broker could be reached: the library reports it only in the background.
         self._causes: deque[KafkaError] = deque(maxlen=20)
 
     def reach(self) -> None:
-        """Have a broker answer.
+        """Wait until a broker answers.
 
         ConfigurationError if the cluster does not let us in; BusUnavailable, with the cause, if no broker answers.
         """
@@ -68,12 +68,12 @@ class Cluster:
         try:
             while failure is None or time.monotonic() < deadline:
                 try:
-                    # Of one topic, there or not: a large cluster has thousands.
+                    # Metadata of one topic, which need not exist: a large cluster has thousands.
                     client.list_topics(ANY_TOPIC, timeout=ASK_SECONDS)
                     return
                 except KafkaException as raised:
                     failure = raised
-                # The library tells causes within this call.
+                # The library reports causes within this call.
                 client.poll(0)
                 for cause in list(self._causes):
                     if cause.code() in NOT_LET_IN:
@@ -88,7 +88,7 @@ class Cluster:
         ) from failure
 
     def asked(self) -> KafkaBus:
-        """The same cluster with kafka-python. ConfigurationError if what lets this library in does not let that one in."""
+        """The same cluster with kafka-python. ConfigurationError if kafka-python cannot log in with these options."""
         try:
             options = entrance(self._given) | {"connect_timeout_seconds": self.connect_timeout}
             return KafkaBus(f"kafka://{self.servers}", options)
@@ -103,7 +103,7 @@ class Cluster:
         whole = {name: value for name, value in whole.items() if value is not None}
         whole |= {"bootstrap.servers": self.servers, "logger": settings.get("logger", LOG)}
         if self.tokens is not None:
-            # Now, because the library tells of it in the background only.
+            # Now, because the library reports an error only in the background.
             self.tokens.token()
             whole["oauth_cb"] = self._token
         if "debug" in settings and "debug" in self.options:
@@ -114,7 +114,7 @@ class Cluster:
             raise refusal(error.args[0]) from error
 
     def _token(self, _options: str) -> tuple[str, float, str, dict[str, str]]:
-        """What the library asks, on a thread of its own, before a token ends; what is raised it logs, and asks again."""
+        """The library calls it, on a thread of its own, before a token expires. It logs an exception, and calls again."""
         assert self.tokens is not None
         found = self.tokens.token()
         return found.text, found.ends, "", self.tokens.extensions
@@ -138,8 +138,8 @@ class Cluster:
     def longest_rebalance(self) -> int:
         """Milliseconds after which a group goes on without a member that does not join it.
 
-        By the library's own default it waits five minutes. A cluster that was killed may hold a member that is gone, and never find
-        out by its session: nobody of the group has a partition until that time is over.
+        By the library's own default the group waits five minutes. A cluster that was killed may keep a member that is gone, and its
+        session never ends: no member of the group has a partition until that time is over.
         """
         return max(1000 * LONGEST_REBALANCE_SECONDS, int(self._option("session.timeout.ms")))
 

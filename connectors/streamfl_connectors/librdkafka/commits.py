@@ -23,7 +23,7 @@ SIZE_OPTION = "bus.options 'message.max.bytes'"
 
 
 def checked_limits(topics: Topics, records: Sequence[Outgoing]) -> dict[str, int]:
-    """The largest record in bytes that each of the records' topics allows; errors as :func:`check_records`."""
+    """The largest record of each of the records' topics, in bytes; errors as :func:`check_records`."""
     names = {record.topic for record in records}
     limits = topics.limits(names)
     check_records(records, limits, topics.require(names), SIZE_OPTION)
@@ -31,7 +31,7 @@ def checked_limits(topics: Topics, records: Sequence[Outgoing]) -> dict[str, int
 
 
 class LibrdkafkaCommits:
-    """A writer, a new one whenever the last was fenced or broke: such a producer cannot be revived.
+    """Owns a writer, and makes a new one when the last was fenced or broke: such a producer cannot be revived.
 
     transactional_id: the name by which the cluster fences earlier writers; None: without transactions.
     """
@@ -46,12 +46,12 @@ class LibrdkafkaCommits:
         self._ready({})
 
     def settle(self) -> None:
-        """Have the cluster decide a transaction of which the last commit does not know whether it was made."""
+        """Have the cluster decide a transaction if the last commit does not know whether it was committed."""
         if self._transactional_id is not None:
             self._ready({})
 
     def commit(self, step: Step, member: LibrdkafkaMembership | None) -> None:
-        """Make the step visible. member: fences the step; None where the session has no inputs."""
+        """Make the step visible. member: fences the step; None if the session has no inputs."""
         limits = checked_limits(self._topics, [*step.outputs, *step.changelog])
         if self._transactional_id is None:
             self._commit_in_order(step, limits, member)
@@ -59,7 +59,7 @@ class LibrdkafkaCommits:
             self._commit_transaction(step, limits, member)
 
     def close(self) -> None:
-        """Give back the producer. Safe to call twice."""
+        """Close the producer. Safe to call twice."""
         if self.writer is not None:
             self._replace(self.writer)
 
@@ -70,7 +70,7 @@ class LibrdkafkaCommits:
 
     def _commit_transaction(self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None) -> None:
         writer = self._ready(limits)
-        # One time for all of it: added up, the calls' own would outlast what a worker may take for a step.
+        # One deadline for all calls: their own timeouts would add up to more than a worker may take for a step.
         deadline = time.monotonic() + self._cluster.write_timeout
 
         def left() -> float:
@@ -94,24 +94,24 @@ class LibrdkafkaCommits:
                 reason = None if ending else writer.why_failed(self._group, limits)
                 writer.blame(reason)
                 if isinstance(reason, ConfigurationError) and isinstance(error, BusUnavailable):
-                    # A record's topic was refused before its record was, and the offsets came to a transaction that had failed.
+                    # A record's topic was refused before the record, and the offsets came to a transaction that had failed.
                     raise reason from error
                 with translated("committing", self._group):
                     raise
             except (CommitRefused, ConfigurationError):
                 if ending:
-                    # Its EndTxn may be under way: an abort in the same epoch could be overtaken by it.
+                    # Its EndTxn may be under way, and could overtake an abort in the same epoch.
                     self._replace(writer)
                 else:
                     self._abort(writer)
                 raise
             except BaseException:
-                # The library would abort this transaction quietly, and wait for ever in the next one for the answer that did not
-                # come to this one.
+                # The library would abort this transaction without an error, and wait for ever in the next one for the answer that
+                # this one did not get.
                 self._replace(writer)
                 raise
         if not writer.ended_for_certain():
-            # Committed it is; but what the library sent first may come late, and no transaction of its epoch may be there then.
+            # It is committed, but an EndTxn that the library sent first may come late, and its epoch may have no transaction then.
             self._replace(writer)
 
     def _abort(self, writer: Writer) -> None:
@@ -125,7 +125,7 @@ class LibrdkafkaCommits:
             self._replace(writer)
 
     def _replace(self, writer: Writer) -> None:
-        """The next producer of this id has the cluster decide what this one leaves undecided."""
+        """Close a writer. The next producer with this id has the cluster decide what this one leaves undecided."""
         self.writer = None
         writer.discard()
 

@@ -1,4 +1,4 @@
-"""What lets kafka-python into the same cluster, from librdkafka's options."""
+"""Options with which kafka-python logs in to the same cluster, made from librdkafka's options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
 __all__ = ["entrance"]
 
-# Options of the login, and kafka-python's names for them.
+# librdkafka's options of the login, and kafka-python's names for them.
 LOGIN = {
     "security.protocol": "security_protocol",
     "sasl.mechanism": "sasl_mechanism",
@@ -26,7 +26,7 @@ LOGIN = {
 
 
 def entrance(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of kafka-python. ConfigurationError if the certificates or keys that are named cannot be used."""
+    """The options of kafka-python. ConfigurationError if the certificates or keys cannot be used."""
     dotted = {name.replace("_", "."): value for name, value in options.items()}
     found = {LOGIN[name]: value for name, value in dotted.items() if name in LOGIN}
     if isinstance(protocol := found.get("security_protocol"), str):
@@ -62,7 +62,7 @@ def _context(options: Mapping[str, Any]) -> ssl.SSLContext:
     if (certificate := options.get("ssl.certificate.location")) is not None:
         context.load_cert_chain(certificate, options.get("ssl.key.location"), password)
     elif (certificate := options.get("ssl.certificate.pem")) is not None:
-        # Python takes it from a file only.
+        # Python reads a certificate only from a file.
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(f"{certificate}\n{options.get('ssl.key.pem', '')}\n")
             file.flush()

@@ -23,7 +23,7 @@ NOT_LET_IN = frozenset(
     }
 )
 
-# Of a message: a wrong checksum, compressed content that is none, a codec or a format that is not known; and the broker's own word.
+# Errors of a message: a wrong checksum, broken compressed content, an unknown codec or format; and an error from the broker.
 UNREADABLE = frozenset(
     {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED, KafkaError.INVALID_MSG, KafkaError._UNDERFLOW}
 )
@@ -68,7 +68,7 @@ MISTAKES = {
 }
 
 
-# What the text of a fatal error has in it.
+# Words in the text of a fatal error, and the error that they mean.
 FATAL = {
     "Cluster authorization failed": KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     "Transactional Id authorization failed": KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -78,10 +78,10 @@ FATAL = {
 
 
 def told(doing: str, error: KafkaError, group: str = "", *topics: str) -> Exception:
-    """The library's error as one of the bus's. topics: those that it may be about."""
+    """The library's error as one of the bus's errors. topics: those that it may be about."""
     code = error.code()
     if code == KafkaError._FATAL:
-        # The library's client is dead, and says why in words only.
+        # The library's client is unusable, and only its text says why.
         code = next((known for words, known in FATAL.items() if words in error.str()), code)
     if code in NOT_LET_IN:
         return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
@@ -97,7 +97,7 @@ def told(doing: str, error: KafkaError, group: str = "", *topics: str) -> Except
 
 @contextmanager
 def translated(doing: str, group: str = "", topics: Iterable[str] = ()) -> Iterator[None]:
-    """The library's exceptions as the bus's. topics: those that they may be about."""
+    """Turns the library's exceptions into the bus's. topics: those that they may be about."""
     try:
         yield
     except (KafkaException, SystemError) as error:
@@ -109,8 +109,8 @@ def translated(doing: str, group: str = "", topics: Iterable[str] = ()) -> Itera
 def cause_of(raised: BaseException) -> KafkaError | None:
     """The library's error in an exception of one of its calls; None if there is none.
 
-    A fatal error becomes an exception while the call goes on to its callbacks. Where one is called then, Python makes a SystemError
-    of it, and keeps the library's exception as the cause.
+    A fatal error becomes an exception while the call goes on to its callbacks. If it calls one then, Python raises a SystemError
+    with the library's exception as its cause.
     """
     found = raised.__cause__ if isinstance(raised, SystemError) else raised
     return found.args[0] if isinstance(found, KafkaException) else None

@@ -1,4 +1,4 @@
-"""The library's log: where it goes, and what of it the connector listens to."""
+"""The library's log: where it goes, and which lines the connector reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _OneOptionForAll(logging.Filter):
-    """Hides that a producer has no use for a consumer's option: every client gets all of them."""
+    """Hides warnings that a producer does not use a consumer's option: every client gets all options."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "CONFWARN" not in record.getMessage()
@@ -24,17 +24,17 @@ LOG.addFilter(ONE_LINE)
 
 
 class EndTxnAnswers:
-    """A producer's logger. It hands everything on, and hears what became of each EndTxn that was sent.
+    """A producer's logger. It passes every line on, and notes the result of each EndTxn that was sent.
 
-    EndTxn ends a transaction. It names the producer and the epoch, and not the transaction (KAFKA-17754). The library sends it
-    again inside its call when the connection breaks or time runs out, and reports a success when the second one is answered. The
-    first one may still be under way then. When it arrives, it ends whatever transaction that epoch has begun by then.
+    EndTxn ends a transaction. It names the producer and the epoch, but not the transaction (KAFKA-17754). The library sends it
+    again inside its call when the connection breaks or time runs out, and reports a success when the second request is answered.
+    The first request may still be under way then. When it arrives, it ends whatever transaction that epoch has begun by then.
 
-    No error, callback or figure tells of it in time. The library's log for ``debug = eos`` does: it has one line for every answer
-    and for every time that no answer came, before the call returns.
+    No error, callback or statistic reports this in time. The library's log for ``debug = eos`` does: it has one line for every
+    answer and for every time that no answer came, before the call returns.
 
-    fatal: why the producer is dead, in words; "" as long as nothing was heard of that. The exception that says so may get lost on
-    its way: it is raised while a call still goes on to callbacks, of which this log is one.
+    fatal: the text why the producer is unusable; "" if no such line came. The exception that says so may get lost: it is raised
+    while a call still goes on to callbacks, of which this log is one.
     """
 
     CONTEXT = "eos"
@@ -44,7 +44,7 @@ class EndTxnAnswers:
         self.fatal = ""
 
     def log(self, level: int, text: str, *arguments: str) -> None:
-        """What the library calls, within calls of the producer's own."""
+        """The library calls this within the producer's own calls."""
         if arguments and arguments[0] == "FATAL":
             self.fatal = arguments[-1]
         if arguments and arguments[0] == "ENDTXN":
@@ -53,9 +53,9 @@ class EndTxnAnswers:
         LOG.log(level, text, *arguments)
 
     def only_success(self) -> bool:
-        """Whether exactly one EndTxn was sent since the last call, and answered well. Poll the producer before.
+        """Whether exactly one EndTxn was sent since the last call, and answered with success. Poll the producer before.
 
-        Anything else counts as doubt, so that a library with another log makes commits slow and not wrong.
+        Anything else counts as doubt, so that a library with another log makes commits slow, but not wrong.
         """
         heard, self._heard = self._heard, []
         return heard == ["NO_ERROR"]

@@ -1,4 +1,4 @@
-"""Reading logs with librdkafka, and asking where they begin and end."""
+"""Reads logs with librdkafka, and asks where they begin and end."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from streamfl_connectors.silence import END_SECONDS, Silence
 __all__ = ["LibrdkafkaLogs", "LibrdkafkaReader", "record_of", "unreadable"]
 
 READER: dict[str, Any] = {
-    # The library wants one; without a subscription it is never joined.
+    # The library requires a group; without a subscription it never joins it.
     "group.id": "streamfl-reader",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
-    # The only sign that what is left before the end are markers of transactions.
+    # The only sign that only transaction markers are left before the end.
     "enable.partition.eof": True,
     # A partition that ends in such a marker is known to be read whole only after this wait.
     "fetch.wait.max.ms": 20,
 }
 
-# Between two questions to a cluster that does not answer.
+# Between two requests to a cluster that does not answer.
 PAUSE_SECONDS = 0.1
-# message.headers(), by a call that looks whether it failed. The library gives a list with holes and an exception beside it where a
-# name is no text; what Python makes of a call that is made often takes the list, and ends the process at the hole.
+# message.headers(), by a call that checks whether it failed. If a name is no text, the library returns a list with holes and sets
+# an exception. Python's optimised form of a frequent call takes the list, and ends the process at the hole.
 HEADERS = methodcaller("headers")
 
 
 class LibrdkafkaLogs(Logs):
     """The logs of a cluster, read by consumers outside any group.
 
-    asked: the same cluster with kafka-python, which is asked where the logs begin and end.
+    asked: the same cluster with kafka-python, which finds where the logs begin and end.
     """
 
     def __init__(self, cluster: Cluster, asked: KafkaBus, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
@@ -63,32 +63,33 @@ class LibrdkafkaLogs(Logs):
         return self._asked_until(time.monotonic() + patience, lambda left: self._asked.logs.ends(places, left))
 
     def ends_soon(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The same for a caller who is not to wait for a cluster that is away."""
+        """:meth:`ends` for a caller that must not wait for a cluster that is away."""
         return self.ends(places, END_SECONDS)
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset of the first record that is still there."""
+        """By partition, the offset of the first record that is still there."""
         return self.first_since(places, -math.inf)
 
     def first_since(self, places: Iterable[Place], at: float) -> dict[Place, int]:
-        """By partition, the offset of the first record of that time or later; below 0 where there is none."""
+        """By partition, the offset of the first record of that time or later; below 0 if there is none."""
         return self._asked_until(
             time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.first_since(places, at)
         )
 
     def ends_of(self, epochs: Mapping[Place, int]) -> dict[Place, int]:
-        """By partition, where the records of this epoch's leader and of earlier ones end; without what is not known."""
+        """By partition, where the records of this epoch's leader and of earlier ones end. Unknown ends are left out."""
         return self._asked_until(time.monotonic() + self.connect_timeout, lambda _left: self._asked.logs.ends_of(epochs))
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.
 
-        Read with kafka-python: this library gives nothing of what it cannot read, and may end the process after a wrong checksum.
+        Read with kafka-python: this library returns nothing of a record that it cannot read, and may end the process after a wrong
+        checksum.
         """
         return self._asked.read_from(topic, partition, offset)
 
     def _asked_until(self, deadline: float, ask: Callable[[float], dict[Place, int]]) -> dict[Place, int]:
-        """The answer. A cluster that is away is waited for: kafka-python gives up at once while a broker cannot be reached."""
+        """The answer. Waits for a cluster that is away: kafka-python gives up at once while a broker cannot be reached."""
         while True:
             try:
                 return ask(max(PAUSE_SECONDS, deadline - time.monotonic()))
@@ -99,7 +100,7 @@ class LibrdkafkaLogs(Logs):
 
 
 class LibrdkafkaReader(Reader):
-    """A consumer in no group that reads the partitions that it is given."""
+    """A consumer without a group that reads the partitions that it is given."""
 
     def __init__(self, cluster: Cluster, logs: LibrdkafkaLogs) -> None:
         super().__init__(cluster.connect_timeout)
@@ -121,7 +122,7 @@ class LibrdkafkaReader(Reader):
         return dict(self._positions)
 
     def first(self, place: Place) -> int:
-        """0: an offset that is gone stands for the first that is still there."""
+        """0: from an offset that is gone, reading begins at the first record that is still there."""
         return 0
 
     def ends(self, places: Collection[Place]) -> dict[Place, int]:
@@ -129,7 +130,7 @@ class LibrdkafkaReader(Reader):
         return self._logs.ends(places)
 
     def take(self, timeout: float, most: int) -> list[Record]:
-        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+        """Records that came, at most ``most``, after waiting for at most ``timeout`` seconds."""
         records: list[Record] = []
         if self._unreadable is not None:
             raise self._unreadable
@@ -145,10 +146,10 @@ class LibrdkafkaReader(Reader):
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._positions[place] = message.offset()
             elif error.code() in UNREADABLE:
-                # What was read before it comes first.
+                # The records before it are returned first.
                 self._unreadable = unreadable(message, self._positions[place])
                 break
-            # Readers use no group, and one that is not allowed does not matter.
+            # Readers use no group, so a missing right to it does not matter.
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 failure = told("reading", error, "", place[0] or "")
                 if isinstance(failure, ConfigurationError):
@@ -156,7 +157,7 @@ class LibrdkafkaReader(Reader):
         return records
 
     def explain(self, place: Place, position: int | None) -> None:
-        """Raise Unreadable if kafka-python cannot read on there either, and says why."""
+        """Raise Unreadable, with kafka-python's reason, if kafka-python cannot read on there either."""
         next(self._logs.read_from(*place, position or 0), None)
 
     def close(self) -> None:
@@ -166,14 +167,14 @@ class LibrdkafkaReader(Reader):
 
 
 def unreadable(message: Message, position: int) -> Unreadable:
-    """What the library says instead of the records from ``position`` on."""
+    """The library's error in place of the records from ``position`` on."""
     error = message.error()
     assert error is not None
     return Unreadable(message.topic() or "", message.partition() or 0, position, error.str())
 
 
 def record_of(message: Message) -> Record:
-    """The library's message as a record; without headers, if a name among them is not text: it takes any, and cannot give them."""
+    """The library's message as a record; without headers if a header's name is not text, because the library cannot return them."""
     try:
         headers = HEADERS(message)
     except SystemError:
@@ -184,7 +185,7 @@ def record_of(message: Message) -> Record:
         message.offset(),
         message.key(),
         message.value(),
-        # A header may be null in a record that somebody else wrote.
+        # A header may be null in a record that another program wrote.
         tuple([(name, content or b"") for name, content in headers]) if headers else (),
         message.timestamp()[1] / 1000,
     )

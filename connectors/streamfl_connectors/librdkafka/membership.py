@@ -1,9 +1,9 @@
-"""One worker's place in a consumer group, with librdkafka.
+"""One worker's membership in a consumer group, with librdkafka.
 
-The group shares out the first input only, with the cooperative assignor, so that kept partitions never stop; the other inputs'
-partitions of the same numbers follow. A partition that the group gives is taken up by the poll after the one that reported it:
-until then the library does not read it at all. It asks before it gives one up, in a callback within a poll; so no partition is
-anybody else's before the poll that reports it as revoked.
+The group assigns only the first input, with the cooperative assignor, so that kept partitions never stop. The other inputs'
+partitions of the same numbers follow. Reading of an assigned partition begins with the poll after the one that reported it; until
+then the library does not read it at all. The library gives a partition up only after a callback within a poll. So no other member
+has a partition before the poll that reports it as revoked.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from streamfl_connectors.silence import Silence
 
 __all__ = ["LibrdkafkaMembership"]
 
-# The offset is not in the log, or the log was cut back behind it (KIP-320).
+# The offset is not in the log, or the log was truncated (KIP-320).
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION)
 
-# Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), if nobody commits them anew.
+# Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), unless committed anew.
 REFRESH_SECONDS = 3600.0
 
 
 class LibrdkafkaMembership:
-    """The group's consumer, the partitions that it was given, and where reading stands in them.
+    """The group's consumer, its assigned partitions, and its positions in them.
 
-    logs: asked where partitions begin and end, and whether records lie where none come from.
+    logs: asked where partitions begin and end, and whether a partition has records although none come.
     """
 
     def __init__(self, cluster: Cluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
@@ -45,14 +45,14 @@ class LibrdkafkaMembership:
         self._logs = logs
         self.positions = Positions()
         self.beginnings = Beginnings(cluster.transaction_timeout)
-        # Partition numbers: what the caller was told of, the group's gift, and what of it was taken away since the last poll.
+        # Partition numbers: those reported to the caller, those assigned, and those revoked since the last poll.
         self.reported: set[int] = set()
         self._owned: set[int] = set()
         self._lost: set[int] = set()
         self._paused: set[Place] = set()
-        # To be begun by the next poll, where the caller sought or else where the group left off.
+        # Partitions that the next poll begins, where the caller sought, or where the group left off (None).
         self._opening: dict[Place, int | None] = {}
-        # What the library reads, and what of that stands still.
+        # Partitions that the library reads, and those of them that are paused.
         self._active: set[Place] = set()
         self._halted: set[Place] = set()
         # The group's metadata as of the last poll; None for a member that was put out.
@@ -67,11 +67,11 @@ class LibrdkafkaMembership:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
-                # What is gone is told of. Where a group begins without an offset is decided when its partitions begin.
+                # Missing records are reported. Where a group begins without an offset is decided when its partitions begin.
                 "auto.offset.reset": "error",
                 "max.poll.interval.ms": cluster.longest_rebalance,
                 **cluster.member_settings,
-                # The only sign of a position behind the markers that end transactions.
+                # The only sign of a position after transaction markers.
                 "enable.partition.eof": True,
             },
         )
@@ -84,8 +84,8 @@ class LibrdkafkaMembership:
     def begin(self) -> None:
         """Decide where the partitions of the last report begin: where the caller sought, else the committed offset, else the reset.
 
-        Unreadable if that is what the last poll came upon; BusUnavailable if that offset is not to be had for longer than a
-        transaction can be undecided.
+        Unreadable if the last poll met a record that cannot be read; BusUnavailable if that offset is not available for longer than
+        a transaction can be undecided.
         """
         if self._unreadable is not None:
             raise self._unreadable
@@ -95,8 +95,8 @@ class LibrdkafkaMembership:
         fresh = [place for place in unsought if place in found and found[place] is None and place not in origins]
         if fresh and self._subscription.auto_offset_reset == "error":
             raise no_offset(self._subscription.group, fresh[0])
-        # Nobody has committed: what was read before the partition was given back is read again. 'latest' asked a second time would
-        # pass over it.
+        # Nobody has committed: records read before the partition was given back are read again. Asking for 'latest' a second time
+        # would skip them.
         latest = self._subscription.auto_offset_reset == "latest"
         origins |= self._logs.ends(fresh) if latest else self._logs.beginnings(fresh)
         for place, sought in list(self._opening.items()):
@@ -108,7 +108,7 @@ class LibrdkafkaMembership:
         self.beginnings.check(self._opening)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
-        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+        """Add to ``polled`` the records that came and the partitions that were assigned or revoked."""
         self._flow()
         first = self.consumer.poll(timeout)
         if first is None:
@@ -117,25 +117,25 @@ class LibrdkafkaMembership:
         else:
             messages = (first, *self.consumer.consume(most - 1, 0)) if most > 1 else (first,)
             self._take(messages, polled)
-        # Every change of this member's partitions is noted by now: the generation vouches for no other than the caller is told.
+        # Every change of this member's partitions is noted by now, so the generation vouches only for those reported to the caller.
         self.group = self._present_group()
         self._report_changes(polled)
 
     def check(self) -> None:
-        """Nothing: what :class:`Silence` notices is all."""
+        """Nothing: :class:`Silence` notices everything."""
 
     def attend(self) -> None:
-        """Take part in the group between two polls, and read nothing: what the library has fetched is fetched again."""
+        """Take part in the group between two polls, and read nothing: records that the library has fetched are fetched again."""
         self._halt(self._active)
         if (message := self.consumer.poll(0)) is not None:
             self._take((message,), Polled())
         if not self._lost:
-            # The caller still has all that it was told of, so what it does counts in a generation that has come meanwhile.
+            # The caller still has all reported partitions, so its work counts in a generation that has come meanwhile.
             self.group = self._present_group()
 
     def give_back(self, polled: Polled) -> None:
-        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
-        # What was read before it has to be read again first.
+        """Report every partition as revoked. The next :meth:`poll` reports anew those that this member still has."""
+        # The records before the unreadable one have to be read again first.
         self._unreadable = None
         polled.revoked = sorted(self.reported)
         self.reported.clear()
@@ -146,18 +146,18 @@ class LibrdkafkaMembership:
         return self.group is not None and {partition for _, partition in places} <= self.reported
 
     def fence(self, step: Step) -> dict[Place, int]:
-        """Offsets that change nothing, by which the cluster checks that this is a member still; see :meth:`Positions.fence`."""
+        """Offsets that change nothing, by which the cluster checks that this is still a member; see :meth:`Positions.fence`."""
         return {} if self.group is None else self.positions.fence(step, self.reported)
 
     def with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
-        """The positions of a commit, and now and then all that the group has committed: such offsets would expire."""
+        """The positions of a commit, and now and then all offsets that the group has committed, so that they do not expire."""
         if not positions or len(self._subscription.inputs) == 1 or time.monotonic() - self._refreshed < REFRESH_SECONDS:
             return dict(positions)
         self._refreshed = time.monotonic()
         return {**{place: offset for place, offset in self.positions.base.items() if place[1] in self.reported}, **positions}
 
     def commit(self, positions: Mapping[Place, int]) -> None:
-        """Commit offsets in no transaction."""
+        """Commit offsets without a transaction."""
         offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
         for part in self.consumer.commit(offsets=offsets, asynchronous=False):
             if part.error is not None:
@@ -174,11 +174,11 @@ class LibrdkafkaMembership:
         self.positions.move(place, offset)
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Bring no more records of exactly these partitions until told otherwise."""
+        """Bring no records of exactly these partitions until the next call."""
         self._paused = set(places)
 
     def unread(self) -> dict[Place, int]:
-        """Records behind the position of each partition whose end the last fetch told."""
+        """Records after the position of each partition whose end the last fetch reported."""
         found: dict[Place, int] = {}
         for place in self._active:
             with suppress(KafkaException):
@@ -213,7 +213,7 @@ class LibrdkafkaMembership:
         consumer.incremental_unassign([TopicPartition(*place) for place in going])
 
     def _report_changes(self, polled: Polled) -> None:
-        """Tell the caller which partitions came and went, and forget what is known of those."""
+        """Report assigned and revoked partitions to the caller, and forget what is known of them."""
         gone = {p for p in self.reported if p in self._lost or p not in self._owned}
         self._lost.clear()
         added = self._owned - (self.reported - gone)
@@ -246,21 +246,21 @@ class LibrdkafkaMembership:
                     flowing.discard(place)
             elif error.code() in UNREADABLE:
                 if place in flowing:
-                    # What was read before it comes first, and what comes after it is not wanted any more.
+                    # Records before it are returned first, and records after it are not wanted any more.
                     self._unreadable = unreadable(message, positions[place])
                     break
             else:
                 failure = told("polling", error, self._subscription.group, place[0] or "")
-                # After a fatal error the library brings nothing any more.
+                # After a fatal error the library returns nothing any more.
                 if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
         for place, message in last.items():
             self.positions.came(place, message.leader_epoch(), polled)
 
     def _go_on(self, place: Place, polled: Polled) -> None:
-        """The next record is gone: have the library begin anew behind the gap, or where the log was cut back to."""
+        """The next record is gone: have the library begin anew after the gap, or where the log was truncated."""
         position = self.positions.now[place]
-        # The library knows where the log was cut back to, and says so in words alone.
+        # The library knows where the log was truncated, but reports it only in a text.
         epoch = self.positions.epochs.get(place)
         cut = position if epoch is None else self._logs.ends_of({place: epoch}).get(place, position)
         following = cut if cut < position else self._logs.going_on({place: position})[place]
@@ -298,7 +298,7 @@ class LibrdkafkaMembership:
         return found
 
     def _flow(self) -> None:
-        """Have the library read exactly what is to be read."""
+        """Have the library read exactly the partitions that are to be read."""
         positions = self.positions.now
         wanted = {
             (topic, p)
@@ -313,7 +313,7 @@ class LibrdkafkaMembership:
             self._active |= fresh
         for place in self._halted & wanted:
             try:
-                # Where the caller is: what the library had fetched, and when it paused, does not matter.
+                # The caller's position: it does not matter what the library had fetched, and when it paused.
                 self.consumer.seek(TopicPartition(*place, positions[place]))
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS):
@@ -330,13 +330,13 @@ class LibrdkafkaMembership:
 
 
 def _vouches(group: bytes, member: str | None) -> bool:
-    """Whether this metadata is a member's, so that the cluster checks what comes with it.
+    """Whether this metadata is a member's, so that the cluster checks offsets that come with it.
 
-    A member that was put out has no name. With the protocol of KIP-848 it keeps its name, and its epoch is below 0. The cluster
-    would take its offsets once the group has no other member.
+    A member that was put out has no member id. With the protocol of KIP-848 it keeps its id, and its epoch is below 0. The cluster
+    would accept its offsets once the group has no other member.
     """
     if not member:
         return False
-    # As the library writes it: a mark, the generation or epoch, the names. Other releases may write otherwise.
+    # The library's format: a mark, the generation or epoch, the names. Other releases may use another format.
     mark = b"CGMDv2:"
     return not group.startswith(mark) or int.from_bytes(group[len(mark) : len(mark) + 4], sys.byteorder, signed=True) >= 0

@@ -1,4 +1,4 @@
-"""The options of librdkafka's clients: what streamfl sets, what the user may set, and what is wrong with a value."""
+"""The options of librdkafka's clients: those that streamfl sets, those that the user may set, and checks of their values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER, Tokens, take_
 __all__ = ["DEFAULTS", "OTHER_SPELLINGS", "check_options", "refusal", "take_member_settings", "take_tokens"]
 
 DEFAULTS: dict[str, Any] = {
-    # Off in the library: it would take what a disk has damaged.
+    # Off by default in the library: it would accept records that a disk has damaged.
     "check.crcs": True,
     "reconnect.backoff.max.ms": 1000,
     "heartbeat.interval.ms": 500,
     "session.timeout.ms": 10_000,
-    # The library's own bounds are 64 MB and 1 GB.
+    # The library's own limits are 64 MB and 1 GB.
     "queued.max.messages.kbytes": 16_384,
     "queue.buffering.max.kbytes": 65_536,
-    # A full queue of read records is looked at again after a second otherwise.
+    # Otherwise the library looks at a full queue of read records again only after a second.
     "fetch.queue.backoff.ms": 10,
     "fetch.wait.max.ms": 100,
     "request.timeout.ms": 10_000,
@@ -52,7 +52,7 @@ OWN_OPTIONS = {
     "request.required.acks": "all replicas acknowledge, always",
     "transactional.id": "chosen by streamfl",
 }
-# For the group's member alone.
+# Only for the member of a group.
 GROUP_OPTIONS = ("group.protocol", "group.remote.assignor")
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {
@@ -63,7 +63,7 @@ TEXT_OPTIONS = {
     "ssl.key.password",
     "ssl.keystore.password",
 }
-# What kafka-python calls differently; everything else differs in dots and underscores only.
+# kafka-python's names for options that differ in more than dots and underscores.
 OTHER_SPELLINGS = {
     "sasl.plain.username": "sasl.username",
     "sasl.plain.password": "sasl.password",
@@ -75,19 +75,19 @@ OTHER_SPELLINGS = {
     "max.request.size": "message.max.bytes",
     "delivery.timeout.ms": "message.timeout.ms",
 }
-# Names that are offered instead of a mistyped one, beside those above.
+# Names that are suggested for a mistyped one, beside those above.
 COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
 
 INVALID_VALUE = re.compile(r'Invalid value ".*" for', re.DOTALL)
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by librdkafka's names; ConfigurationError if one is not the user's to set, or its value cannot be.
+    """The options by librdkafka's names; ConfigurationError if the user may not set one, or its value is impossible.
 
-    The library says itself whether it knows them, when the first client is made: see :func:`refusal`.
+    The library itself checks whether it knows them, when the first client is made: see :func:`refusal`.
     """
     checked: dict[str, Any] = {}
-    # No values in these texts: a mistyped name may be that of a password.
+    # These texts have no values: a mistyped name may be a password's.
     for given, value in options.items():
         # The environment has no dots in names, and librdkafka no underscores.
         name = given.replace("_", ".")
@@ -106,22 +106,22 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_member_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Take out of the checked options how a member and its group share out partitions; None: left to the cluster."""
+    """Take the options of a group's assignment out of the checked options. A value None: left to the cluster."""
     protocol, assignor = (options.pop(name, None) for name in GROUP_OPTIONS)
     if protocol not in (None, "classic", "consumer"):
         raise ConfigurationError("bus.options 'group.protocol': classic or consumer is expected")
     if protocol != "consumer":
         if assignor is not None:
             raise ConfigurationError("bus.options 'group.remote.assignor' is of use with 'group.protocol' = 'consumer' only")
-        # So that kept partitions never stop.
+        # Cooperative, so that kept partitions never stop.
         return {"partition.assignment.strategy": "cooperative-sticky"}
-    # The cluster decides on these: group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms.
+    # The cluster decides these: group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms.
     cluster = dict.fromkeys(("heartbeat.interval.ms", "session.timeout.ms"))
     return {"group.protocol": protocol, "group.remote.assignor": assignor, **cluster}
 
 
 def refusal(error: KafkaError) -> ConfigurationError:
-    """Why the library refuses the options, without any value: one that is in the wrong place may be a password."""
+    """Why the library refuses the options, without any value: a value in the wrong place may be a password."""
     text = INVALID_VALUE.sub("Invalid value for", error.str())
     if "No such configuration property" not in text:
         return ConfigurationError(f"bus.options: {text.strip()}")
@@ -132,9 +132,9 @@ def refusal(error: KafkaError) -> ConfigurationError:
 
 
 def take_tokens(options: dict[str, Any]) -> Tokens | None:
-    """Take out of the options, however they are spelled, what says where the tokens of OAuth come from.
+    """Take the options of OAuth tokens out of the options, however they are spelled.
 
-    With ``sasl.oauthbearer.method`` the library gets them by itself, and this leaves its options to it.
+    With ``sasl.oauthbearer.method`` the library gets tokens by itself, and keeps its options.
     """
     ours = {name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)}
     spelled = {name.replace("_", "."): name for name in options}

@@ -1,4 +1,4 @@
-"""A producer of librdkafka, and which of its records failed."""
+"""A producer of librdkafka that knows which of its records failed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Writer", "ready_writer"]
 
 LARGEST_BATCH = 1_000_000
 
-# Beyond the time that a call of the library was given.
+# Added to the timeout of a call of the library.
 GRACE_SECONDS = 2.0
 
-# For the answer of a cluster that is there to an abort.
+# Time for a cluster that is there to answer an abort.
 CLOSE_SECONDS = 5.0
 
 
 class Writer:
-    """A producer, and which of its records failed: the library tells that by callbacks."""
+    """A producer that knows which of its records failed: the library reports that by callbacks."""
 
     def __init__(self, cluster: Cluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
         self.batch_bytes = batch_bytes
@@ -40,10 +40,10 @@ class Writer:
             **{
                 "acks": "all",
                 "enable.idempotence": True,
-                # As Java's clients choose it, and kafka-python.
+                # The same choice as in Java's clients and kafka-python.
                 "partitioner": "murmur2_random",
                 "batch.size": batch_bytes,
-                # A call into Python for each record that was written well would cost more than writing it.
+                # A call into Python for each record that was written without an error would cost more than writing it.
                 "delivery.report.only.error": True,
                 "on_delivery": self._note,
                 "logger": self._answers,
@@ -66,13 +66,13 @@ class Writer:
                 self._send_when_there_is_room(record, partition, time.monotonic() + timeout)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
-                    # Why is said by the next call that serves callbacks.
+                    # The next call that serves callbacks gives the reason.
                     with self._serving():
                         self.client.poll(0)
                 raise told("writing", error.args[0], "", record.topic) from error
 
     def settle(self, timeout: float) -> None:
-        """Wait until everything is acknowledged; raises what the first failed record failed with."""
+        """Wait until everything is acknowledged; raises the error of a record that failed, see :meth:`blame`."""
         with self._serving():
             left = self.client.flush(timeout)
         self.blame()
@@ -80,10 +80,10 @@ class Writer:
             raise BusUnavailable(f"writing: {left} records were not acknowledged within {timeout:g} s")
 
     def send_offsets(self, offsets: list[TopicPartition], group: Any, timeout: float) -> None:
-        """Make offsets part of the transaction; BusUnavailable if that takes longer.
+        """Make offsets part of the transaction; BusUnavailable if that takes longer than ``timeout`` seconds.
 
-        When a broker goes away in it the library's own call may not come back at all, whatever time it was given. It is left
-        behind then, with its thread; the writer has to be replaced.
+        If a broker goes away during the library's own call, the call may never return, whatever its timeout. It is left behind
+        then, with its thread, and the writer has to be replaced.
         """
         raised: list[BaseException | None] = []
 
@@ -103,29 +103,30 @@ class Writer:
             raise raised[0]
 
     def ended_for_certain(self) -> bool:
-        """Whether the transaction that the library has just committed or aborted was ended by one EndTxn, which was answered.
+        """Whether one EndTxn, which was answered, ended the transaction that the library has just committed or aborted.
 
-        If not, another may still be under way, and no transaction may begin in this writer's epoch: it has to be replaced.
+        If not, another EndTxn may still be under way, and no transaction may begin in this writer's epoch: the writer has to be
+        replaced.
         """
         self.client.poll(0)
         return self._answers.only_success()
 
     def why_failed(self, group: str, topics: Iterable[str]) -> Exception | None:
-        """What the open transaction failed with, if it has: its records say only that they were purged.
+        """The error of the open transaction, if it failed: its records' errors say only that they were purged.
 
-        topics: those of its records.
+        topics: of its records.
         """
         try:
-            # In an open transaction this begins none, and says why that one cannot go on.
+            # In an open transaction this call fails, and its error says why the open one cannot go on.
             self.client.begin_transaction()
         except KafkaException as error:
             return None if error.args[0].code() == KafkaError._STATE else told("committing", error.args[0], group, *sorted(topics))
         return None
 
     def blame(self, reason: Exception | None = None) -> None:
-        """Raise what the record failed with that was to blame, if one was. reason: what all of them may have failed with."""
+        """Raise the error of the record that was to blame, if any failed. reason: an error that may have failed all of them."""
         if self._failed:
-            # The others in its batch or its transaction fail with it, by errors that say nothing.
+            # The other records in its batch or its transaction fail with it, with errors that say nothing.
             failures = [told("writing", error, "", topic) for error, topic in self._failed]
             failures += [] if reason is None else [reason]
             raise next((failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0])
@@ -135,14 +136,15 @@ class Writer:
         self._failed.clear()
 
     def discard(self) -> None:
-        """Close it for good, whatever state it is in, in bounded time."""
-        # Closing aborts an open transaction, and waits without end for a cluster that is away; the thread ends when it is back.
+        """Close the writer for good, whatever state it is in, in bounded time."""
+        # Closing aborts an open transaction, and waits without end for a cluster that is away. The thread ends when the cluster is
+        # back.
         closing = threading.Thread(target=self._close, name="closing a producer", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
 
     def _close(self) -> None:
-        # A SystemError is what becomes of its warning that nothing could be aborted where warnings are errors.
+        # If warnings are errors, the library's warning that nothing could be aborted becomes a SystemError.
         with suppress(KafkaException, RuntimeError, SystemError):
             self.client.purge()
             self.client.flush(0)
@@ -150,11 +152,11 @@ class Writer:
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """Within it the library calls back; its exceptions as its own, whatever became of them on the way."""
+        """A context in which the library calls back. Raises the library's own exception, even if Python has replaced it."""
         try:
             yield
         except SystemError as error:
-            # Python's word for a callback that was called while an exception was on its way, or for one that got lost there.
+            # Python raises it if a callback was called while an exception was on its way, or if the exception got lost there.
             raise KafkaException(cause_of(error) or KafkaError(KafkaError._FATAL, self._answers.fatal)) from error
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
@@ -174,20 +176,20 @@ class Writer:
 
 
 def _at(record: Outgoing) -> int:
-    """Its time in milliseconds; 0 leaves it to the library."""
+    """The record's time in milliseconds; 0 leaves it to the library."""
     return 0 if record.timestamp is None else int(record.written_at(time.time()) * 1000)
 
 
 def ready_writer(
     cluster: Cluster, present: Writer | None, limits: Mapping[str, int], transactional_id: str | None = None
 ) -> Writer:
-    """A writer for topics of these limits in bytes: the present one if it will do.
+    """A writer for topics with these limits in bytes: the present one if its batches are small enough.
 
     transactional_id: the name by which the cluster fences earlier writers; None: without transactions.
     """
     batch_bytes = min([LARGEST_BATCH, *limits.values()])
     if present is not None:
-        # A batch above a topic's limit is refused whole, with records that are small enough.
+        # The broker refuses a batch above a topic's limit as a whole, even if its records are small enough.
         if present.batch_bytes <= batch_bytes:
             return present
         present.discard()
