@@ -80,7 +80,7 @@ class WorkerPartition:
         seen, wanted = self.standardisation.seen, self._settings.first_entities
         if self.standardisation.frozen:
             return None
-        return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (alignment.first_entities)"
+        return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (standardisation.first_entities)"
 
     # ---- what comes in
 

@@ -132,7 +132,7 @@ def test_what_the_first_model_waits_for_is_said() -> None:
     found.write_samples(range(200))
     found.write_labels(range(20))
     found.run(0.5)
-    assert passive.backlog == "knows 200 of 1,024 entities whose columns give their scale (alignment.first_entities)"
+    assert passive.backlog == "knows 200 of 1,024 entities whose columns give their scale (standardisation.first_entities)"
     assert active.backlog == "knows 20 of 32 entities with a label that the first iteration takes (learning.first_instances)"
     assert [one.text for one in what_learning_waits_for(found.settings, None, {}, active)] == [active.backlog]  # type: ignore[arg-type]
     assert {one.name: one.value for one in active.measure()}["missing_entities"] == 12
