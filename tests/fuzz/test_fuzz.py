@@ -83,7 +83,7 @@ def test_a_role_that_keeps_a_refused_message_is_found() -> None:
     member = pofmkl.member("default-async", "pofmkl-client")
     before = targets_module.fingerprint(member.role)
     assert targets_module.fingerprint(member.role) == before
-    member.role._outcomes.learnt(np.zeros(1), np.ones(1), 0.0)  # type: ignore[attr-defined]
+    member.role._scores.learnt(np.zeros(1), np.ones(1), 0.0)  # type: ignore[attr-defined]
     changed = targets_module.fingerprint(member.role)
     assert changed != before
     member.role.receive([member.decode(pofmkl.corpus("default-async", "samples")[0])], 1e9)
