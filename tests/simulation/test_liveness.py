@@ -14,7 +14,7 @@ from streamfl.simulation.faults.__main__ import main
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(10)
+SEEDS = range(20)
 KINDS = {"hears nothing", "is not heard", "-0 never comes back", "cannot be read"}
 SYSTEMS = {name: found.simulate_liveness for name, found in fault_simulations().items() if found.simulate_liveness is not None}
 
