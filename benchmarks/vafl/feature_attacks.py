@@ -109,7 +109,7 @@ def known_records(folder: Path) -> Iterator[Attack]:
         known = np.arange(400) % 4 == 0
         weights = np.linalg.lstsq(shown[known], truth[known], rcond=None)[0]
         rest = np.square(shown[~known] @ weights - truth[~known]).sum()
-        # Whoever fits worse than their mean says their mean.
+        # A fit that is worse than the mean explains nothing.
         return max(0.0, float(1 - rest / np.square(truth[~known] - truth[~known].mean(axis=0)).sum()))
 
     noise = {

@@ -37,9 +37,8 @@ class FdsklScenario:
     """A federation of masked sums under faults.
 
     dimensions: columns of each party. columns: by party and entity, all columns that the party ever gets, in order. labels: by
-    entity.
-    synchronous: every party gets everything once and is waited for, so that each iteration is known. permanent_fault: if any.
-    absent: the party that may stop sending.
+    entity. synchronous: every party gets everything once and is waited for, so that each iteration is known. permanent_fault: if
+    any. absent: the party that may stop sending.
     observed: what roles sent and used, whether it was committed or not.
     """
 
@@ -201,8 +200,9 @@ def scenario_of_several(seed: int) -> FdsklScenario:
         standardisation=changed(given.standardisation, columns=False),
     )
     data = _data(draws, settings, chosen.dimensions, int(draws.integers(12, 25)), chosen.faulty_seconds, True)
-    chosen = replace(chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True)
-    chosen = replace(chosen, observed=Observed())
+    chosen = replace(
+        chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True, observed=Observed()
+    )
 
     def dealt(reading: Reading) -> Reading:
         if reading.topic != LABELS:
