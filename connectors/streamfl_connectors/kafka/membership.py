@@ -262,15 +262,15 @@ class KafkaMembership:
         """If the next record is gone, have reading go on after the gap, or where the log was truncated."""
         found, self._gone = self._gone, {}
         # A partition that was revoked meanwhile is begun anew: if this member has it again, the library is at the commit.
-        kept = {place: own for place, own in self._library_positions().items() if place[1] not in self._lost}
+        kept = {place: position for place, position in self.positions.now.items() if place[1] not in self._lost}
         going = {place: position for place, position in found.items() if place in kept}
         moves = [Moved(*place, going[place], following) for place, following in self._logs.going_on(going).items()]
-        for place, own in kept.items():
+        for place, own in self._library_positions().items():
             batch = batches.get(KafkaPartition(*place))
-            first, position = batch[0].offset if batch else own.offset, self.positions.now[place]
-            if first < position and place not in going:
+            first = batch[0].offset if batch else own.offset
+            if place in kept and first < kept[place] and place not in going:
                 # From the epochs of its leaders (KIP-320) the library knows that the records read from there on were lost.
-                moves.append(Moved(*place, position, first))
+                moves.append(Moved(*place, kept[place], first))
         for move in moves:
             place, before = (move.topic, move.partition), min(move.position, move.following)
             polled.records = [one for one in polled.records if (one.topic, one.partition) != place or one.offset < before]
