@@ -1,4 +1,4 @@
-"""What a category is worth as an input: ``python -m benchmarks.categories`` prints a table of docs/inputs-accuracy.md.
+"""What a category is worth as an input: ``python -m benchmarks.categories`` prints a table of docs/accuracy.md.
 
 Columns that are categories are given to the same federation in several ways. Errors are mean squared errors on labels from 0 to 1,
 times 1000.

@@ -1,4 +1,4 @@
-"""What a missing input costs: ``python -m benchmarks.missing`` prints a table for docs/inputs-accuracy.md; it needs STREAMFL_DATA.
+"""What a missing input costs: ``python -m benchmarks.missing`` prints a table for docs/accuracy.md; it needs STREAMFL_DATA.
 
 Values are taken away from whole data sets, at random or in blocks of 24 samples on average, column by column. Every method predicts
 the same samples with the same federation. Errors are mean squared errors on labels from 0 to 1, times 1000.

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from command_line import run_command
 
 from streamfl.runtime.bus import connect
 
-__all__ = ["PageCommands", "credit_history", "put_credit", "try_credit"]
+__all__ = ["PageCommands", "credit_history", "page_text", "put_credit", "try_credit"]
 
 ROOT = Path(__file__).parents[1]
 # A file's block, behind the last name of a file before it.
@@ -28,17 +27,24 @@ FILES = re.compile(r"`([\w-]+\.toml)`(?:(?!`[\w-]+\.toml`|```).)*?\n\n```toml\n(
 SECONDS = 120.0
 
 
-class PageCommands:
-    """Runs the commands of ``pages`` of docs in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
+def page_text(page: str, section: str = "") -> str:
+    """A page of docs, or what stands there under a heading of the second level."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if not section:
+        return text
+    _, found, rest = text.partition(f"\n## {section}\n")
+    assert found, f"{page} has no section {section!r}"
+    return rest.partition("\n## ")[0]
 
-    def __init__(
-        self, folder: Path, pages: Sequence[str], monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
-    ) -> None:
+
+class PageCommands:
+    """Runs the commands of ``text`` in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
+
+    def __init__(self, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
         self._url = f"sqlite://{folder}/topics.db"
         monkeypatch.setenv("STREAMFL_BUS__URL", self._url)
         monkeypatch.setenv("STREAMFL_METRICS__PORT", "0")
-        text = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
         self.files = dict(FILES.findall(text))
         self.commands = [line.partition("  #")[0].strip() for line in re.findall(r"^    streamfl (.*)$", text, re.MULTILINE)]
         for name, content in self.files.items():

@@ -77,7 +77,7 @@ _of_customers = partial(
 )
 SYSTEMS = {
     "vafl": _of_customers(
-        page="vertical-tutorial.md",
+        page="vertical.md",
         members=("coordinator", "bank", "shop"),
         writers=("coordinator", "bank", "shop"),
         rows=2000,
@@ -92,7 +92,7 @@ SYSTEMS = {
         label_rows=100,
     ),
     "fdskl": _of_customers(
-        page="fdskl-tutorial.md",
+        page="fdskl.md",
         members=("bank", "shop"),
         writers=("shop", "bank"),
         rows=3000,
@@ -107,7 +107,7 @@ SYSTEMS = {
         label_rows=100,
     ),
     "quasi-newton": _of_customers(
-        page="quasi-newton-tutorial.md",
+        page="quasi-newton.md",
         members=("bank", "shop", "auditor"),
         writers=("shop", "bank"),
         rows=1500,
@@ -124,7 +124,7 @@ SYSTEMS = {
         },
     ),
     "dp-frank-wolfe": System(
-        page="dp-frank-wolfe-tutorial.md",
+        page="dp-frank-wolfe.md",
         members=("institute", "hospital", "laboratory", "pharmacy"),
         late="pharmacy",
         writers=("hospital", "laboratory", "pharmacy"),

@@ -1,7 +1,7 @@
 """Is it worth it: R^2 of held-out rows, beside what the best party reaches alone, and what an intercept is worth.
 
 ``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.intercept`` takes some three minutes of one processor, and writes its
-tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-accuracy.md. ``--only-worth`` writes the first, in one. All settings of
+tables into docs/dp-frank-wolfe.md and docs/dp-frank-wolfe-privacy.md. ``--only-worth`` writes the first, in one. All settings of
 learning are the defaults, but for the intercept and the estimator.
 """
 
@@ -201,7 +201,7 @@ def main() -> None:
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
         sys.exit("STREAMFL_DATA has to name the folder of the sets")
-    given, page, document = parser.parse_args(), DOCS / "dp-frank-wolfe.md", DOCS / "dp-frank-wolfe-accuracy.md"
+    given, page, document = parser.parse_args(), DOCS / "dp-frank-wolfe.md", DOCS / "dp-frank-wolfe-privacy.md"
     sections = {page: {"worth": worth(Path(folder), given.draws)}}
     if not given.only_worth:
         sections[document] = {"intercept": measured(Path(folder), given.draws)}

@@ -1,7 +1,7 @@
 """Utility against epsilon, uplink against the number of rows, and what others reach: the tables and the picture of the document.
 
 ``STREAMFL_DATA=folder python -m benchmarks.dp_frank_wolfe.utility`` runs everything, single-threaded, in about ten minutes, and
-writes docs/dp-frank-wolfe-accuracy.md and its picture. ``--seeds 1`` is a quick look.
+writes docs/dp-frank-wolfe-privacy.md and its picture. ``--seeds 1`` is a quick look.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def main() -> None:
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
         sys.exit("STREAMFL_DATA has to name the folder of the sets")
-    document = DOCS / "dp-frank-wolfe-accuracy.md"
+    document = DOCS / "dp-frank-wolfe-privacy.md"
     text = document.read_text(encoding="utf-8")
     sections = {}
     if arguments.only_uplink:

@@ -1,7 +1,7 @@
 """Error of FDSKL and of what it is compared with, on real data.
 
 ``STREAMFL_DATA=folder python -m benchmarks.fdskl.accuracy``: what is missing is run and kept in docs/fdskl-accuracy.json; the table
-is printed, and written into docs/fdskl-accuracy.md. ``--only``, ``--data`` and ``--seeds`` choose. Splits are 3 : 1 by the seed,
+is printed, and written into docs/fdskl-privacy.md. ``--only``, ``--data`` and ``--seeds`` choose. Splits are 3 : 1 by the seed,
 a9a's are its own with the order by the seed. Bandwidth, regularisation and the like are chosen for each seed on a quarter of the
 training rows (of 20,000 at most), never on test rows; then it is learnt from all of them in one pass, over four parties.
 """
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--data", action="append", choices=SETS, help="a set; may be given several times")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="so many")
     parser.add_argument("--again", action="store_true", help="run also what is kept")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of fdskl-accuracy.json and .md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of fdskl-accuracy.json and fdskl-privacy.md")
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
@@ -313,7 +313,7 @@ def main() -> None:
         keep(path, results)
         print(f"{key}: {found} {choice} {seconds}", flush=True)
     print(table(results))
-    document = chosen.out / "fdskl-accuracy.md"
+    document = chosen.out / "fdskl-privacy.md"
     if document.exists():
         document.write_text(fill(document.read_text(encoding="utf-8"), {"accuracy": table(results)}), encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """How near to the optimum of Taylor's loss the defaults come on small tables, of one batch and of several.
 
 ``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.small_tables`` runs ten tables and writes the table of
-docs/quasi-newton-accuracy.md. Rows are drawn by a seed, and all of them are learnt from. Columns are those with the most values
+docs/quasi-newton-privacy.md. Rows are drawn by a seed, and all of them are learnt from. Columns are those with the most values
 that differ from the commonest, 24 at most, dealt to two parties in turn. A label that is a number is 1 above its median.
 """
 
@@ -30,7 +30,7 @@ from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "quasi-newton-accuracy.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "quasi-newton-privacy.md"
 Floats = NDArray[np.float64]
 STORED = ("credit_default", "gmsc", "phishing", "a9a", "elec2", "bike_hour", "parkinsons_telemonitoring", "naval", "air")
 TABLES = (*STORED, "breast_cancer")

@@ -1,7 +1,7 @@
 """Table 1 of the quasi-Newton paper on its data sets, and what preprocessing adds.
 
 ``STREAMFL_DATA=folder python -m benchmarks.quasi_newton.table1`` runs everything, prints the tables and writes them into
-docs/quasi-newton-accuracy.md. Splits are 80 : 20 by the seed. The rate of SGD is chosen by the training loss's gap, in its favour:
+docs/quasi-newton-privacy.md. Splits are 80 : 20 by the seed. The rate of SGD is chosen by the training loss's gap, in its favour:
 with the seeds that it is then shown with. Test rows choose nothing.
 """
 
@@ -348,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.table1", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="so many splits")
     parser.add_argument("--only", choices=("optimisers", "preprocessing", "leverages"), help="one of the tables")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "quasi-newton-accuracy.md", help="the document that is filled")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "quasi-newton-privacy.md", help="the document that is filled")
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with credit_default.npz and gmsc.npz")

@@ -25,7 +25,7 @@ from streamfl.wire import decode_array, encode_array
 __all__ = ["OWN_STEPS", "OwnSteps"]
 
 OWN_STEPS = b"o"
-# Between the best rate of sets that change and of sets that do not; see docs/learners.md.
+# Between the best rate of sets that change and of sets that do not; see docs/pofmkl.md.
 RATE = 0.6
 # In memory: enough for 13,000 clients with 24 kernels of 100 frequencies. Further clients use the model as it is.
 MOST_BYTES = 256_000_000

@@ -54,7 +54,7 @@ def test_a_worker_reaches_kafka_and_names(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_prometheus_is_let_in(overlay: str) -> None:
     """Protects the boards and alerts: the namespace is the one that the page names, the port the one of the metrics."""
-    said = re.findall(r"In: Prometheus, from the namespace `(\S+)`", (DOCS / "kubernetes.md").read_text(encoding="utf-8"))
+    said = re.findall(r"In: Prometheus, from the namespace `(\S+)`", (DOCS / "deploy.md").read_text(encoding="utf-8"))
     for policy in of_kind(built(overlay), "NetworkPolicy").values():
         [rule] = policy["spec"]["ingress"]
         assert namespaces(rule, "from") == said
@@ -82,7 +82,7 @@ def test_every_role_has_workers(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_pod_that_comes_back_is_waited_for_and_no_other(overlay: str) -> None:
     """Protects a rolling update from a rebalance, and a dead pod's partitions from waiting for an hour."""
-    said = re.findall(r"comes back within (\d+) seconds", " ".join((DOCS / "kubernetes.md").read_text(encoding="utf-8").split()))
+    said = re.findall(r"comes back within (\d+) seconds", " ".join((DOCS / "deploy.md").read_text(encoding="utf-8").split()))
     for name in pods(built(overlay)):
         session = int(pod_environment(built(overlay), name)["STREAMFL_BUS__OPTIONS__SESSION_TIMEOUT_MS"])
         assert [f"{session // 1000}"] == said
@@ -148,7 +148,7 @@ def test_secrets_have_the_keys_that_are_asked_for() -> None:
 
 def test_the_new_group_protocol_can_be_had(tmp_path: Path) -> None:
     """Protects whoever asks for KIP-848: the patch of the page takes out what it refuses, and nothing else."""
-    page = (DOCS / "kubernetes.md").read_text(encoding="utf-8")
+    page = (DOCS / "deploy.md").read_text(encoding="utf-8")
     [patch] = re.findall(r"^```yaml\n((?:(?!^```).)*GROUP_PROTOCOL.*?)^```", page, re.MULTILINE | re.DOTALL)
     before = built("production")
     after = patched("production", yaml.safe_load(patch), tmp_path)

@@ -37,10 +37,10 @@ def test_systemd_understands_every_line(unit: Path) -> None:
 
 
 def test_little_is_left_to_a_worker_that_was_taken_over(unit: Path) -> None:
-    """Protects the machine: systemd's own score, 0 for nothing and 10 for everything, stays as low as docs/systemd.md says."""
+    """Protects the machine: systemd's own score, 0 for nothing and 10 for everything, stays as low as docs/deploy.md says."""
     done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True)
     [exposure] = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
-    said = re.findall(r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "systemd.md").read_text(encoding="utf-8"))
+    said = re.findall(r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
     assert [float(one) for one in said] >= [float(exposure)]
 
 

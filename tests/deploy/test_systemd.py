@@ -33,7 +33,7 @@ def test_a_worker_has_time_to_leave() -> None:
     assert "KillSignal" not in service()
 
 
-# What docs/systemd.md says that a worker gives up, so that none of it goes away unseen.
+# What docs/deploy.md says that a worker gives up, so that none of it goes away unseen.
 GIVEN_UP = {
     "DynamicUser": "yes",
     "NoNewPrivileges": "yes",
@@ -77,7 +77,7 @@ def test_it_starts_without_secrets_and_with_enough_memory() -> None:
     """Protects the first start: a file that need not be there, and more than a worker has at rest."""
     assert service()["EnvironmentFile"] == "-/etc/streamfl/%i.env"
     limits = {name: service()[name] for name in ("MemoryMax", "TasksMax")}
-    page = (UNIT.parents[2] / "docs" / "systemd.md").read_text(encoding="utf-8")
+    page = (UNIT.parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert all(f"`{name}={value}`" in page for name, value in limits.items())
     number, unit = limits["MemoryMax"][:-1], limits["MemoryMax"][-1]
     assert int(number) * {"M": 2**20, "G": 2**30}[unit] >= 512 * 2**20

@@ -38,7 +38,7 @@ def test_rejection_reasons_are_documented() -> None:
 
 def test_exit_codes_are_documented() -> None:
     """Protects supervisors: restart rules are written from the document."""
-    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "dead-letters.md").read_text(encoding="utf-8")
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     assert documented == {0, *ExitCode}
 
@@ -179,8 +179,8 @@ def test_who_learns_what_is_told_of_every_system() -> None:
 
 
 def test_what_plug_ins_are_told_to_use_is_there() -> None:
-    """Protects whoever writes a plug-in: a class, Protocol or exception that its pages name exists under that name."""
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "plugins").glob("*.md"))
+    """Protects whoever writes a plug-in: a class, Protocol or exception that the page names exists under that name."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     places = set(re.findall(r"`(streamfl(?:\.[a-z_]+)*)\.([A-Z]\w+)", text))
     places |= {(module, name) for names, module in re.findall(r"^\| ((?:`\w+`,? ?)+) \| `(streamfl[.\w]+)` \|", text, re.MULTILINE)
                for name in re.findall(r"\w+", names)}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from laptop import Laptop
+from page_commands import page_text
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "laptop.md").read_text(encoding="utf-8")
+# What follows the tutorial says more of the bus.
+TEXT = page_text("laptop.md").partition("\n## The bus in a file\n")[0]
 # An indented block of commands, one of code, or one of settings, with the text before it.
 BLOCKS = re.compile(r"```(?P<kind>toml|python)\n(?P<code>.*?)```|^(?P<shell>(?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from command_line import run_command
+from page_commands import page_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,12 +29,12 @@ def test_settings_from_a_file_as_the_page_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Protects the first file of settings: every command from a file of records to a check that passes, as it stands there."""
-    text = (DOCS / "init.md").read_text(encoding="utf-8")
+    text = page_text("will-my-topic-work.md", "Settings from your own records")
     [line] = re.findall(r"```json\n(.*?)\n```", text)
     rows = [json.loads(line) | {"flow": n / 7, "lever": 5 + n % 3} for n in range(20)]
     (tmp_path / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^    streamfl (.*)$", text.partition("## From a topic")[0], re.MULTILINE)
+    commands = re.findall(r"^    streamfl (.*)$", text.partition("### From a topic")[0], re.MULTILINE)
     assert len(commands) == 6
     for command in commands:
         arguments, _, redirected = command.partition(" < ")

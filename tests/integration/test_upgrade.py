@@ -48,7 +48,8 @@ def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tm
 def test_members_are_replaced_one_after_another_and_back(system: str, before: Path, tmp_path: Path, opened: ExitStack) -> None:
     """Protects who cannot stop a federation to upgrade it, and who has to go back: one member after another is replaced by this
     release's, and then by the one before again, so that members of both work side by side. Where the page on upgrades names an
-    order, the soak's members have it, and whoever was last goes back first. All holds as if there had been one release.
+    order, the soak's members have it, and whoever was last goes back first; DP Frank-Wolfe's only predict meanwhile, in any order.
+    All holds as if there had been one release.
     """
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
     old, now = (opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late))) for code in (before, NOW))

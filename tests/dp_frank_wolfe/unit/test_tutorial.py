@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
+from page_commands import page_text
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.public import Public
@@ -25,7 +26,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
-PAGE = (Path(__file__).parents[3] / "docs" / "dp-frank-wolfe-tutorial.md").read_text(encoding="utf-8")
+PAGE = page_text("dp-frank-wolfe.md", "Tutorial")
 FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 MEMBERS = ("hospital", "laboratory", "pharmacy", "institute")
 FIELDS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from page_commands import PageCommands
+from page_commands import PageCommands, page_text
 
 ROWS = 600
 COLUMNS = ["age", "ward", "operations", "iron", "protein", "sugar", "doses", "opiates"]
@@ -17,7 +17,7 @@ COLUMNS = ["age", "ward", "operations", "iron", "protein", "sugar", "doses", "op
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, ["dp-frank-wolfe-tutorial.md"], monkeypatch, capsys)
+    page = PageCommands(tmp_path, page_text("dp-frank-wolfe.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
+from page_commands import page_text
 
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.worker import FdsklWorker
@@ -23,7 +24,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
-PAGE = (Path(__file__).parents[3] / "docs" / "fdskl-tutorial.md").read_text(encoding="utf-8")
+PAGE = page_text("fdskl.md", "Tutorial")
 FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 HISTORY, STREAM = 1536, 200
 FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_commands import PageCommands, try_credit
+from page_commands import PageCommands, page_text, try_credit
 
 ROWS = 300
 
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, ["fdskl-tutorial.md"], monkeypatch, capsys)
+    page = PageCommands(tmp_path, page_text("fdskl.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
 

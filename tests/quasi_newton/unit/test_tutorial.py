@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
+from page_commands import page_text
 
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import QuasiNewtonSettings
@@ -28,7 +29,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
-PAGE = (Path(__file__).parents[3] / "docs" / "quasi-newton-tutorial.md").read_text(encoding="utf-8")
+PAGE = page_text("quasi-newton.md", "Tutorial")
 FILES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 BANK, SHOP, AUDITOR = range(3)
 WHO = ("the bank", "the shop", "the auditor")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_commands import PageCommands, credit_history, put_credit
+from page_commands import PageCommands, credit_history, page_text, put_credit
 
 from streamfl.quasi_newton.key_file import make_key_file
 
@@ -16,7 +16,7 @@ ROWS = 400
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, ["quasi-newton-tutorial.md"], monkeypatch, capsys)
+    page = PageCommands(tmp_path, page_text("quasi-newton.md", "Tutorial"), monkeypatch, capsys)
     yield page
     page.close()
 

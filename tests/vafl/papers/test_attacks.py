@@ -1,4 +1,4 @@
-"""The attacks of docs/vertical-attacks.md: those that work without a protection do, and none passes what is promised."""
+"""The attacks of docs/vertical-privacy.md: those that work without a protection do, and none passes what is promised."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_commands import page_text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
@@ -16,7 +17,7 @@ from benchmarks.vafl.attacks import ATTACKS
 
 pytestmark = pytest.mark.long
 
-PAGE = Path(__file__).parents[3] / "docs" / "vertical-attacks.md"
+PAGE = page_text("vertical-privacy.md", "Attacks")
 # Four standard deviations of an AUC of two equal halves.
 MARGIN = 4 * (1 / (3 * ENTITIES)) ** 0.5
 # The same of 8000 labels, for attacks that find little more than what is promised.
@@ -50,7 +51,7 @@ def test_protections_hold_against_attacks_that_work(found: list[Attack]) -> None
 
 def test_the_page_says_what_is_found(found: list[Attack]) -> None:
     """Protects readers of the page: its table is that of `make attack`, to the margin that one run has."""
-    rows = re.findall(r"^\| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[2:]
+    rows = re.findall(r"^\| (.+) \|$", PAGE, re.MULTILINE)[2:]
     cells = [[cell.strip() for cell in row.split("|")] for row in rows]
     assert [(row[0], row[1], row[2], row[4]) for row in cells] == [
         (one.name, one.attacker, one.figure, one.protection) for one in found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from page_commands import page_text
 from served import Served, joined, served_by
 
 from streamfl.reference.metrics import role_metrics, worker_metrics
@@ -15,7 +15,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl import SYSTEM
 from streamfl.vafl.lab.dashboard import DASHBOARDS
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "vertical-tutorial.md"
+TUTORIAL = page_text("vertical.md", "Tutorial")
 
 # Whose worker it is.
 OF_EACH_SERIES = {"system", "federation", "role", "group"}
@@ -28,7 +28,7 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     They learn from one entity: accuracy and loss are there only after a label of one that was predicted.
     """
     folder = tmp_path_factory.mktemp("members")
-    blocks = re.findall(r"```toml\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```toml\n(.*?)```", TUTORIAL, re.DOTALL)
     (folder / "secret").write_bytes(bytes(range(32)))
     (folder / "secret").chmod(0o600)
     noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(folder / "secret")}

@@ -7,11 +7,11 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from page_commands import page_text
 
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -19,7 +19,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.vafl.config import VaflSettings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "vertical-tutorial.md").read_text(encoding="utf-8")
+PAGE = page_text("vertical.md", "Tutorial")
 HISTORY, STREAM = 1000, 200
 FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}
 

@@ -1,4 +1,4 @@
-"""The commands of the pages of vertical federations, run as they stand there."""
+"""The commands of the page of vertical federations, run as they stand there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_commands import PageCommands, try_credit
+from page_commands import PageCommands, page_text, try_credit
 
 ROWS = 200
 
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, ["vertical-tutorial.md", "vertical.md"], monkeypatch, capsys)
+    page = PageCommands(tmp_path, page_text("vertical.md"), monkeypatch, capsys)
     yield page
     page.close()
 
