@@ -354,8 +354,8 @@ class PofmklClient:
         """Samples predicted by this object since it was made."""
         return self._scores.predicted
 
-    def regret(self) -> dict[str, float]:
-        """Each client's regret   (POF-MKL, eq. 11), without the regularisation term."""
+    def regret(self) -> dict[ClientKey, float]:
+        """Each client's regret, by partition and name   (POF-MKL, eq. 11), without the regularisation term."""
         return self._scores.regret()
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:

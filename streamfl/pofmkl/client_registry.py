@@ -97,12 +97,12 @@ class ClientRegistry:
 
     @property
     def rows(self) -> list[int]:
-        """The clients' rows in the learner, in the order of ``names``."""
+        """The clients' rows in the learner, in the order of ``keys``."""
         return [client.row for client in self._clients.values()]
 
     @property
-    def names(self) -> list[str]:
-        return [name for _, name in self._clients]
+    def keys(self) -> list[ClientKey]:
+        return list(self._clients)
 
     def count(self, partition: int) -> int:
         """How many clients have samples in a partition."""

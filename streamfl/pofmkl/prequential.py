@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
-from streamfl.pofmkl.client_registry import Client, ClientRegistry
+from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import classification_measurements, recent_arrays, recent_errors
 from streamfl.recent import WINDOW, Recent
@@ -102,9 +102,9 @@ class PrequentialScores:
         """R = sum_t L(f, y) - min_i sum_t L(f_i, y), summed over clients   (POF-MKL, eq. 11)."""
         return float(self._regrets().sum())
 
-    def regret(self) -> dict[str, float]:
+    def regret(self) -> dict[ClientKey, float]:
         """Each client's regret (11), without the regularisation term."""
-        return dict(zip(self._registry.names, self._regrets().tolist(), strict=True))
+        return dict(zip(self._registry.keys, self._regrets().tolist(), strict=True))
 
     def _regrets(self) -> NDArray[np.float64]:
         return np.asarray(self._sums()[:, 3] - self._kernel_losses().min(axis=1))

@@ -277,7 +277,8 @@ def simulate(
         scale=high - low,
         local=local,
         mean=_running_mean(scaled_labels),
-        regret_per_client=client.regret(),
+        # The simulated topics have one partition.
+        regret_per_client={name: regret for (_, name), regret in client.regret().items()},
         uplink_bytes=observer.uplink_bytes,
         downlink_bytes=downlink_bytes,
         budget_bytes=None if budget is None else allowed_bytes,
