@@ -1,4 +1,4 @@
-"""``python -m streamfl.simulation.faults``: run seeds and say what came of them."""
+"""``python -m streamfl.simulation.faults``: run seeds and print the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED = 4
 
 
 def main() -> int:
-    """0 if all checks hold, 4 if one fails."""
+    """Exit code: 0 if all checks hold, 4 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m streamfl.simulation.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
