@@ -68,7 +68,7 @@ def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end: int) -> None:
-    """8. If the clock was ahead for some messages, and no tick came meanwhile, the role in the end sends no less than with a right clock.
+    """8. If the clock was ahead for some messages, and no tick came meanwhile, the role in the end sends no fewer messages.
 
     Messages are counted by channel, key and partition, except on ``subject.paced``. The role may send more: entries that were due
     by the right clock count as new from the tick that sets the clock back.
