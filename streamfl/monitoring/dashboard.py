@@ -50,7 +50,7 @@ def rate(counter: str, *roles: str) -> str:
 def growth(counter: str, *roles: str) -> str:
     """How much one of streamfl's counters grew over the time range of the dashboard; roles as in :func:`series`.
 
-    For tiles, which have one value. The counter itself would not do: it begins anew with its process.
+    For tiles, which have one value. The counter itself would not do: it starts again at 0 with its process.
 
     >>> growth("labels_total").endswith("[$__range])")
     True

@@ -36,7 +36,7 @@ class Corpus:
         return tuple(message for message in found if message.channel in channels)
 
     def write(self, federation: str, messages: Iterable[Message]) -> None:
-        """Record a federation anew."""
+        """Record a federation again."""
         lines = [
             json.dumps({"channel": one.channel, "partition": one.partition, "key": _hex(one.key), "value": _hex(one.value)})
             for one in messages
