@@ -1,4 +1,4 @@
-"""A broker with access control, on which a role has the rights that ``streamfl topics`` prints, and no others."""
+"""A broker with access control. A role has exactly the rights that ``streamfl topics`` prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamfl_connectors.kafka.bus import KafkaBus
 
 from streamfl.runtime.bus import Outgoing
 
-# Two without rights at first: they are given to one of them by hand, to the other as they are printed.
+# Two users without rights at first. WORKER gets its rights by hand, MEMBER gets the printed ones.
 WORKER, MEMBER = "worker", "member"
 PASSWORDS = {"admin": "full-rights", WORKER: "few-rights", MEMBER: "printed-rights"}
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -32,7 +32,7 @@ PROPERTIES = {
         + ";"
     ),
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    # The controller's listener, which no client uses, has no users.
+    # The controller's listener has no users; clients do not use it.
     "super.users": "User:admin;User:ANONYMOUS",
 }
 OPERATIONS = {
@@ -47,7 +47,11 @@ PATTERNS = {"literal": ACLResourcePatternType.LITERAL, "prefixed": ACLResourcePa
 
 @dataclass(frozen=True)
 class Secured:
-    """A role to try: its kind, its part of ``[federation]``, further sections, its input, and its own topics without the name."""
+    """A role to test.
+
+    kind, federation, more: its kind, its keys in ``[federation]``, and further sections.
+    source, state, dead_letters: its input, and its own topics without the federation's name.
+    """
 
     kind: str
     federation: str
@@ -72,7 +76,7 @@ kind = "{kind}"
 
 
 def secured_broker() -> Broker:
-    """A broker, not started yet, that knows an administrator and two without rights."""
+    """A broker that is not started yet, with an administrator and two users without rights."""
     options = {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",
@@ -83,8 +87,8 @@ def secured_broker() -> Broker:
 
 
 def check_printed_rights_are_enough(secured: Broker, folder: Path, role: Secured) -> None:
-    """With just these rights the role starts, reads, remembers, and puts a record that it cannot read aside."""
-    # Rights to a name that begins with it are nobody else's.
+    """With only the printed rights the role starts, reads, writes its state, and writes a dead letter for an unreadable record."""
+    # Each kind has its own name, so that rights to a prefix do not cover another test.
     name = f"loans-{role.kind}"
     config = folder / "role.toml"
     config.write_text(SETTINGS.format(name=name, federation=role.federation, url=secured.url, kind=role.kind) + role.more)

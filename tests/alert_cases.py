@@ -1,4 +1,4 @@
-"""What Prometheus sees, and which alert it tells when: just beyond each limit it is told, just within it is not."""
+"""Series as Prometheus sees them, and the alert that has to fire: just beyond each limit it fires, just within it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["CASES", "Told"]
 
 DAY = 24 * 60
 CHALLENGER = 'challenger_%s_total{model="running-mean"}'
-# Of a counter that is seen each five minutes: one a day.
+# A counter that is scraped every five minutes and grows by one a day.
 ONE_A_DAY = "0+0.0035x400"
 GUEST = 'role="quasi-newton-guest"'
 COORDINATOR = 'role="quasi-newton-coordinator"'
@@ -17,13 +17,13 @@ COORDINATOR = 'role="quasi-newton-coordinator"'
 
 @dataclass(frozen=True)
 class Told:
-    """A federation as Prometheus has seen it.
+    """One case: series of a federation, and when the alert fires.
 
-    seen: samples in promtool's notation, by the metric's name and the labels that are not everybody's.
-    minute: the first at which the alert is told; None: it is never.
-    still: minutes at which it is told too.
-    step: minutes from one sample to the next.
-    begin, end: steps between which it is never told.
+    seen: samples in promtool's notation, by the metric's name and its own labels.
+    minute: the first minute at which the alert fires; None: it never does.
+    still: further minutes at which it fires.
+    step: minutes between samples.
+    begin, end: steps between which it never fires.
     """
 
     seen: Mapping[str, str]
@@ -43,14 +43,16 @@ def stays(value: float, steps: int = 220) -> str:
 
 
 def once(counter: str, minute: int = 61) -> tuple[Told, ...]:
-    """Of an alert on any event that a counter counts: one of it, and none since long."""
+    """Cases of an alert on any event of a counter: one event, and no event for a long time."""
     return Told({counter: "0x60 1x60"}, minute), Told({counter: stays(0)})
 
 
 def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minute: int) -> tuple[Told, ...]:
-    """Of an alert on a share of what others count.
+    """Cases of an alert on a counter's share of other counters.
 
-    counted: the counter of the share, and how it grows where the alert is told. of: the others. less: how it grows where it is not.
+    counted: the counter, and its growth when the alert fires.
+    of: the other counters.
+    less: its growth when the alert does not fire.
     """
     name, more = counted
     others = {other: grows(by) for other, by in of.items()}
@@ -58,20 +60,20 @@ def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minu
 
 
 def first_training(other: Mapping[str, str]) -> Mapping[str, str]:
-    """A party of quasi-Newton that lacks one entity for good. other: what is otherwise."""
+    """A party of quasi-Newton with one entity that stays incomplete. other: series that differ."""
     return {"missing_entities": stays(1, 400), "known_entities": stays(4, 400), "samples_total": ONE_A_DAY, **other}
 
 
 def first_window(other: Mapping[str, str]) -> Mapping[str, str]:
-    """A party of DP Frank-Wolfe whose one entity never gets its label. other: what is otherwise."""
+    """A party of DP Frank-Wolfe whose one entity never gets its label. other: series that differ."""
     lacking = {"lacking_entities{reason=\"label\"}": stays(1, 400), "lacking_entities{reason=\"columns\"}": stays(0, 400)}
     return {"window": stays(0, 400), **lacking, "samples_total": ONE_A_DAY, "announced_entities_total": stays(7, 400), **other}
 
 
 def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, ...]:
-    """Of an alert on what usually grows and does not any more: what came each minute, each hour and each day.
+    """Cases of an alert on a counter that stopped growing. It grew each minute, each hour or each day.
 
-    others: what goes on meanwhile.
+    others: counters that keep growing.
     """
     others = dict(others or {})
     found = [
@@ -79,20 +81,20 @@ def ends(counter: str, others: Mapping[str, str] | None = None) -> tuple[Told, .
         Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 435, (), 15),
         Told({counter: "0 1x3 2x3 3x3 4x3 5x60", **others}, 10440, (), 360),
         Told({counter: grows(0.25), **others}, end=60),
-        # Once in half an hour: nothing for a quarter of one is nothing unusual.
+        # It grows once in half an hour, so 15 minutes without growth are usual.
         Told({counter: "0x29 1x29 2x29 3x29", **others}, end=100),
     ]
     if others:
-        # The others have ended with it.
+        # The other counters have stopped too.
         found.append(Told(dict.fromkeys((counter, *others), "0+0.25x30 7.5x60"), end=80))
     return tuple(found)
 
 
 CASES: dict[str, tuple[Told, ...]] = {
-    # Of every worker.
+    # Alerts of every worker.
     "StreamflNoWorker": (
         Told({"ready": "1x6 stale", "up": "1x6 0x600"}, 40, (DAY, 2 * DAY), 5),
-        # Their targets are gone too.
+        # Their scrape targets are gone too.
         Told({"ready": "1x6 stale", "up": "1x6 stale"}, 40, (DAY,), 5),
         Told({"ready": "1x6 stale 1x90", "up": "1x6 0 1x90"}, step=5),
         Told({"ready": stays(1), 'ready{instance="b:1"}': "1x6 stale", 'up{instance="b:1"}': "1x6 0x200"}, step=5),
@@ -101,7 +103,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         # It never answered.
         Told({"up": stays(0)}, 5, (200,), 5),
         Told({'up{job="pods"}': "1x6 0x600", 'ready{job="pods"}': "1x6 stale"}, 40, (DAY, 2 * DAY), 5),
-        # Of others that are scraped nothing is told.
+        # Other programs' targets do not count.
         Told({'up{job="pods"}': stays(0)}, step=5),
         Told({"up": "1x6 0 1x90", "ready": "1x6 stale 1x90"}, step=5),
     ),
@@ -125,7 +127,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflLagGrows": (
         Told({'consumer_lag_records{partition="0"}': "10.1+0.01x220", "records_total": grows(0.5)}, 31),
-        # The worker of partition 1 is gone: another one tells of it.
+        # The worker of partition 1 is gone: another worker reports the partition's lag.
         Told(
             {
                 'consumer_lag_records{partition="0"}': stays(0),
@@ -135,9 +137,9 @@ CASES: dict[str, tuple[Told, ...]] = {
             31,
         ),
         Told({'consumer_lag_records{partition="0"}': "9+0.004x220", "records_total": grows(0.5)}),
-        # It is a matter of seconds where so much comes.
+        # At such a rate the lag is a matter of seconds.
         Told({'consumer_lag_records{partition="0"}': "1000+1x220", "records_total": grows(200)}, begin=20),
-        # It falls. What another one has seen of a partition that has its worker is some seconds old.
+        # The lag falls. Another worker's view of a partition that has a worker is some seconds old.
         Told(
             {
                 'consumer_lag_records{partition="0"}': "9000-10x220",
@@ -155,9 +157,9 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflRecordsLost": once('lost_records_total{topic="readings"}'),
     "StreamflDeadLetters": (
         *once('dead_letters_total{reason="label"}'),
-        # Refused before it was first asked.
+        # Records were refused before the first scrape.
         Told({'dead_letters_total{reason="label"}': "_x60 22x60"}, 60),
-        # It could not be asked for a while.
+        # The worker could not be scraped for a while.
         Told({'dead_letters_total{reason="label"}': "22x100 _x30 22x60"}, begin=90, end=190),
     ),
     "StreamflMessagesRefused": once('refused_messages_total{reason="forged"}'),
@@ -167,7 +169,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"start_time_seconds": "0x9 1x4 2x4 3x4 4x200"}, 25),
         Told({"start_time_seconds": "0x9 1x4 2x4 3x200"}),
     ),
-    # Of clients with samples of their own.
+    # Alerts of clients with samples of their own.
     "StreamflErrorAboveRunningMean": share(
         ("squared_error_sum_total", 2.1),
         {"labels_total": 10, CHALLENGER % "squared_error_sum": 2, CHALLENGER % "labels": 10},
@@ -179,9 +181,9 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({"regret": "0.0005x288 0.0011x60", "lifetime_labels": stays(1, 400)}, 1505, (), 5),
         Told({"regret": "0.10x288 0.109x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
         Told({"regret": "0.0005x288 0.00095x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
-        # It rises with what was learnt from.
+        # The regret rises together with the number of labels.
         Told({"regret": "0.10x288 0.20x60", "lifetime_labels": "1x288 2x60"}, step=5, end=330),
-        # Around zero any regret is many times that of yesterday.
+        # Around zero a small regret is many times yesterday's.
         Told({"regret": "-0.00001x288 0.00001x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
     ),
     "StreamflRegretStays": (
@@ -192,14 +194,14 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflBudgetExhausted": share(('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61),
     "StreamflBudgetNearlySpent": (
         *share(("update_bytes_total", 0.0081), {"update_budget_bytes_total": 0.01}, 0.0079, 31),
-        # There is none.
+        # There is no budget.
         Told({"update_bytes_total": grows(9), "update_budget_bytes_total": stays(0)}),
     ),
     "StreamflClientSilent": (Told({"silent_clients": "0x9 1x80"}, 15), Told({"silent_clients": "0x9 1x4 0x80"})),
     "StreamflClientUnlabelled": (Told({"unlabelled_clients": "0x9 1x80"}, 15), Told({"unlabelled_clients": "0x9 1x4 0x80"})),
     "StreamflModelStands": (
         Told({"updates_total": grows(0.05), "model_version": stays(7)}, 6),
-        # There is none yet.
+        # There is no model yet.
         Told({"updates_total": grows(0.05), "model_version": "NaNx220"}, 6),
         Told({"updates_total": grows(5), "model_version": "7x2 8x9 9x9 10x9 11x9 12x9 13x9 14x9 15x9 16x9"}),
         Told({"updates_total": stays(0), "model_version": stays(7)}),
@@ -241,7 +243,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         # One update among many.
         Told({"staleness": "12x100 9000 12x100"}),
     ),
-    # Of vertical federations.
+    # Alerts of vertical federations.
     "StreamflPartySilent": (
         Told({"silent_parties_total": grows(0.03)}, 16),
         Told({"silent_parties_total": stays(0)}),
@@ -250,7 +252,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         *share(('withheld_embeddings_total{reason="budget"}', 1.2), {"embeddings_total": 10}, 1, 31),
         *share(('withheld_labels_total{reason="budget"}', 1.2), {"learnt_total": 10}, 1, 31),
         Told({'withheld_embeddings_total{reason="ledger"}': grows(9), "embeddings_total": grows(10)}),
-        # Of some entities all is told that may be.
+        # Some entities have used up their budget.
         Told({"privacy_mu": stays(2), "privacy_budget_mu": stays(2), "embeddings_total": grows(10)}),
     ),
     "StreamflNothingLearnt": (
@@ -266,7 +268,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflBelowQuorum": share(("learnt_below_quorum_total", 1.1), {"learnt_total": 10}, 0.9, 31),
     "StreamflTwoSpeak": once("superseded_embeddings_total"),
     "StreamflStepsRefused": once("refused_steps_total"),
-    # Of kernel federations.
+    # Alerts of kernel federations.
     "StreamflMasksDoNotFit": (
         *once('abandoned_rounds_total{reason="masks"}'),
         Told({'abandoned_rounds_total{reason="timeout"}': "0x60 1x160"}),
@@ -284,14 +286,14 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({'abandoned_rounds_total{reason="timeout"}': grows(0.75)}, 29),
         Told({'abandoned_rounds_total{reason="timeout"}': grows(0.6)}),
     ),
-    # Of quasi-Newton federations.
+    # Alerts of quasi-Newton federations.
     "StreamflFirstTrainingWaits": (
         Told(first_training({}), DAY + 60, (), 5),
-        # Labels come alone: the guest's columns never do.
+        # Only labels come, never the guest's columns.
         Told(first_training({"samples_total": stays(0, 400), "labels_total": ONE_A_DAY}), DAY + 60, (), 5),
-        # Some are known no more: they gave way.
+        # Fewer entities are known than before: the oldest were forgotten.
         Told(first_training({"known_entities": "9x100 4x300"}), DAY + 60, (), 5),
-        # It has begun, one more is known each day, or nothing comes.
+        # Training has begun, a new entity comes each day, or nothing comes.
         Told(first_training({"missing_entities": stays(0, 400)}), step=5, end=350),
         Told(first_training({"known_entities": "4x200 5x200"}), step=5, end=350),
         Told(first_training({"samples_total": stays(9, 400)}), None, (), 5, 30, 350),
@@ -303,7 +305,7 @@ CASES: dict[str, tuple[Told, ...]] = {
         Told({f"phase{{{COORDINATOR}}}": "1x50 2x50 1x50 2x70", f"iteration{{{COORDINATOR}}}": stays(0)}),
         Told({f"phase{{{COORDINATOR}}}": stays(0), f"iteration{{{COORDINATOR}}}": stays(4)}),
         Told({f"phase{{{COORDINATOR}}}": stays(3), f"iteration{{{COORDINATOR}}}": stays(4)}),
-        # To a guest these numbers mean something else.
+        # For a guest these numbers have another meaning.
         Told({'phase{role="quasi-newton-guest"}': stays(1), 'iteration{role="quasi-newton-guest"}': stays(4)}),
     ),
     "StreamflPartyWaits": (
@@ -321,7 +323,7 @@ CASES: dict[str, tuple[Told, ...]] = {
     ),
     "StreamflTrainingFailed": once("failed_trainings_total"),
     "StreamflDecryptionRefused": once("refused_decryptions_total"),
-    # Of DP Frank-Wolfe.
+    # Alerts of DP Frank-Wolfe.
     "StreamflReleaseRefused": once("refused_releases_total"),
     "StreamflAnswersMissing": once("missing_answers_total"),
     "StreamflFirstWindowWaits": (

@@ -1,6 +1,6 @@
-"""A real schema registry for tests: Apicurio's, in memory, by the interface that Confluent's has.
+"""A real schema registry for tests: Apicurio in memory, with Confluent's interface.
 
-It is fetched once by Maven into ``.broker`` of the repository.
+Maven fetches it once into ``.broker`` of the repository.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def apicurio() -> Iterator[str]:
 
 
 def register(url: str, subject: str, schema: Any, kind: str = "AVRO") -> int:
-    """The number of a schema that is the newest of its subject now."""
+    """Registers a schema as its subject's newest. Returns its number."""
     body = {"schema": schema if isinstance(schema, str) else json.dumps(schema), "schemaType": kind}
     headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
     request = urllib.request.Request(f"{url}/subjects/{subject}/versions", json.dumps(body).encode(), headers)

@@ -1,4 +1,4 @@
-"""A role that reads long messages: of each block it publishes the checksum. What waits in it comes in parts."""
+"""A role that reads long messages and publishes the checksum of each block. Its changelog is written in parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamfl.role import (
 
 __all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "claimed_sender_of_block", "decode_block"]
 
-# Bytes of content in a part: small, so that short traffic has many parts.
+# Bytes of content in a part. It is small, so that short traffic has many parts.
 PART = 8
 LIMITS = Limits(message_bytes=100, messages=3, senders=4, seconds=60.0, fragment_bytes=PART)
 
@@ -35,14 +35,14 @@ BLOCK_TOPICS = [
 
 
 def decode_block(record: Record) -> bytes:
-    """A block is some bytes; what begins with a zero is none."""
+    """A block is some bytes. Bytes that begin with zero are invalid."""
     if not record.value or record.value.startswith(b"\0"):
         raise PeerError("malformed", "a block begins with no zero")
     return record.value
 
 
 def claimed_sender_of_block(block: bytes) -> str | None:
-    """A block that begins with @ says in whose name it speaks."""
+    """A block that begins with @ contains the name of its sender."""
     return block[1:].split(b" ")[0].decode(errors="replace") if block.startswith(b"@") else None
 
 

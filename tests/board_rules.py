@@ -1,6 +1,6 @@
-"""What a good dashboard is: the rules of Grafana's dashboard-linter, said anew, and those that streamfl adds.
+"""Rules for dashboards: those of Grafana's dashboard-linter, written again in Python, and streamfl's own.
 
-A rule takes a dashboard as Grafana reads it, and says what is wrong with it.
+A rule takes a dashboard as Grafana reads it, and yields what is wrong with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Board = dict[str, Any]
 Rule = Callable[[Board], Iterator[str]]
 
 SOURCES = ("${datasource}", "$datasource")
-# Of the units that Grafana knows those that these dashboards have a use for.
+# The units of Grafana that these dashboards use.
 UNITS = {"none", "short", "percentunit", "bytes", "Bps", "s", "ops"}
-# Of what the viewer chooses by: what Prometheus says itself of what it scrapes has the labels of the scrape alone.
+# Choices by scrape label: Prometheus' own metrics about targets have only these labels.
 SCRAPE = {"job", "instance"}
 CHOICES = {*SCRAPE, "system", "federation", "role", "group"}
 TILES = {"stat", "bargauge"}
@@ -28,12 +28,12 @@ INTERVAL, RANGE = "7777s", "8888s"
 
 
 def parsed(expression: str) -> Any:
-    """The tree of a query, with a length in place of each of Grafana's variables for one; ValueError if it is none."""
+    """The syntax tree of a query, with a duration in place of Grafana's variables for one. ValueError if the query is invalid."""
     return promql.parse(expression.replace("$__rate_interval", INTERVAL).replace("$__range", RANGE))
 
 
 def walked(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Every part of a query, with the parts that it stands in, the nearest last."""
+    """Every node of a query, with the nodes that contain it, the nearest last."""
     yield node, above
     for name in ("expr", "lhs", "rhs", "param", "vector_selector"):
         if (part := getattr(node, name, None)) is not None:
@@ -43,7 +43,7 @@ def walked(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[
 
 
 def selectors(expression: str) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Every selector of series in a query, with the parts that it stands in."""
+    """Every selector of series in a query, with the nodes that contain it."""
     for node, above in walked(parsed(expression)):
         if isinstance(node, promql.VectorSelector):
             yield node, above
@@ -60,7 +60,7 @@ def targets(board: Board) -> Iterator[tuple[Any, Any]]:
 
 
 def readable(board: Board) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """Every selector of every query that is one, with its panel's title."""
+    """Every selector of every valid query, with its panel's title."""
     for panel, target in targets(board):
         try:
             found = list(selectors(target["expr"]))

@@ -1,8 +1,7 @@
-"""A real Kafka cluster for the tests: a JVM a node, its files from Maven Central, no Docker.
+"""A real Kafka cluster for the tests: one JVM for each node, jars from Maven Central, no Docker.
 
-The jars are fetched once into ``.broker/libs`` of the repository; every cluster has free ports and a data directory of
-its own that is removed when it stops. It stops with the ``with`` block, and at the latest with the process that started
-it.
+The jars are fetched once into ``.broker/libs`` of the repository; every cluster has its own ports and its own data directory, which
+is removed when it stops. It stops at the end of the ``with`` block, at the latest with the process that started it.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ group.consumer.min.heartbeat.interval.ms=100
 """
 
 
-# With several nodes, so that a partition has another leader soon after its own was killed.
+# For several nodes: a partition soon has another leader after its own was killed.
 SEVERAL = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
-# Behind a proxy the brokers reach one another by a listener of their own.
+# Behind a proxy the brokers reach each other through a listener of their own.
 BEHIND_A_PROXY = """listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},INSIDE://127.0.0.1:{inside}
 advertised.listeners=CLIENTS://127.0.0.1:{advertised},INSIDE://127.0.0.1:{inside}
 inter.broker.listener.name=INSIDE
@@ -85,22 +84,26 @@ listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENTS:{protocol},INSIDE:PL
 
 
 class Proxy(Protocol):
-    """What clients reach the nodes through. ports: one a node, on 127.0.0.1."""
+    """A proxy between clients and the nodes. ports: one for each node, on 127.0.0.1."""
 
     ports: list[int]
 
     def forward_to(self, ports: Sequence[int]) -> None:
-        """Have the i-th port lead to the i-th of these."""
+        """Makes the i-th port lead to the i-th of these."""
 
 
 class Broker:
-    """A Kafka cluster, started on entering and gone on leaving: one node, or ``nodes`` of them on this machine.
+    """A Kafka cluster on this machine, started when the ``with`` block begins and removed when it ends.
 
-    ``properties`` are added to server.properties and win over the defaults. ``options`` are what a client of full rights
-    has to be given; their ``security_protocol`` is that of the listener CLIENTS. ``proxy``: clients are told its ports
-    instead of the nodes' own, and ``address`` gives them. ``port``: where the only node answers, if its properties say so.
-    ``java``: options of its JVM. ``archived``: it loads Kafka's classes from an archive.
-    RuntimeError if it cannot be started: the text holds the end of its log.
+    properties: lines of server.properties that override the defaults.
+    options: the options of a client with full rights; their ``security_protocol`` is that of the listener CLIENTS.
+    nodes: number of nodes.
+    proxy: the nodes advertise its ports instead of their own, and ``address`` returns them.
+    port: the port of the only node, if its properties set one.
+    java: options of the JVM.
+    archived: whether it loads Kafka's classes from an archive.
+
+    RuntimeError if it cannot be started, with the end of its log.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """``host:port`` of every node, separated by commas, as clients call it bootstrap servers."""
+        """``host:port`` of every node, separated by commas, in the form of bootstrap servers."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
@@ -135,7 +138,7 @@ class Broker:
         return f"kafka://{self.address}"
 
     def folder(self, topic: str, partition: int, node: int = 0) -> Path:
-        """Where a node keeps the segments of a partition."""
+        """The folder where a node keeps the segments of a partition."""
         return self._directory / f"data-{node}" / f"{topic}-{partition}"
 
     def __enter__(self) -> Broker:
@@ -152,7 +155,7 @@ class Broker:
         archive = [f"-XX:SharedArchiveFile={_archive(libraries)}"] if self._archived else []
         self._java = ["java", "-Xmx512m", *archive, *self._java_options, "-cp", f"{libraries}/*"]
         storage = [*self._java, "kafka.tools.StorageTool"]
-        # As Kafka writes it; its own tool for it would start a JVM of its own.
+        # In Kafka's format. Kafka's own tool for this would start another JVM.
         identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for node in range(self.nodes):
             template = PROPERTIES if self._proxy is None else PROPERTIES + BEHIND_A_PROXY
@@ -170,7 +173,7 @@ class Broker:
             )
             text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
             self._settings(node).write_text(text)
-            # One word: an identifier that begins with "-", as one in 64 does, would be read as an option.
+            # One argument with "=": a separate identifier that begins with "-", as one in 64 does, would be read as an option.
             command = [*storage, "format", f"--cluster-id={identifier}", "-c", str(self._settings(node))]
             said = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             if said.returncode:
@@ -183,7 +186,7 @@ class Broker:
         atexit.unregister(self.stop)
 
     def start(self) -> None:
-        """Start the nodes that do not run, on their ports and their data, and wait until every node answers."""
+        """Start the nodes that are not running, with their ports and data, and wait until every node answers."""
         for node in range(self.nodes):
             if node not in self._processes:
                 self.begin(node)
@@ -201,11 +204,11 @@ class Broker:
             gc.collect()
 
     def begin(self, node: int) -> None:
-        """Start one node (from 0) on its port and its data, and wait for nothing."""
+        """Start one node (from 0) with its port and data, without waiting."""
         self._processes[node] = self._start_node(node)
 
     def halt(self, node: int | None = None) -> None:
-        """Kill all nodes, or one (from 0), at once and keep their data: what a power cut does. :meth:`start` brings them back."""
+        """Kill all nodes, or one (from 0), at once and keep their data, like a power cut. :meth:`start` starts them again."""
         chosen = list(self._processes) if node is None else [node]
         for one in chosen:
             self._processes[one].kill()
@@ -213,7 +216,7 @@ class Broker:
             self._processes.pop(one).wait()
 
     def end(self) -> None:
-        """Have all nodes shut down in order, and keep their data."""
+        """Shut all nodes down in order, and keep their data."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -221,21 +224,21 @@ class Broker:
         self._processes.clear()
 
     def stall(self) -> None:
-        """Let no node do anything, with its connections open, as a machine that hangs, until :meth:`resume`."""
+        """Freeze all nodes with their connections open, like a machine that hangs, until :meth:`resume`."""
         for process in self._processes.values():
             process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Have the nodes go on."""
+        """Let the nodes go on."""
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
 
     def limit_files(self, node: int) -> None:
-        """Let no file of a node grow any more, as a full disk does, until it is halted and started again."""
+        """Stop all files of a node from growing, like a full disk, until the node is halted and started again."""
         resource.prlimit(self._processes[node].pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
     def stop(self) -> None:
-        """End the broker and remove its data; a second call does nothing."""
+        """Stop the nodes and remove their data. A second call does nothing."""
         self.halt()
         if self._directory != Path():
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -278,14 +281,14 @@ class Broker:
 
 
 def _libraries() -> Path:
-    """The directory of Kafka's jars, fetched by Maven when it is not there yet."""
+    """The directory of Kafka's jars. Maven fetches them if it is not there yet."""
     libraries = HOME / "libs"
     if libraries.is_dir() and any(libraries.glob(f"kafka_2.13-{KAFKA_VERSION}.jar")):
         return libraries
     HOME.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="streamfl-pom-") as folder:
         (Path(folder) / "pom.xml").write_text(POM)
-        # A directory of this process, moved into place whole: two runs may fetch at once, one may be interrupted.
+        # A directory of this process, moved into place as a whole: two runs may fetch at once, and one may be interrupted.
         fetched = Path(tempfile.mkdtemp(prefix="libs-", dir=HOME))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
@@ -302,9 +305,11 @@ def _libraries() -> Path:
 
 
 def _archive(libraries: Path) -> Path:
-    """Kafka's classes as a JVM loads them fastest, made once by a broker of its own: a start takes two thirds of the time then."""
+    """An archive from which a JVM loads Kafka's classes fastest, made once by a separate broker. A start then takes a third less
+    time.
+    """
     archive = libraries / "classes.jsa"
-    # Test processes begin at once; one of them makes it.
+    # Several test processes start at once; only one makes the archive.
     with (HOME / "archive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Clock:
-    """now: what it says; a test adds to it."""
+    """now: the time that it returns; a test adds to it."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now

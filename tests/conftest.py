@@ -28,9 +28,9 @@ with warnings.catch_warnings():
 
 
 ROOT = Path(__file__).parents[1]
-# Brokers of tests live for seconds: to compile and collect for long runs would take most of their time.
+# Test brokers live for seconds. Compiling and collecting garbage for long runs would take most of that time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# The edit loop tries fewer examples than `make test`. Every run draws others.
+# The fast profile tries fewer examples than `make test`. Every run draws others.
 FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
 FEWER = 4
 LEAST_EXAMPLES = 3
@@ -41,16 +41,16 @@ settings.load_profile("fast" if FAST else "whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--system NAME``: the tests of one system, and the general ones that are asked of every installed system, asked of it.
+    """``--system NAME``: the tests of one system, and those general tests that run for every system, for this one.
 
-    ``--backwards``: the last test first, to find tests that need others before them.
+    ``--backwards``: in reverse order, to find tests that need others before them.
     """
     parser.addoption("--backwards", action="store_true", help="run the tests in the reverse order")
     parser.addoption("--system", help="run this system's tests, and the general ones with it as their parameter")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of the system, if one is named; a name of which there is nothing is a mistake."""
+    """Leave out the tests that do not belong to the named system, if one is named. A name without any test is an error."""
     if FAST:
         try_fewer_examples(items)
     if config.getoption("--backwards"):
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def of_the_system(item: pytest.Item) -> bool:
         callspec = getattr(item, "callspec", None)
         parameters = callspec.params.values() if callspec is not None else ()
-        # Of a system itself, or of its name; an array compares with a text element by element.
+        # Parameters may be a system or its name. An array would compare with a text element by element.
         names = [one for one in (getattr(given, "name", given) for given in parameters) if isinstance(one, str)]
         return name in names or any(folder in item.path.parents for folder in folders)
 
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def try_fewer_examples(items: list[pytest.Item]) -> None:
-    """A quarter of the examples for tests that say themselves how many they try: for those a profile does not count."""
+    """Run a quarter of the examples for tests that set their own number, because a profile does not affect those."""
     functions = {getattr(function, "__func__", function) for item in items if (function := getattr(item, "obj", None)) is not None}
     for function in functions:
         own: settings | None = getattr(function, "_hypothesis_internal_use_settings", None)
@@ -87,19 +87,19 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are as wide as their content, whatever runs the tests: pytest's workers are told a width."""
+    """Tables are as wide as their content, whatever runs the tests: pytest's workers have a width set."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(autouse=True)
 def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that a busy machine makes slow says what it always says."""
+    """No progress lines: a command that is slow on a busy machine prints the same as always."""
     monkeypatch.setattr("streamfl.progress.SILENT_SECONDS", 1e6)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """A command that runs in the tests' process configures logging, to a stderr that is closed after the test."""
+    """A command in the tests' process configures logging to a stderr that is closed after the test."""
     handlers, level = list(logging.root.handlers), logging.root.level
     own = logging.getLogger("streamfl").level
     yield
@@ -110,9 +110,9 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A real Kafka broker for the whole run; tests take topics and groups of their own.
+    """A real Kafka broker for the whole run. Tests use their own topics and groups.
 
-    It fails, and never skips, without Java or Maven.
+    Without Java or Maven tests fail; they are never skipped.
     """
     with Broker() as running:
         yield running
@@ -126,21 +126,21 @@ def _one_that_is_halted_at_times() -> Iterator[Broker]:
 
 @pytest.fixture
 def mortal_broker(_halted_at_times: Broker) -> Iterator[Broker]:
-    """A broker that a test may halt: it runs when the test begins, and its data is there for the whole run."""
+    """A broker that a test may halt. It runs when the test begins, and keeps its data for the whole run."""
     yield _halted_at_times
     _halted_at_times.start()
 
 
 @pytest.fixture(scope="session")
 def secured() -> Iterator[Broker]:
-    """A broker with access control for the whole run; tests take names of federations of their own."""
+    """A broker with access control for the whole run. Tests use their own federation names."""
     with secured_broker() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def quick_starts() -> Iterator[None]:
-    """For tests that start some thousand clients: each would read the metadata of every installed package."""
+    """For tests that start thousands of clients, each of which would read the metadata of every installed package."""
     with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
         patch.setattr(streamfl.records.formats, "entry_points", functools.cache(entry_points))
         yield
@@ -157,7 +157,7 @@ def data() -> Path:
 
 @pytest.fixture(scope="session")
 def streams_of_sets(data: Path) -> ModuleType:
-    """The module ``streams.py`` beside the data sets, which deals their rows to clients."""
+    """The module ``streams.py`` beside the data sets. It deals their rows to clients."""
     spec = importlib.util.spec_from_file_location("streams", data / "streams.py")
     assert spec is not None
     assert spec.loader is not None
@@ -168,6 +168,6 @@ def streams_of_sets(data: Path) -> ModuleType:
 
 @pytest.fixture(name="_refused_connections")
 def _collect_sockets() -> Iterator[None]:
-    """The Kafka client leaves the socket of a refused connection to the garbage collector, which warns."""
+    """The Kafka client leaves the socket of a refused connection to the garbage collector, which then warns."""
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""A role small enough to be checked by eye: it adds up numbers by key. The worker and the role laws are tried on it."""
+"""A minimal role that adds up numbers by key. The worker and the role laws are tested on it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPICS = [
 
 
 def number(sequence: int, amount: int) -> bytes:
-    """A sender's message: its own count, which tells repetitions, and the number to add."""
+    """A sender's message: its sequence number, by which repetitions are recognised, and the number to add."""
     return f"{sequence} {amount}".encode()
 
 
@@ -59,7 +59,7 @@ CHANNELS = Channels(
 
 
 class CountingRole:
-    """``total[key] += factor * number``; zero resets a key, a negative number is a peer's mistake."""
+    """``total[key] += factor * number``. Zero resets a key; a negative number is refused as a peer's mistake."""
 
     def __init__(self) -> None:
         self.wake_at: float | None = None

@@ -1,4 +1,4 @@
-"""Batches of records that cannot be read, made on a real broker: it checks what it is given, but not what lies on its disk."""
+"""Batches that cannot be read, made on a real broker. The broker checks what it receives, but not what lies on its disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 __all__ = ["DAMAGES", "damage"]
 
-# KIP-98's batch: base offset, length, leader epoch, magic, checksum of all that follows; the records come after these 61 bytes.
+# KIP-98's batch: base offset, length, leader epoch, magic, checksum of everything after it; the records begin after 61 bytes.
 MAGIC, CHECKSUM, CHECKED, RECORDS = 16, 17, 21, 61
 
 
@@ -62,7 +62,7 @@ DAMAGES: dict[str, Callable[[bytearray], None]] = {
 
 
 def damage(broker: Broker, topic: str, partition: int, offset: int, kind: str) -> bytes:
-    """Spoil the batch that holds ``offset`` where it lies, while the broker runs; what lies there now is returned."""
+    """Damage the batch with ``offset`` in its file while the broker runs. Returns the damaged bytes."""
     for path in sorted(broker.folder(topic, partition).glob("*.log")):
         content = bytearray(path.read_bytes())
         position = 0

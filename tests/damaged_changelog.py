@@ -1,4 +1,4 @@
-"""Members that take back a changelog of which one record was damaged."""
+"""Members that restore a changelog with one damaged record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAMAGES = 40
 
 
 def after_rounds(run: Run, rounds: int) -> Run:
-    """The run after so many rounds."""
+    """The run after this many rounds."""
     run.start()
     for number in range(rounds):
         run.round(number)
@@ -20,7 +20,7 @@ def after_rounds(run: Run, rounds: int) -> Run:
 
 
 def check_refused_or_harmless(run: Run, member: str, seed: str) -> None:
-    """Of 40 records that are damaged one at a time, each is refused by name, or nothing is wrong afterwards."""
+    """Damages 40 records one at a time. Each must be refused by name, or do no harm."""
     resumed = Resumed(run, member, Random(seed))
     found: Counter[bool] = Counter()
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""A proxy between Kafka's clients and its brokers that has one EndTxn come late, or has its answer get lost.
+"""A proxy between Kafka's clients and brokers that delays one EndTxn request, or loses its answer.
 
-EndTxn is the request that ends a transaction. It carries a producer's id and epoch, and nothing that says which transaction: one
-that comes late ends whatever transaction that epoch has open by then. Networks delay; this proxy does it on purpose::
+EndTxn is the request that ends a transaction. It carries a producer's id and epoch, but does not identify the transaction. A late
+one ends whatever transaction that epoch has open by then. Networks delay requests; this proxy does it on purpose::
 
     with EndTxnProxy(nodes=3) as proxy, Broker(nodes=3, proxy=proxy) as broker:
         caught = proxy.catch(Fault.KEEP_AND_BREAK, deliver=Moment(produce_requests=2))
@@ -11,7 +11,7 @@ that comes late ends whatever transaction that epoch has open by then. Networks 
         assert caught.error != 0             # refused, as it should be
         assert not proxy.doubtful            # no transaction began under an epoch whose EndTxn might still come
 
-The clients reach the brokers through the proxy alone, the brokers one another directly. It runs in a thread of its own.
+Clients reach the brokers only through the proxy. Brokers reach each other directly. The proxy runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ from typing import Any
 __all__ = ["Caught", "EndTxn", "EndTxnProxy", "Fault", "Moment"]
 
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN = 0, 24, 25, 26
-# From these versions on a request's header ends in tagged fields, and its texts have lengths of variable size.
+# From these versions on, a request's header ends in tagged fields, and its strings have lengths of variable size.
 FLEXIBLE = {PRODUCE: 9, ADD_PARTITIONS: 3, ADD_OFFSETS: 3, END_TXN: 3}
-# Later versions name several transactions; brokers use them among themselves.
+# Later versions name several transactions. Only brokers use them.
 LAST_OF_ONE_TRANSACTION = 3
 BUFFER_BYTES = 2**20
 
 
 class Fault(Enum):
-    """What becomes of an EndTxn.
+    """What happens to an EndTxn.
 
-    KEEP: it does not arrive, the client waits for its answer. KEEP_AND_BREAK: it does not arrive, and the client's connection
-    breaks. LOSE_ANSWER: it arrives, and the connection breaks instead of bringing the answer. What is kept can be delivered later.
+    KEEP: it does not arrive, and the client waits for the answer. KEEP_AND_BREAK: it does not arrive, and the client's connection
+    breaks. LOSE_ANSWER: it arrives, but the connection breaks before the answer.
+
+    A kept request can be delivered later.
     """
 
     KEEP = "keep"
@@ -51,8 +53,8 @@ class Fault(Enum):
 
 @dataclass(frozen=True)
 class Moment:
-    """When an EndTxn that was kept back arrives: before the n-th Produce request of the transactions that follow, which waits for
-    that. With ``slow_node``, from 0: the Produce requests to that node wait, and it arrives ``slow_seconds`` after the first one.
+    """When a kept EndTxn arrives: before the n-th Produce request of the following transactions, which waits for that. With
+    ``slow_node``, from 0: the Produce requests to that node wait, and the EndTxn arrives ``slow_seconds`` after the first one.
     """
 
     produce_requests: int = 1
@@ -72,10 +74,11 @@ class EndTxn:
 
 @dataclass
 class Caught:
-    """An EndTxn that was, or is to be, caught.
+    """An EndTxn that was caught, or is to be caught.
 
-    kept: it was caught; ``request`` says what it is. answered: its broker has answered it after it was delivered, with ``error``,
-    0 for none. sent_again: EndTxn of the same producer id and epoch since then.
+    kept: set when it was caught; ``request`` is the request.
+    answered: set when its broker answered after the delivery, with ``error``, 0 for none.
+    sent_again: EndTxn requests of the same producer id and epoch since then.
     """
 
     fault: Fault
@@ -95,15 +98,16 @@ class Caught:
     frames: list[bytes] = field(default_factory=list)
 
     def fits(self, request: EndTxn) -> bool:
-        """Whether this is one to catch."""
+        """Whether this request is one to catch."""
         return self.committed in (None, request.committed) and self.transactional_id in request.transactional_id
 
 
 class EndTxnProxy:
-    """A proxy before ``nodes`` brokers; ``ports``, one a node, are where clients find it on 127.0.0.1.
+    """A proxy for ``nodes`` brokers. Clients connect to its ``ports`` on 127.0.0.1, one for each node.
 
-    sent: every EndTxn that clients sent, in order. doubtful: the requests that began or widened a transaction under a producer id
-    and epoch of which an EndTxn had been sent whose answer did not reach the client. There should be none.
+    sent: every EndTxn of clients, in order.
+    doubtful: requests that began or widened a transaction under a producer id and epoch after an EndTxn of these whose answer did
+        not reach the client. There should be none.
     """
 
     def __init__(self, nodes: int = 1) -> None:
@@ -132,7 +136,7 @@ class EndTxnProxy:
         self._loop.close()
 
     def forward_to(self, ports: Sequence[int]) -> None:
-        """Have the i-th port of the proxy lead to the i-th of these. Called by the broker that is started behind the proxy."""
+        """Makes the i-th port of the proxy lead to the i-th of these. Called by the broker that is started behind the proxy."""
         self._targets = list(ports)
 
     def catch(
@@ -143,17 +147,19 @@ class EndTxnProxy:
         deliver: Moment | None = None,
         on_answered: Callable[[], object] = lambda: None,
     ) -> Caught:
-        """Do this to the next EndTxn. committed: only to a commit (True) or an abort (False). transactional_id: only where the id
-        contains this text. deliver: when it arrives after all; without it only by :meth:`deliver`. on_answered is called, in the
-        proxy's thread, when the late one was answered and before anything goes on that waits for that. Another call replaces what
-        has not been caught yet; what was caught stays as it is.
+        """Apply this fault to the next EndTxn. Another call replaces one that has not been caught yet; caught ones stay.
+
+        committed: only to a commit (True) or an abort (False).
+        transactional_id: only if the id contains this text.
+        deliver: when it arrives after all; without it, only by :meth:`deliver`.
+        on_answered: called in the proxy's thread when the late request was answered, before anything that waits for it goes on.
         """
         caught = Caught(fault, committed, transactional_id, deliver, on_answered)
         self._loop.call_soon_threadsafe(self._arm, caught)
         return caught
 
     def deliver(self, caught: Caught, seconds: float = 10.0) -> bool:
-        """Have a kept EndTxn arrive now, and wait for its broker's answer; False if none comes in time."""
+        """Deliver a kept EndTxn now, and wait for its broker's answer. False if none comes in time."""
         self._loop.call_soon_threadsafe(self._deliver, caught)
         return caught.answered.wait(seconds)
 
@@ -177,7 +183,7 @@ class EndTxnProxy:
             try:
                 await _Connection(self, node, reader, writer).serve(self._targets[node])
             except (OSError, IndexError, asyncio.CancelledError):
-                # No broker behind it yet, or none any more.
+                # No broker is behind it yet, or not any more.
                 writer.transport.abort()
             finally:
                 self._tasks.discard(task)
@@ -193,7 +199,7 @@ class EndTxnProxy:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # Transports close in the next round of the loop.
+        # Transports close in the next iteration of the event loop.
         await asyncio.sleep(0.01)
 
     def _arm(self, caught: Caught) -> None:
@@ -206,7 +212,7 @@ class EndTxnProxy:
                 caught.connection.up(frame)
 
     def take(self, request: EndTxn) -> Caught | None:
-        """Note an EndTxn; what to do with it, if it is the one to catch."""
+        """Records an EndTxn. Returns what to do with it, if it is the one to catch."""
         self.sent.append(request)
         self.unanswered[request.producer_id, request.epoch] += 1
         for caught in self._caught:
@@ -222,21 +228,21 @@ class EndTxnProxy:
         return caught
 
     def note_answer(self, request: EndTxn) -> None:
-        """An EndTxn's answer goes to the client."""
+        """An EndTxn's answer reaches the client."""
         self.unanswered[request.producer_id, request.epoch] -= 1
 
     def note_transaction(self, request: EndTxn) -> None:
-        """A transaction begins, or goes on, with this producer id and epoch."""
+        """A transaction of this producer id and epoch begins or continues."""
         if self.unanswered[request.producer_id, request.epoch]:
             self.doubtful.append(request)
         for caught in self._caught:
             caught.following = caught.following or caught.transactional_id in request.transactional_id
 
     async def before_produce(self, node: int, transactional_id: str) -> None:
-        """Let a late EndTxn arrive first if this is its moment."""
+        """Delivers a late EndTxn first, if this is its moment."""
         for caught in self._caught:
             moment = caught.moment
-            # Without a connection nothing was kept that could arrive.
+            # Without a connection no request was kept that could arrive.
             if moment is None or caught.connection is None or caught.answered.is_set():
                 continue
             if not caught.following or caught.transactional_id not in transactional_id:
@@ -257,7 +263,7 @@ class EndTxnProxy:
 
 
 class _Connection:
-    """One connection of a client, and the one to its broker."""
+    """A client's connection, and the matching one to its broker."""
 
     def __init__(self, proxy: EndTxnProxy, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._proxy, self._node = proxy, node
@@ -276,7 +282,7 @@ class _Connection:
                     await self._pass_on(await _frame(self._reader))
             self._client_is_there = False
             if self._kept is not None and not self._kept.answered.is_set():
-                # The request is under way although its sender is gone.
+                # The request is on its way although its sender is gone.
                 await down
         finally:
             self.drop()
@@ -341,7 +347,7 @@ class _Connection:
                     self._writer.write(struct.pack(">i", len(frame)) + frame)
                     await self._writer.drain()
         if self._kept is not None and not self._kept.answered.is_set():
-            # Its broker is gone: it never arrives.
+            # Its broker is gone, so it never arrives.
             self._kept.answered.set()
         self.drop()
 
@@ -352,7 +358,7 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def _transactional_id(frame: bytes, key: int, version: int) -> tuple[str, int]:
-    """The text that the body begins with, '' for none, and where the rest begins."""
+    """The string at the beginning of the body, '' for none, and the position after it."""
     (length,) = struct.unpack_from(">h", frame, 8)
     at = 10 + max(length, 0)
     if version >= FLEXIBLE[key]:
@@ -367,7 +373,7 @@ def _transactional_id(frame: bytes, key: int, version: int) -> tuple[str, int]:
 
 
 def _parsed(frame: bytes, key: int, version: int) -> EndTxn:
-    """Id, producer id and epoch, which all requests about one transaction begin with; and whether it commits, which EndTxn adds."""
+    """Id, producer id and epoch, which begin all requests about one transaction; for EndTxn, whether it commits."""
     transactional_id, at = _transactional_id(frame, key, version)
     producer_id, epoch = struct.unpack_from(">qh", frame, at)
     return EndTxn(transactional_id, producer_id, epoch, key == END_TXN and frame[at + 10] != 0)

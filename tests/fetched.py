@@ -1,4 +1,4 @@
-"""Programs that tests need and that are fetched once, into ``.broker`` of the repository."""
+"""Programs that tests need. They are fetched once, into ``.broker`` of the repository."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FOLDER = Path(__file__).resolve().parent.parent / ".broker"
 
 
 def fetched(name: str, fetch: Callable[[Path], Path]) -> Path:
-    """The program's directory. fetch: puts it into a directory of this process, and says where there the program is."""
+    """The program's directory. fetch: puts it into a directory of this process, and returns where the program is in there."""
     home = FOLDER / name
     if home.is_dir():
         return home
     FOLDER.mkdir(exist_ok=True)
-    # Moved into place whole: two runs may fetch at once, one may be interrupted.
+    # The directory is moved into place as a whole: two runs may fetch at once, and one may be interrupted.
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=FOLDER))
     try:
         fetch(folder).rename(home)

@@ -1,8 +1,9 @@
-"""Many workers of one settings file, which look at their cluster more often than usual: ``python forked.py CONFIG COUNT SECONDS``.
+"""Starts many workers with one settings file, which poll their cluster more often than usual: ``python forked.py CONFIG COUNT
+SECONDS``.
 
-They are forks of one process that has loaded all that they need, so that twenty of them start on a busy machine. One that could not
-connect is started again, as a supervisor does it. A line on stdout tells each other that ends: its number, and its exit code, which
-is below 0 for a signal.
+They are forks of one process that has loaded everything, so that twenty of them can start on a busy machine. A worker that could
+not connect is started again, as a supervisor does. For every other one that ends, a line on stdout has its number and exit code,
+which is below 0 for a signal.
 """
 
 from __future__ import annotations

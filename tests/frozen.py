@@ -1,11 +1,11 @@
-"""Hashes of all that seeded runs write: to be sure that a change of the code's structure changes no behaviour.
+"""Hashes of everything that seeded runs write, to verify that a refactoring changes no behaviour.
 
     python tests/frozen.py record before.json      # at the commit before
     python tests/frozen.py compare before.json     # after; exit code 1 and the names of what differs
 
-It uses the command line and what every release keeps, so it runs on commits of before and after. It records the history and every
-topic's bytes of seeds of the fault simulator (every system, both buses, faults that stay) and every topic, figure and traced array
-of seeded ``streamfl simulate`` runs. Floating-point sums differ between machines, so both runs have to be on one machine.
+It only uses the command line and stable interfaces, so it runs on both commits. For seeds of the fault simulator (every system,
+both buses, permanent faults) it records the history and every topic's bytes. For seeded ``streamfl simulate`` runs it records every
+topic, figure and traced array. Floating-point sums differ between machines, so both runs have to be on one machine.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FAULTS = {"": 12, "--bus sqlite": 4, "--liveness": 6}
 
 
 def seeded_simulations() -> dict[str, dict[str, tuple[str, str]]]:
-    """By system that has a file ``tests/<system>/frozen.py``: by name, a settings file and the options of ``streamfl simulate``.
+    """For each system with a file ``tests/<system>/frozen.py``: by name, a settings file and the options of ``streamfl simulate``.
 
-    ``SECRET`` in a settings file stands for the path of a file with a secret.
+    ``SECRET`` in a settings file is replaced by the path of a file with a secret.
     """
     folders = sorted(path.parent.name for path in FOLDER.glob("*/frozen.py"))
     return {name.replace("_", "-"): import_module(f"{name}.frozen").SIMULATIONS for name in folders}
 
 
 def digest(*parts: object) -> str:
-    """32 hexadecimal digits of the parts' bytes."""
+    """A hash of the parts' bytes, 32 hexadecimal digits."""
     made = hashlib.blake2b(digest_size=16)
     for part in parts:
         content = part if isinstance(part, bytes) else repr(part).encode()
@@ -47,7 +47,7 @@ def digest(*parts: object) -> str:
 
 
 class Topics:
-    """Notes what lies in every bus of this package that is made from now on, when its run is over or its file is closed."""
+    """Hashes the contents of every bus of this package that is made from now on, when its run is over or its file is closed."""
 
     def __init__(self) -> None:
         from streamfl.runtime.memory_bus import MemoryBus
@@ -85,7 +85,7 @@ class Topics:
         return record.partition, record.offset, record.key, record.value, record.headers
 
     def taken(self) -> list[dict[str, str]]:
-        """By bus and topic, of all buses since the last call."""
+        """Hashes by bus and topic, for all buses since the last call."""
         for bus, _ in list(self._buses):
             self._note(bus)
         found, self._closed = self._closed, []
@@ -93,7 +93,7 @@ class Topics:
 
 
 def faults(topics: Topics) -> Iterator[tuple[str, object]]:
-    """Of each seed the printed history and the topics."""
+    """For each seed: the printed history and the topics."""
     main = import_module("streamfl.simulation.faults.__main__").main
     for options, seeds in FAULTS.items():
         for system in seeded_simulations():
@@ -106,12 +106,12 @@ def faults(topics: Topics) -> Iterator[tuple[str, object]]:
 
 
 def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
-    """Of each run the figures that it prints, the traced arrays and the topics."""
+    """For each run: the printed figures, the traced arrays and the topics."""
     from streamfl.cli import app
 
     runs = {f"{system} {name}": run for system, own in seeded_simulations().items() for name, run in own.items()}
     for name, (config, options) in runs.items():
-        # A member remembers what it was made with, the path of its secret included.
+        # A member's state includes the settings it was made with, and so the path of its secret.
         folder = Path(tempfile.gettempdir(), "streamfl-frozen")
         folder.mkdir(exist_ok=True)
         try:
@@ -135,7 +135,7 @@ def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
 
 
 def main() -> int:
-    """0 if nothing differs."""
+    """Exit code: 0 if nothing differs."""
     action, path = sys.argv[1], Path(sys.argv[2])
     topics = Topics()
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The grid that numbers lie on."""
+"""The grid on which numbers lie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def grid(numbers: NDArray[Any]) -> float:
-    """The largest power of two that all of them are multiples of."""
+    """The largest power of two of which all numbers are multiples."""
     step = 2.0**10
     while not (numbers / step == np.rint(numbers / step)).all():
         step /= 2

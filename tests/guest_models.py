@@ -1,4 +1,4 @@
-"""Models as strangers bring them: one that is right, and some that are not."""
+"""User models for tests: a correct one, and several wrong ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PREDICTIONS: dict[str, Any] = {"nan": np.nan, "inf": np.inf, "text": "0.5", "non
 
 
 class Line:
-    """Least squares by stochastic gradient; an array, a number and a dictionary are its state."""
+    """Least squares by stochastic gradient. Its state has an array, a number and a dictionary."""
 
     def __init__(self, rate: float = 0.05) -> None:
         self.rate, self.weights, self.offset = rate, np.zeros(3), 0.0
@@ -36,18 +36,18 @@ class Line:
 
 
 def line(rate: float = 0.05) -> Line:
-    """As a settings file names it."""
+    """The function that a settings file names."""
     return Line(rate)
 
 
 class Counting:
-    """Predicts how many labels it has learnt, in millionths."""
+    """Predicts the number of labels it has learnt, in millionths."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def predict_one(self, x: dict[int, float]) -> float:
-        # What it does to its input must be nobody else's concern.
+        # Changes to its input may not affect others.
         x.clear()
         return self.count / 1e6
 
@@ -63,17 +63,17 @@ class Counting:
 
 
 class Forgetful(Line):
-    """Forgets to remember half of what it learnt."""
+    """Leaves half of what it learnt out of its state."""
 
     def state(self) -> Any:
         return {"weights": self.weights, "offset": 0.0, "seen": {}}
 
 
 class Guest(Line):
-    """Wrong in one way, from a label on.
+    """Fails in one way, after some labels.
 
-    how: predict, learn, state or restore raise, exit: predict ends the process; nan, inf, text, none, list: what it predicts.
-    after: so many labels are learnt first.
+    how: predict, learn, state or restore raises; exit: predict ends the process; nan, inf, text, none, list: its predictions.
+    after: number of labels that it learns first.
     """
 
     def __init__(self, how: str, after: int = 2) -> None:
@@ -103,7 +103,7 @@ class Guest(Line):
 
 
 class growing(Counting):
-    """Remembers a byte more with each label."""
+    """Its state grows by a byte with each label."""
 
     def state(self) -> Any:
         return b"x" * self.count
@@ -113,13 +113,13 @@ class growing(Counting):
 
 
 class brief(Counting):
-    """Has nothing to say of itself."""
+    """Has no state and restore."""
 
     state = restore = None  # type: ignore[assignment]
 
 
 class Chance:
-    """A classifier that gives the share of True."""
+    """A classifier that predicts the share of True."""
 
     def __init__(self) -> None:
         self.count = self.true = 0
@@ -133,17 +133,17 @@ class Chance:
 
 
 def hungry(rates: list[float]) -> Line:
-    """Takes from the list that it is given."""
+    """Removes an item from the list that it is given."""
     return Line(rates.pop())
 
 
 def no_model() -> object:
-    """Makes what is no model."""
+    """Returns an object that is not a model."""
     return object()
 
 
 def raising() -> object:
-    """Cannot be made."""
+    """Raises when it is made."""
     raise OSError("no weights here")
 
 
@@ -151,14 +151,14 @@ ready = "not a function"
 
 
 class Wild(Counting):
-    """Predicts what no label ever was."""
+    """Predicts numbers far from any label."""
 
     def predict_one(self, x: dict[int, float]) -> float:
         return 1e9
 
 
 class Shared(Counting):
-    """All of it count together."""
+    """All instances share one count."""
 
     total = 0
 
@@ -170,7 +170,7 @@ class Shared(Counting):
 
 
 class Asked(Counting):
-    """Counts predictions."""
+    """Counts its predictions."""
 
     def predict_one(self, x: dict[int, float]) -> float:
         self.count += 1

@@ -1,4 +1,4 @@
-"""Members with keys, in a folder of a test's own."""
+"""Members with keys, in a test's own folder."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class Keys:
         return Identity(read_key_file(self.key_file(name)), read_members(self.file), kind)
 
     def sections(self, name: str) -> dict[str, dict[str, Any]]:
-        """What a member's settings say of its key and of the others."""
+        """The settings sections about a member's key and the other members."""
         return {"identity": {"key_file": str(self.key_file(name))}, "federation": {"members": str(self.file)}}
 
 
 def figure(worker: Worker, name: str) -> float:
-    """What a worker's role measures under this name, summed over labels."""
+    """The value of a role's metric of this name, summed over labels."""
     return sum(one.value for one in worker.role.measure() if one.name == name)
 
 
 def again(record: Record, topic: str | None = None, partition: int | None = None) -> Outgoing:
-    """The record as it came, into another place if one is given."""
+    """A copy of the record, in another topic and partition if given."""
     return Outgoing(
         topic or record.topic, record.key, record.value, record.partition if partition is None else partition, record.headers
     )

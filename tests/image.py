@@ -1,7 +1,7 @@
-"""The image without Docker: the Dockerfile's steps in a folder, and its program started as it is in a container.
+"""The image without Docker: runs the Dockerfile's steps in a folder, and starts the program as a container would.
 
-Where the tests run as root, the program is another user's, the root file system is read-only, and no capability is left.
-Where they do not, it is started as whoever runs them: mounts are root's.
+If the tests run as root, the program runs as another user, with a read-only root file system and no capabilities. Otherwise it runs
+as the tests' user, because only root can mount.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Step = tuple[str, str]
 
 
 def stages() -> list[list[Step]]:
-    """By stage, instructions with what follows them."""
+    """The instructions of each stage, with their arguments."""
     text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE).replace("\\\n", " ")
     steps = [(word, " ".join(rest.split())) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
     begins = [place for place, (word, _) in enumerate(steps) if word == "FROM"]
@@ -39,7 +39,11 @@ def stages() -> list[list[Step]]:
 
 
 class Image:
-    """An installed tree. folder: where it was built; what the program writes goes to its ``data``. base: where its Python is."""
+    """An installed tree.
+
+    folder: where it was built. The program writes to ``data`` in it.
+    base: the folder of its Python.
+    """
 
     def __init__(self, folder: Path, base: Path) -> None:
         self._base = base
@@ -56,7 +60,7 @@ class Image:
             os.chown(self.data, int(self._user), int(self._group))
 
     def run(self, *arguments: str, more: Mapping[str, str] | None = None, within: bool = False) -> subprocess.Popen[str]:
-        """Start the entry point. more: of the environment. within: the arguments are another program of the image."""
+        """Run the entry point. more: further environment variables. within: the arguments are another program of the image."""
         entry = [] if within else json.loads(self._said["ENTRYPOINT"])
         environment = self._variables | {"TMPDIR": str(self._folder / "tmp"), "LANG": "C.UTF-8", **(more or {})}
         environment["PATH"] = f"{self.tree / 'bin'}:{os.defpath}"
@@ -70,7 +74,7 @@ class Image:
         )
 
     def health_check(self, port: int) -> list[str]:
-        """The image's own, asking this port."""
+        """Run the image's health check against this port."""
         command: list[str] = json.loads(self._said["HEALTHCHECK"].partition(" CMD ")[2])
         return [word.replace(self._variables["STREAMFL_METRICS__PORT"], str(port)) for word in command]
 
@@ -104,7 +108,7 @@ class Image:
         lines = [f"mount --bind {self.data} {self.data}", f"mount -t tmpfs -o mode=1777 tmpfs {self._folder / 'tmp'}"]
         closed = [path for path in (base, *base.parents) if not path.stat().st_mode & 0o001]
         if closed:
-            # A Python in root's home: the program's user may not go there, so in its place stands a folder with nothing else.
+            # Python lies in root's home, where the program's user may not go. So an otherwise empty folder takes that home's place.
             own.mkdir(exist_ok=True)
             lines += [
                 f"mount --bind {base} {own}",
@@ -118,9 +122,9 @@ class Image:
 
 
 def build(folder: Path, locked: bool) -> Image:
-    """Do the build stage's steps in a folder that has nothing but what they copy.
+    """Run the build stage's steps in a folder that only has what they copy.
 
-    locked: the versions of the lock are installed, as in the image; otherwise those of this Python are used, which takes no time.
+    locked: install the lock file's versions, as in the image. Otherwise use this Python's packages, which takes no time.
     """
     folder.chmod(0o755)
     source, tree = folder / "source", folder / INSTALLED.lstrip("/")
@@ -132,7 +136,7 @@ def build(folder: Path, locked: bool) -> Image:
         python = folder / "system" / "bin" / "python"
         base = Path(subprocess.run([found, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True).stdout.strip())
     (folder / "bin").mkdir()
-    # Not a link: Python looks beside the name that it was started by for the environment that it belongs to.
+    # Not a link: Python looks for its environment beside the name that it was started by.
     (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
     (folder / "bin" / "python").chmod(0o755)
     for word, rest in stages()[0]:
@@ -150,12 +154,12 @@ def build(folder: Path, locked: bool) -> Image:
 
 
 def python_version() -> str:
-    """The first two parts of the version of Python that the Dockerfile names."""
+    """Major and minor version of the Python in the Dockerfile."""
     return str(re.findall(r"^ARG PYTHON=python:(3\.\d+)\.", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)[0])
 
 
 def _python_of_the_image() -> str:
-    """A Python of the version that the Dockerfile names, or this one; its standard library at least is not the image's."""
+    """A Python of the Dockerfile's version, or this one if there is none. Its standard library is not the image's."""
     minor = python_version()
     name = f"python{minor}"
     kept = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{minor}.*/bin/{name}"))

@@ -1,4 +1,4 @@
-"""Ctrl-C at a known place of a command's work."""
+"""Sends Ctrl-C at a known point of a command's work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["interrupt_at"]
 
 
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    """This process gets SIGINT, once, when the share of a piece of work is done."""
+    """Send SIGINT to this process once, when this share of a piece of work is done."""
     tell, pressed = Progress.__call__, []
 
     def told(work: Progress, done: float, total: float = 1.0) -> bool:

@@ -1,4 +1,4 @@
-"""A shell in which a page's commands run as they stand there."""
+"""A shell that runs a documentation page's commands unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 180.0
 
 
 class Laptop:
-    """A shell in an empty folder, where ``streamfl`` and ``python3`` are those of this test."""
+    """A shell in an empty folder. ``streamfl`` and ``python3`` are those of this test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

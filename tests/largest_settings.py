@@ -1,6 +1,6 @@
-"""Roles built as an operator builds them, at the largest sizes that their settings allow: what they accept can be written.
+"""Roles with the largest settings that are allowed: everything they accept can be written.
 
-How large that is the settings say themselves: the largest size that they do not refuse is looked for.
+The largest size is found by trying which sizes the settings refuse.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject
 from streamfl.wire import LONGEST_KEY, LONGEST_NAME
 
-# At the bounds themselves; that there is nothing beyond them is the law's matter on small roles.
+# Exactly at the bounds. The law on small roles checks that nothing larger is accepted.
 LARGEST = [Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"]
 
 
 def written(key: bytes | None, content: object, channel: str = "samples", partition: int = 0) -> tuple[str, Record]:
-    """JSON of anything that has names, MessagePack of anything else."""
+    """A dictionary as JSON, anything else as MessagePack."""
     value = json.dumps(content).encode() if isinstance(content, dict) else msgspec.msgpack.encode(content)
     return channel, Record(channel, partition, 0, key, value)
 
 
 def largest(make: Callable[[int], Any]) -> int:
-    """The largest size that is not refused; make: settings of a size from 1."""
+    """The largest size that is not refused. make: returns settings of a size, from 1."""
 
     def allowed(size: int) -> bool:
         try:
@@ -42,7 +42,7 @@ def largest(make: Callable[[int], Any]) -> int:
         return True
 
     size = 1
-    # From below, for what is far too large takes long to be built before it is refused.
+    # Grows from below, because a size that is far too large takes long to build before it is refused.
     while allowed(2 * size):
         size *= 2
     step = size
@@ -52,13 +52,17 @@ def largest(make: Callable[[int], Any]) -> int:
 
 
 def of_the_role(made: Any) -> int:
-    """The fingerprint that a role with these settings tells of."""
+    """The fingerprint of a role with these settings."""
     return int(find_kind(made.role.kind).build(made).fingerprint)
 
 
 @dataclass(frozen=True)
 class Case:
-    """make: settings of a size. anybody: records for a role with these settings, that has this fingerprint."""
+    """A role to test.
+
+    make: returns settings of a size.
+    anybody: returns records for a role with these settings and this fingerprint.
+    """
 
     make: Callable[[int], Any]
     anybody: Callable[[Any, int, Extreme], Sequence[tuple[str, Record]]]
@@ -66,7 +70,7 @@ class Case:
 
 
 def check_what_is_accepted_can_be_written(case: Case) -> None:
-    """Of a role as large as its settings allow, whatever anybody writes is refused at once or can be remembered and sent."""
+    """A role of the largest allowed size refuses each message at once, or can write its state and its replies."""
     made = case.make(largest(case.make))
     kind = find_kind(made.role.kind)
     channels, fingerprint = kind.channels(made), case.fingerprint(made)

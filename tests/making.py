@@ -1,4 +1,4 @@
-"""A role whose work takes long: it makes blocks to order, in pieces, and sends each in parts to whoever reads blocks."""
+"""A role with long work: it makes ordered blocks in pieces, and sends each block in parts to a reader of blocks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGEST = 2**53
 
 
 class Order(msgspec.Struct):
-    """A block that somebody wants. id: of the order, above all others of its key."""
+    """An order for a block. id: higher than all earlier ones of its key."""
 
     id: int
 
@@ -55,35 +55,35 @@ def decode_order(record: Record) -> int:
 
 
 def make_piece(content: bytes) -> bytes:
-    """Stands for encryption: it is slow elsewhere, and whatever is random in it follows from the secret and the content."""
+    """Stands for slow encryption. Anything random in it is derived from the secret and the content."""
     return hashlib.blake2b(content, key=SECRET, digest_size=PART).digest()
 
 
 def make_block(key: bytes, number: int) -> bytes:
-    """What is made to an order, by hand."""
+    """The block for an order, computed directly."""
     return b"B" + b"".join(make_piece(b"%b %d %d" % (key, number, piece)) for piece in range(PIECES))
 
 
 def make_slowly(content: bytes) -> bytes:
-    """Takes until somebody makes the file that the content names."""
+    """Waits until the file that the content names exists."""
     while not Path(content.decode()).exists():
         sleep(0.01)
     return b"made"
 
 
 def fail(content: bytes) -> bytes:
-    """What no role should ask for."""
+    """Work that always fails."""
     raise ValueError("no such thing")
 
 
 def no_bytes(content: bytes) -> bytes:
-    """What no type checker has seen."""
+    """Work that returns no bytes, although its type says so."""
     found: Any = {"sum": 1}
     return found  # type: ignore[no-any-return]
 
 
 def end_the_process(content: bytes) -> bytes:
-    """As if the system killed it for its memory."""
+    """Ends its process, as if the system killed it for using too much memory."""
     raise SystemExit(7)
 
 
@@ -93,7 +93,7 @@ MAKER_CHANNELS = Channels(
 
 
 class BlockMaker:
-    """Of each order of a key one block, in the order of their numbers. What is remembered: the last number of each key."""
+    """Makes one block for each order of a key, in the order of their numbers. Its state is the last number of each key."""
 
     full: Collection[int] = ()
     prompt = True
@@ -118,7 +118,7 @@ class BlockMaker:
     def close(self, partition: int) -> None:
         del self.last[partition]
         self._changed = {place: None for place in self._changed if place[0] != partition}
-        # Work that was given up brings no results.
+        # Work that was given up returns no results.
         self.under_way = {place: pieces for place, pieces in self.under_way.items() if place[0] != partition}
 
     def restore(self, change: StateChange) -> None:

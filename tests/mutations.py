@@ -1,4 +1,4 @@
-"""Mistakes put into the code on purpose, and whether a simulation finds them."""
+"""Deliberate bugs in the code, to check that a simulation finds them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def after(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
-    """``change`` takes what the method gave, the object and the method's arguments, and gives what is returned instead."""
+    """Wrap a method. ``change`` takes its result, the object and the arguments, and returns the new result."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *arguments: change(real(self, *arguments), self, *arguments))
 
 
 def instead(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
-    """``change`` takes the real method, the object and the arguments."""
+    """Replace a method. ``change`` takes the real method, the object and the arguments."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *given, **named: change(real, self, *given, **named))
 
 
 def without(*prefixes: bytes) -> Mutation:
-    """A member's role takes back everything but what these keys begin."""
+    """A mutation: a member's role does not restore keys with these prefixes."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
         real = PartitionedRole.restore
@@ -45,7 +45,7 @@ def without(*prefixes: bytes) -> Mutation:
 
 
 def written(prefix: bytes, change: Callable[[Any], Any]) -> Mutation:
-    """What is remembered under these keys is another thing."""
+    """A mutation: values under keys with this prefix are changed when they are written."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
         def remember(real: Any, self: Any, key: bytes, value: Any) -> None:
@@ -57,14 +57,14 @@ def written(prefix: bytes, change: Callable[[Any], Any]) -> Mutation:
 
 
 def check_caught(name: str, simulate: Callable[[int], Verdict], first: int = 0) -> None:
-    """Within 200 seeds a check fails, and says something about what it did wrong."""
+    """Within 200 seeds a check fails, with a message about the effect of the bug."""
     for seed in (first, *range(MOST_SEEDS)):
         failure = simulate(seed).failure
         if failure is not None:
             print(f"{name}: caught by seed {seed}: {failure}")
-            # What a role would not take back is found as it is written, not by whoever restarts some time later.
+            # A state that the role cannot restore is found when it is written, not at a later restart.
             assert not name.startswith("written: ") or "would be refused when read" in failure, failure
-            # A mutation that stumbles over itself would be caught by anything.
+            # Any check would catch a mutation that raises such an error by itself.
             assert not failure.startswith(("TypeError", "AttributeError", "NameError", "KeyError")), failure
             return
     pytest.fail(f"{name}: not caught by {MOST_SEEDS} seeds")

@@ -1,4 +1,4 @@
-"""A cluster of one's own in place of the tests' broker: the bus of the role's settings that STREAMFL_TEST_BUS names."""
+"""Runs tests on your own cluster: STREAMFL_TEST_BUS names a role's settings whose bus replaces the tests' broker."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VARIABLE = "STREAMFL_TEST_BUS"
 
 
 def named_bus(scheme: str, options: Mapping[str, object]) -> Iterator[Bus] | None:
-    """The bus that the variable names; None without it.
+    """The bus that the variable names; None if it is not set.
 
-    scheme: of the tests that ask, which are skipped if it is another.
-    options: what these tests need; those of the settings come on top.
+    scheme: the URL scheme of the calling tests, which are skipped if the named bus has another.
+    options: options that these tests need. The settings' own options override them.
     """
     if VARIABLE not in os.environ:
         return None

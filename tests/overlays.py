@@ -1,4 +1,4 @@
-"""What kustomize makes of an overlay, and strict schemas for it: Kubernetes' own, KEDA's and the Prometheus operator's."""
+"""Builds kustomize overlays, and validates them with strict schemas of Kubernetes, KEDA and the Prometheus operator."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 KEDA = "github.com/kedacore/keda/v2@v2.20.2"
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 KUSTOMIZE = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
-# Where custom resources are described, by the end of their group.
+# Where custom resources are defined, by the end of their API group.
 DESCRIBED = {"keda.sh": (KEDA, "config/crd/bases"), "monitoring.coreos.com": (OPERATOR, "example/prometheus-operator-crd")}
 Manifest = dict[str, Any]
 
 
 @functools.cache
 def built(overlay: str) -> tuple[Manifest, ...]:
-    """The manifests of an overlay, by kubectl, or by kustomize where that is not there."""
+    """The manifests of an overlay, built by kubectl, or by kustomize if there is no kubectl."""
     return _kustomized(KUBERNETES / "overlays" / overlay)
 
 
 def patched(overlay: str, more: Manifest, folder: Path) -> tuple[Manifest, ...]:
-    """The manifests of one's own overlay on an overlay. more: what is in it besides. folder: where it is written."""
-    # kustomize takes no absolute paths.
+    """The manifests of a user's overlay on top of this one. more: its further files. folder: where it is written."""
+    # kustomize refuses absolute paths.
     base = os.path.relpath(KUBERNETES / "overlays" / overlay, folder.resolve())
     (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [base], **more}), encoding="utf-8")
     return _kustomized(folder)
@@ -55,13 +55,13 @@ def of_kind(manifests: tuple[Manifest, ...], kind: str) -> dict[str, Manifest]:
 
 
 def pods(manifests: tuple[Manifest, ...]) -> dict[str, Manifest]:
-    """By the name of the StatefulSet, the template of its pods, of those that run streamfl."""
+    """The pod templates of streamfl's StatefulSets, by name."""
     found = {name: one["spec"]["template"] for name, one in of_kind(manifests, "StatefulSet").items()}
     return {name: one for name, one in found.items() if one["metadata"]["labels"]["app.kubernetes.io/name"] == "streamfl"}
 
 
 def pod_environment(manifests: tuple[Manifest, ...], name: str, ordinal: int = 0) -> dict[str, str]:
-    """The environment of a pod of a StatefulSet; what a secret holds is the secret's name."""
+    """The environment of a pod of a StatefulSet. A value from a secret is shown as the secret's name."""
     [worker] = pods(manifests)[name]["spec"]["containers"]
     found: dict[str, str] = {}
     for source in worker.get("envFrom", []):
@@ -75,7 +75,7 @@ def pod_environment(manifests: tuple[Manifest, ...], name: str, ordinal: int = 0
 
 
 def mistakes(manifest: Manifest) -> list[str]:
-    """What the strict schema of its kind has against a manifest: a key that is not known, a value of another type."""
+    """Errors of a manifest by its kind's strict schema: unknown keys and wrong types."""
     group, _, version = manifest["apiVersion"].rpartition("/")
     described = next((found for end, found in DESCRIBED.items() if group.endswith(end)), None)
     if described is None:
@@ -91,7 +91,7 @@ def mistakes(manifest: Manifest) -> list[str]:
 
 @functools.cache
 def go_module(module: str) -> Path:
-    """Where a Go module lies, once it is downloaded."""
+    """The folder of a Go module, downloaded if necessary."""
     done = subprocess.run(["go", "mod", "download", "-json", module], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr + done.stdout)
@@ -100,7 +100,7 @@ def go_module(module: str) -> Path:
 
 @functools.cache
 def _custom(folder: Path, kind: str, version: str) -> Mapping[str, Any]:
-    # Group and plural are the file's name.
+    # The file's name is the group and the plural.
     [path] = folder.glob(f"*_{kind.lower()}s.yaml")
     described = yaml.safe_load(path.read_text(encoding="utf-8"))["spec"]
     found = next(one for one in described["versions"] if one["name"] == version)
@@ -108,7 +108,7 @@ def _custom(folder: Path, kind: str, version: str) -> Mapping[str, Any]:
 
 
 def _strict(schema: Any) -> Any:
-    # A cluster drops keys that it does not know; here they are mistakes. The metadata are Kubernetes' own.
+    # A cluster drops unknown keys; here they are errors. The metadata belong to Kubernetes.
     if isinstance(schema, list):
         return [_strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -122,7 +122,7 @@ def _strict(schema: Any) -> Any:
 
 
 def walk(value: Any) -> Iterator[Any]:
-    """A value and all that is in it."""
+    """A value and everything in it."""
     yield value
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from walk(one)

@@ -1,4 +1,4 @@
-"""A tutorial's files and commands, as they stand on its page: each member in a folder of its own, and topics in one file."""
+"""Runs a tutorial's files and commands unchanged: each member in its own folder, all topics in one file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamfl.runtime.bus import connect
 __all__ = ["PageCommands", "credit_history", "page_text", "put_credit", "try_credit"]
 
 ROOT = Path(__file__).parents[1]
-# A file's block, behind the last name of a file before it.
+# A file's block: the last file name before the block is its name.
 FILES = re.compile(r"`([\w-]+\.toml)`(?:(?!`[\w-]+\.toml`|```).)*?\n\n```toml\n(.*?)```", re.DOTALL)
 SECONDS = 120.0
 
@@ -38,7 +38,7 @@ def page_text(page: str, section: str = "") -> str:
 
 
 class PageCommands:
-    """Runs the commands of ``text`` in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
+    """Runs the commands of ``text`` in ``folder``. ``STREAMFL_BUS__URL`` replaces the page's broker with SQLite."""
 
     def __init__(self, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
@@ -53,19 +53,20 @@ class PageCommands:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def put(self, name: str, content: str) -> None:
-        """A file that every member has."""
+        """Write a file into every member's folder."""
         for member in self.files:
             (self.folder / Path(member).stem / name).write_text(content)
 
     def take(self, beginning: str) -> list[str]:
-        """The next commands of the page that begin so, which are not run again."""
+        """Take the page's next commands with this beginning. They are not run again."""
         taken = [command for command in self.commands if command.startswith(beginning)]
         assert taken, f"{beginning}: {self.commands}"
         self.commands = [command for command in self.commands if command not in taken]
         return taken
 
     def do(self, beginning: str, *more: str) -> str:
-        """What the commands that begin so print, each run where its member is, with ``more`` arguments that a test needs."""
+        """Output of the commands with this beginning, each run in its member's folder, with ``more`` arguments that a test needs.
+        """
         return "".join(self._run(shlex.split(command) + list(more)) for command in self.take(beginning))
 
     def _run(self, arguments: list[str]) -> str:
@@ -76,7 +77,7 @@ class PageCommands:
         return out
 
     def start(self) -> None:
-        """All of the page's ``streamfl run``, as processes."""
+        """Start every ``streamfl run`` of the page as a process."""
         paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
         for command in self.take("run "):
             config = command.split()[1]
@@ -90,7 +91,7 @@ class PageCommands:
                 )
 
     def wait_for(self, topic: str, records: int) -> None:
-        """Until so many records are in ``topic``."""
+        """Wait until ``topic`` has this many records."""
         deadline = time.monotonic() + SECONDS
         with closing(connect(self._url)) as bus:
             while sum(1 for _ in bus.read(topic)) < records:
@@ -99,7 +100,7 @@ class PageCommands:
                 time.sleep(0.2)
 
     def stop(self) -> None:
-        """End the processes as an operator does; each has to end well."""
+        """Stop the processes as an operator does. Each has to exit with success."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         codes = {config: process.wait(60) for config, process in self._running.items()}
@@ -124,16 +125,16 @@ def credit_history(rows: int) -> pd.DataFrame:
 
 
 def put_credit(page: PageCommands, history: pd.DataFrame) -> None:
-    """The bank's and the shop's files, with the customers' names."""
+    """Write the bank's and the shop's files, with the customers' names."""
     history.insert(0, "customer", [f"customer-{number}" for number in range(len(history))])
     page.put("history.csv", history.to_csv(index=False))
     page.put("baskets.csv", history[["customer", "visits", "returns"]].to_csv(index=False))
 
 
 def try_credit(page: PageCommands, rows: int) -> None:
-    """A page about a bank and a shop that score each customer at once: from the simulation to the predictions of processes."""
+    """Run a page about a bank and a shop that score each customer: from the simulation to the predictions of processes."""
     history = credit_history(rows)
-    # What is simulated has no column of names: it would be an input.
+    # The simulated data has no column of names, which would be used as an input.
     page.put("history.csv", history.to_csv(index=False))
     assert "Accuracy" in page.do("simulate")
     put_credit(page, history)

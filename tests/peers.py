@@ -1,4 +1,4 @@
-"""Members of a federation on a memory bus, by one clock: who was never started does not answer."""
+"""Members of a federation on a memory bus with a common clock. A member that was never started does not answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.runtime.worker import Worker
 
 
 class Peers:
-    """Workers on a memory bus by one clock; who was never started does not answer."""
+    """Workers on a memory bus with a common clock. A member that was never started does not answer."""
 
     def __init__(self, *members: dict[str, Any]) -> None:
         self.clock = Clock(1000.0)

@@ -1,4 +1,4 @@
-"""Processes of ``streamfl run`` on a bus, for tests that look at what they say and how they end."""
+"""Processes of ``streamfl run`` on a bus, for tests of their output and exit."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ progress_seconds = 2
 
 
 class Voice:
-    """What a worker of a settings file says: its log, as JSON, and its pages."""
+    """Output of a worker of a settings file: its JSON log, and its HTTP pages."""
 
     def __init__(self, configuration: Path, number: int) -> None:
         self._log = configuration.with_suffix(f".{number}.log")
 
     def lines(self) -> list[dict[str, object]]:
-        # The last line may not be whole yet.
+        # The last line may be incomplete.
         whole = self._log.read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
@@ -78,7 +78,7 @@ class Voice:
 
 
 class Process(Voice):
-    """``streamfl run`` of one role, and what it says."""
+    """A process of ``streamfl run`` for one role, and its output."""
 
     def __init__(self, configuration: Path, number: int) -> None:
         super().__init__(configuration, number)
@@ -87,9 +87,9 @@ class Process(Voice):
 
 
 class Plant:
-    """A federation's topics on the broker, its settings file and the processes that were started.
+    """A federation's topics on the broker, its settings file and its processes.
 
-    patience: seconds for which they wait for a cluster that does not answer.
+    patience: seconds that the processes wait for a cluster that does not answer.
     """
 
     def __init__(self, folder: Path, broker: Broker, scheme: str, partitions: int = 2, patience: int = 4) -> None:

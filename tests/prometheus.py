@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, with promtool: the one on the path, or Debian's package, fetched once into ``.broker``."""
+"""A real Prometheus with promtool for tests: the installed one, or Debian's package, fetched once into ``.broker``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ scrape_configs:
 
 
 class Prometheus:
-    """One that runs. url: where it answers."""
+    """A running Prometheus. url: its address."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def ask(self, expression: str, at: float | None = None) -> list[tuple[Mapping[str, str], float]]:
-        """The series of a query, each with its labels and its value; RuntimeError if the query is none."""
+        """The series of a query, each with its labels and its value. RuntimeError if the query is invalid."""
         parameters = {"query": expression} | ({} if at is None else {"time": str(at)})
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(parameters)}", timeout=30) as answer:
@@ -47,12 +47,12 @@ class Prometheus:
         return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
 
     def has_scraped(self, ports: Iterable[int], since: float) -> bool:
-        """Whether it has asked all of these ports after a time, and was answered: on a busy machine it misses some of its times."""
+        """Whether it has scraped all of these ports successfully since a time. On a busy machine it misses some scrapes."""
         asked = {labels["instance"] for labels, at in self.ask("timestamp(up) and (up == 1)") if at > since}
         return asked >= {f"127.0.0.1:{port}" for port in ports}
 
     def value(self, expression: str, at: float | None = None) -> float:
-        """Of a query that has one series."""
+        """The value of a query with a single series."""
         [(_, value)] = self.ask(expression, at)
         return value
 
@@ -61,7 +61,7 @@ class Prometheus:
 def running_prometheus(
     targets: Sequence[int], folder: Path, interval: str = "1s", rules: Sequence[Path] = ()
 ) -> Iterator[Prometheus]:
-    """A Prometheus that asks these ports of this machine, once a second or as often as it is told; rules: files of them."""
+    """A Prometheus that scrapes these ports of this machine, by default once a second. rules: rule files."""
     (port,) = free_ports(1)
     configuration = folder / "prometheus.yml"
     ports = json.dumps([f"127.0.0.1:{target}" for target in targets])
@@ -86,7 +86,7 @@ def running_prometheus(
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What promtool says."""
+    """The output of promtool."""
     return subprocess.run([_program("promtool"), *arguments], capture_output=True, text=True)
 
 
@@ -96,7 +96,7 @@ def _program(name: str) -> str:
 
 def _fetch(folder: Path) -> Path:
     if _run(folder, "apt-get", "download", "prometheus").returncode:
-        # A machine on which nobody has asked yet which packages there are. No right is needed for lists of one's own.
+        # A machine may have no package lists yet. Reading them into a folder of its own needs no root rights.
         (folder / "lists" / "partial").mkdir(parents=True)
         own = ("apt-get", "-o", f"Dir::State::Lists={folder / 'lists'}", "-o", "APT::Sandbox::User=")
         _checked(_run(folder, *own, "update"))

@@ -1,4 +1,4 @@
-"""A schema registry's HTTP interface, served by a thread of the test, with the failures that a test asks for."""
+"""A schema registry's HTTP interface, served by a thread of the test, with failures on request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ __all__ = ["FakeRegistry", "serving"]
 
 
 class FakeRegistry:
-    """What is registered, what was asked, and how it fails.
+    """Registered schemas, received requests, and failures to simulate.
 
-    schemas: answers by number. subjects: answers by subject and version. status: of every answer while it is set. delay: seconds
-    before each answer. login: what the header Authorization has to be.
+    schemas: answers by number.
+    subjects: answers by subject and version.
+    status: HTTP status of every answer while it is set.
+    delay: seconds before each answer.
+    login: required value of the header Authorization.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class FakeRegistry:
         self.url = ""
 
     def add(self, schema: Any, kind: str = "AVRO", subject: str = "", references: Any = ()) -> int:
-        """The number of a schema, which is the newest of its subject now."""
+        """Adds a schema as its subject's newest. Returns its number."""
         number = len(self.schemas) + 1
         text = schema if isinstance(schema, str) else json.dumps(schema)
         content = {"schema": text, "schemaType": kind, "references": list(references)}
@@ -62,7 +65,7 @@ class FakeRegistry:
 
 @contextmanager
 def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
-    """A registry on a free port. registry: one that served before comes back, at its own port. context: for https."""
+    """Serves a registry on a free port. registry: an earlier one, which gets its port again. context: for https."""
     registry = registry or FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -83,7 +86,7 @@ def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None
                 self.end_headers()
                 self.wfile.write(text)
             except OSError:
-                # Who asked did not wait for it.
+                # The client did not wait for the answer.
                 pass
 
         do_POST = do_GET
@@ -93,7 +96,7 @@ def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None
 
     server = ThreadingHTTPServer(("127.0.0.1", int(registry.url.rpartition(":")[2] or 0)), Handler)
     if context is not None:
-        # Whoever shakes hands wrongly holds up a thread of its own and not the server's.
+        # A failing TLS handshake blocks a thread of its own, not the server's.
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     registry.url = f"http{'' if context is None else 's'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,9 +1,9 @@
-"""Members of a federation in one process, by the code of whatever release is on the path.
+"""Runs members of a federation in one process, with the release that is on the Python path.
 
-It is started as a script with the seconds that its clock is late, and told on its standard input what to do, a line a command:
-``start FILE`` runs the member of a settings file, ``stop FILE`` has it finish its batch and leave its group, ``die N`` ends the
-process as ``kill -9`` does when its members have been busy N times. Each line is answered on standard output. At the end of the
-input all leave. It uses only what every release has.
+It is a script. Its argument is the number of seconds that its clock is late. It reads one command a line from standard input:
+``start FILE`` runs the member of a settings file; ``stop FILE`` lets it finish its batch and leave its group; ``die N`` ends the
+process like ``kill -9`` when its members have been busy N times. It answers each line on standard output. At the end of the input
+all members leave. It only uses functions that every release has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IDLE_SECONDS = 0.02
 
 
 def main(late: float) -> int:
-    """0 when the input is over, 2 if a member refuses its settings or what is remembered."""
+    """Exit code: 0 at the end of the input, 2 if a member refuses its settings or its state."""
     told: queue.Queue[str] = queue.Queue()
     threading.Thread(target=_listen, args=(told,), daemon=True).start()
     workers: dict[str, Worker] = {}

@@ -1,8 +1,8 @@
-"""A federation whose members may each run another release's code, on one SQLite file, with the load and the checks of its soak.
+"""A federation on one SQLite file whose members may run different releases, with the load and the checks of its soak.
 
-    python tests/releases.py      # writes tests/<system>/before.tar.xz: what the release before had written when it was killed
+    python tests/releases.py      # writes tests/<system>/before.tar.xz: the previous release's data when it was killed
 
-A recording is for whoever has not the release before, and shows that it is still read. It is made once a release.
+A recording allows the test without the previous release's code: its data must still be readable. It is made once a release.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from streamfl.runtime.sqlite_bus import SqliteBus
 __all__ = ["BEFORE", "FIRST", "NOW", "Federation", "Release", "code_of", "later_release"]
 
 NOW = Path(__file__).parents[1]
-# The last commit of 0.1. Move it on with a release: the step from one release to the next is what is tried.
+# The last commit of 0.1. Change it at each release: the tests upgrade from one release to the next.
 BEFORE = "76513d7"
 DRIVER = NOW / "tests" / "release_driver.py"
 SECONDS = 120.0
@@ -48,15 +48,15 @@ max_poll_records = 10
 session_timeout_seconds = 1
 retention_hours = 1e9
 """
-# Of the load, before the release before is killed: enough for a system that learns in trainings to begin one.
+# Number of samples before the previous release is killed. Enough for a system that learns in trainings to begin one.
 FIRST = 240
-# After which its processes are killed: all systems are in the middle of the load then.
+# Its processes are killed after this many steps. By then all systems are in the middle of the load.
 STEPS = 30
 TOLD = "told.json"
 
 
 def code_of(commit: str, folder: Path) -> Path:
-    """The code of a commit, unpacked there; the test is skipped where the repository or the commit is not here."""
+    """The unpacked code of a commit. The test is skipped if the repository or the commit is not available."""
     if shutil.which("git") is None or not (NOW / ".git").exists():
         pytest.skip("this is no clone of the repository, so the earlier release's code is not here")
     packed = subprocess.run(["git", "-C", str(NOW), "archive", commit, "streamfl", "connectors"], capture_output=True, check=False)
@@ -68,7 +68,7 @@ def code_of(commit: str, folder: Path) -> Path:
 
 
 def later_release(folder: Path, changes: Mapping[str, tuple[str, str]]) -> Path:
-    """This release's code there, but for these changes: by file, what stands there and what is to."""
+    """This release's code in ``folder``, with changes. changes: by file, the old text and the new one."""
     for name, source in (("streamfl", NOW / "streamfl"), ("connectors", NOW / "connectors")):
         shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (old, new) in changes.items():
@@ -79,9 +79,10 @@ def later_release(folder: Path, changes: Mapping[str, tuple[str, str]]) -> Path:
 
 
 class Release:
-    """A process of one release, which runs the members that it is told of.
+    """A process of one release, which runs the members that :meth:`start` names.
 
-    code: a folder with the release's packages. late: seconds that its clock is late.
+    code: a folder with the release's packages.
+    late: seconds that its clock is late.
     """
 
     def __init__(self, code: Path, log: Path, late: float = 0.0) -> None:
@@ -91,7 +92,7 @@ class Release:
             "OPENBLAS_NUM_THREADS": "1",
         }
         with log.open("ab") as errors:
-            # -P: or the folder of the script would come first.
+            # Without -P the script's folder would come first on the path.
             command = [sys.executable, "-P", str(DRIVER), str(late)]
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -102,7 +103,7 @@ class Release:
         self._tell(f"start {member}")
 
     def stop(self, member: Path) -> None:
-        """Have it finish its batch and leave."""
+        """Let it finish its batch and leave."""
         self._tell(f"stop {member}")
 
     def _tell(self, line: str) -> None:
@@ -115,11 +116,11 @@ class Release:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, once it has one."""
+        """Its exit code; None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Until it ends by itself: its exit code."""
+        """Wait until it ends by itself. Returns its exit code."""
         return self._process.wait(SECONDS)
 
     @property
@@ -128,19 +129,20 @@ class Release:
         return self._log.read_text(errors="replace")[-3000:]
 
     def die(self, steps: int) -> None:
-        """It is killed when its members have been busy so many times more; wait for that."""
+        """Kill it when its members have been busy ``steps`` more times, and wait for that."""
         self._tell(f"die {steps}")
         assert self._process.wait(SECONDS) == -signal.SIGKILL, self.said
 
     def close(self) -> None:
-        """Have all its members leave."""
+        """Let all its members leave."""
         self._process.communicate()
 
 
 class Federation:
-    """The members of a system's soak, its load, and what has to hold of it.
+    """The members of a system's soak, its load and its checks.
 
-    recorded: it is the recording that goes on. late: seconds that its clock is late, so that nothing expired since.
+    recorded: whether it continues from the recording.
+    late: seconds that its clock is late, so that nothing of the recording has expired.
     """
 
     def __init__(self, system: str, folder: Path, recorded: bool = False) -> None:
@@ -149,7 +151,7 @@ class Federation:
         self._plan = Plan(self._system.modes[0], "sqlite")
         bus = BUS.format(path=folder / "bus.db")
         self.files: dict[str, Path] = {}
-        # Beside the bus: what the settings name, as a file of releases.
+        # Files besides the bus that the settings name.
         self._named: list[Path] = []
         for name, member in self._system.members(self._plan).items():
             self.files[name] = folder / f"{name}.toml"
@@ -163,22 +165,22 @@ class Federation:
         self.bus.create([spec for spec in self._topics.values() if not self.bus.describe([spec.name])])
 
     def begin(self, *releases: Release) -> None:
-        """Write what comes before the load, and wait until it has come to what the load needs."""
+        """Write the records that come before the load, and wait until the load can begin."""
         self.bus.write(self._system.first(self._plan))
         self.wait(lambda: self._system.begun(self._left()), *releases)
 
     def write(self, count: int) -> None:
-        """So many more samples of the load."""
+        """Write ``count`` more samples of the load."""
         numbers = range(self.written, self.written + count)
         self.bus.write([record for number in numbers for record in self._system.records(self._plan, number)])
         self.written += count
 
     def predicted(self) -> set[str]:
-        """Which samples have a prediction."""
+        """The samples that have a prediction."""
         return {self._system.predicted(json.loads(one.value or b"")) for one in self.bus.read(f"{FEDERATION}.predictions")}
 
     def wait(self, done: Callable[[], bool], *releases: Release) -> None:
-        """Until it is so; the releases have to live on."""
+        """Wait for a condition. The releases have to stay alive."""
         deadline = time.monotonic() + SECONDS
         while not done():
             for one in releases:
@@ -187,11 +189,11 @@ class Federation:
             time.sleep(0.05)
 
     def finish(self, *releases: Release) -> None:
-        """Wait until all samples that were written are predicted; the releases have to live on."""
+        """Wait until all written samples are predicted. The releases have to stay alive."""
         self.wait(lambda: len(self.predicted()) >= self.written, *releases)
 
     def rest(self, *releases: Release) -> None:
-        """Wait until nothing has been written for a while: what is to come of the last samples beside predictions has come."""
+        """Wait until nothing has been written for a while, so that everything that follows from the last samples is there."""
         seen: dict[str, int] = {}
         since = time.monotonic()
 
@@ -205,16 +207,15 @@ class Federation:
         self.wait(rests, *releases)
 
     def refused(self) -> list[Record]:
-        """All dead letters."""
         topics = {settings.dead_letters for settings in self._settings.values()}
         return [letter for topic in sorted(topics) for letter in self.bus.read(topic)]
 
     def contents(self) -> dict[str, list[Record]]:
-        """What lies in every topic."""
+        """The records of every topic."""
         return self._left().topics
 
     def verdict(self) -> Verdict:
-        """What does not hold, by all that lies in the topics."""
+        """The failed checks, judged by all records in the topics."""
         left = self._left()
         verdict = judge_topics(self._system, left)
         check_inputs(verdict, self._system, left, self.written)
@@ -224,7 +225,7 @@ class Federation:
         self.bus.close()
 
     def pack(self, path: Path) -> None:
-        """Record what the bus has, with the files that settings name; nobody runs any more."""
+        """Record the bus and the files that settings name, when no process runs any more."""
         self.bus.close()
         bus = self._folder / "bus.db"
         with closing(sqlite3.connect(bus)) as connection:
@@ -249,7 +250,7 @@ class Federation:
 
 
 def recording(system: str) -> Path:
-    """Where a system's is."""
+    """The path of a system's recording."""
     return NOW / "tests" / system.replace("-", "_") / "before.tar.xz"
 
 
@@ -260,7 +261,6 @@ def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def main() -> None:
-    """Record every system."""
     with tempfile.TemporaryDirectory() as made:
         code = code_of(BEFORE, Path(made, "before"))
         for system in soaked_systems():

@@ -1,6 +1,6 @@
-"""A broker made of ``deploy/security``: users with passwords, with certificates and with tokens, and rights for each.
+"""A broker set up by ``deploy/security``: users with passwords, certificates and tokens, and rights for each.
 
-The files are used as they are but for what names a place: hosts, ports and folders of this machine stand in for them.
+The files are used unchanged, except that hosts, ports and folders are replaced by this machine's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamfl.runtime.rights import Right
 __all__ = ["SECRETS", "SECURITY", "SecureBroker", "secure_broker"]
 
 SECURITY = Path(__file__).parents[1] / "deploy" / "security"
-# Of the client, by user and password and at the token endpoint.
+# Secrets of the client, by user and password and at the token endpoint.
 SECRETS = {"press-client": "of-the-client", "nobody": "without-rights"}
 EVERYTHING = ACLFilter(
     None,
@@ -49,7 +49,11 @@ NAMED_PORTS = ("9093", "9094", "9095", "9096")
 
 @dataclass
 class SecureBroker:
-    """broker: as its administrator sees it. issuer: its tokens. folder: certificates. places: what stands for what, in files."""
+    """broker: with the administrator's options.
+    issuer: issues its tokens.
+    folder: has the certificates.
+    places: replacements in the files' text.
+    """
 
     broker: Broker
     issuer: TokenIssuer
@@ -57,13 +61,13 @@ class SecureBroker:
     places: dict[str, str]
 
     def local(self, text: str) -> str:
-        """The text of a file of ``deploy/security``, with the places of this machine."""
+        """The text of a file of ``deploy/security``, with this machine's hosts, ports and folders."""
         for named, here in self.places.items():
             text = text.replace(named, here)
         return text
 
     def allow(self, rights: list[Right]) -> None:
-        """What ``kafka-acls.sh --add`` does; returns once the broker goes by it."""
+        """Like ``kafka-acls.sh --add``. Returns once the broker applies the rights."""
         acls = [
             ACL(
                 right.principal,
@@ -81,7 +85,7 @@ class SecureBroker:
         admin.close()
 
     def take(self, right: Right | None = None) -> None:
-        """What ``kafka-acls.sh --remove`` does with this right, or with all; returns once the broker goes by it."""
+        """Like ``kafka-acls.sh --remove``, for this right or for all. Returns once the broker applies it."""
         gone = EVERYTHING
         if right is not None:
             pattern = ResourcePatternFilter(RESOURCES[right.resource], right.name, PATTERNS[right.pattern])
@@ -92,20 +96,20 @@ class SecureBroker:
         admin.close()
 
     def _until(self, admin: Any, what: ACLFilter, reached: Callable[[set[ACL]], bool]) -> None:
-        """The controller answers first, and the broker follows."""
+        """The controller answers before the broker applies the change."""
         deadline = time.monotonic() + 30
         while not reached(set(admin.describe_acls(what)[0])):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
     def admin(self) -> Any:
-        """A client of the administrator."""
+        """The administrator's client."""
         return KafkaAdminClient(bootstrap_servers=self.broker.address, **self.broker.options)
 
 
 @contextmanager
 def secure_broker(folder: Path) -> Iterator[SecureBroker]:
-    """The broker with its users and without any rights; certificates are made in the folder."""
+    """The broker with its users and without any rights. The certificates are made in the folder."""
     certificates = [str(SECURITY / "certificates.sh"), str(folder), "IP:127.0.0.1", "admin", "press-server", "stranger"]
     subprocess.run(certificates, check=True)
     ports = dict(zip(NAMED_PORTS, free_ports(4), strict=True))
@@ -123,7 +127,7 @@ def secure_broker(folder: Path) -> Iterator[SecureBroker]:
             text = text.replace(named, here)
         lines = [line for line in text.splitlines() if line and not line.startswith(("#", "log.dirs="))]
         properties = {name: value for name, _, value in (line.partition("=") for line in lines)}
-        # Of the test's own broker, whose listener has another name.
+        # Options of the test's own broker, whose listener has another name.
         admin = {
             "security_protocol": "SSL",
             "ssl_cafile": str(folder / "ca.pem"),

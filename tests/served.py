@@ -1,4 +1,4 @@
-"""Workers that have joined their group, and the metrics that they serve."""
+"""Workers that have joined their group, and their metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Served = dict[str, tuple[str, set[str]]]
 
 
 def joined(configuration: Path, sections: Mapping[str, Any], bus: MemoryBus) -> Worker:
-    """A worker with this configuration that has joined its group, its topics made."""
+    """A worker with this configuration that has joined its group, with its topics created."""
     kind = find_kind(load_kind(configuration))
     settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}, **sections})
     specs = kind.topics(settings)
@@ -29,15 +29,15 @@ def joined(configuration: Path, sections: Mapping[str, Any], bus: MemoryBus) -> 
     worker = build_worker(settings, bus)
     while not worker.step(0.01):
         pass
-    # As the thread beside the loop does.
+    # Normally the thread beside the loop does this.
     worker.lag.look()
     return worker
 
 
 def served_by(worker: Worker) -> Served:
-    """Kind and labels of every metric that a worker serves, by name."""
+    """Type and labels of every metric that a worker serves, by name."""
     families = list(text_string_to_metric_families(worker.metrics.render().decode()))
-    # The parser takes the suffix off a counter's name, and the library tells when each counter was made.
+    # The parser removes the suffix of a counter's name, and the library adds a creation time for each counter.
     return {
         f"{family.name}_total" if family.type == "counter" else family.name: (
             family.type,

@@ -50,11 +50,11 @@ kernels_per_upload = 2
 
 
 class SqliteFederation:
-    """Servers and clients by names such as server-0 and client-1."""
+    """Servers and clients, named like server-0 and client-1."""
 
     def __init__(self, folder: Path) -> None:
         url = f"sqlite://{folder}/bus.db"
-        # By process: what else is in its environment.
+        # Further environment variables, by process.
         self.more: dict[str, dict[str, str]] = {}
         self._configuration = folder / "federation.toml"
         self._configuration.write_text(CONFIGURATION.format(url=url, clients=CLIENTS))
@@ -68,7 +68,7 @@ class SqliteFederation:
         self.written = self._started = 0
 
     def _command(self, name: str, *arguments: str) -> list[str]:
-        # -P: or the code in the folder that the tests are run from would come first.
+        # Without -P the code in the tests' working directory would come first.
         return [sys.executable, "-P", "-m", "streamfl", name, str(self._configuration), *arguments]
 
     def _environment(self, kind: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ class SqliteFederation:
         return os.environ | {"PYTHONPATH": paths, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
     def run(self, who: str) -> None:
-        """Start a process, or replace it as an operator would, by SIGTERM."""
+        """Start a process, or restart it with SIGTERM as an operator does."""
         if (running := self.processes.pop(who, None)) is not None:
             self._wait_for_handlers()
             running.send_signal(signal.SIGTERM)
@@ -87,14 +87,14 @@ class SqliteFederation:
         self.processes[who] = subprocess.Popen(self._command("run"), env=environment, stdout=self._log, stderr=self._log)
 
     def _wait_for_handlers(self) -> None:
-        """Until every process has said that it runs: SIGTERM ends one that has not at once."""
+        """Wait until every process has logged that it runs. Before that SIGTERM ends it at once."""
         deadline = time.monotonic() + SECONDS
         while len(re.findall(r"\] running .*role=", self._log_path.read_text(errors="replace"))) < self._started:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.1)
 
     def work(self) -> int:
-        """Samples of every client until all are predicted and learnt; the model's version then."""
+        """Write samples of every client and wait until all are predicted and learnt. Returns the model's version."""
         self.write()
         return self.finish()
 

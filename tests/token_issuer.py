@@ -1,4 +1,4 @@
-"""A token endpoint of OAuth 2.0 on this machine, with the keys by which a broker checks its tokens."""
+"""A token endpoint of OAuth 2.0 on this machine, with the keys that a broker uses to check its tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ ISSUER, AUDIENCE = "https://sso.example.com", "kafka"
 
 
 class TokenIssuer:
-    """Gives its clients tokens that last for ``lasting`` seconds; below 0 they are over already.
+    """Issues tokens that are valid for ``lasting`` seconds; below 0 they have already expired.
 
-    secrets: by client. given: how many tokens. away: answer nothing of use.
+    secrets: by client.
+    given: number of issued tokens.
+    away: whether it answers with errors.
     """
 
     def __init__(self, secrets: dict[str, str]) -> None:
@@ -34,8 +36,8 @@ class TokenIssuer:
         self._key = rsa.generate_private_key(65537, 2048)
 
     def token(self, client: str, asked_with: str, lasting: float) -> str:
-        """A token for a client, signed as RS256."""
-        # Whole seconds, as everywhere; rounded up, or a token would be over before the answer says so.
+        """A token for a client, signed with RS256."""
+        # Whole seconds, as usual. Rounded up, because otherwise a token would expire before the answer's expiry.
         now = int(time.time()) + 1
         claims = {"sub": client, "iss": ISSUER, "aud": AUDIENCE, "iat": now + min(0, int(lasting)) - 2, "exp": now + int(lasting)}
         parts = ({"alg": "RS256", "typ": "JWT", "kid": "one"}, {**claims, "scope": asked_with})
@@ -44,7 +46,7 @@ class TokenIssuer:
         return f"{content}.{_text(signature)}"
 
     def keys(self) -> dict[str, Any]:
-        """The public key, as a JSON Web Key Set has it."""
+        """The public key in the form of a JSON Web Key Set."""
         numbers = self._key.public_key().public_numbers()
         n, e = (_text(number.to_bytes((number.bit_length() + 7) // 8, "big")) for number in (numbers.n, numbers.e))
         return {"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "one", "n": n, "e": e}]}
@@ -52,7 +54,7 @@ class TokenIssuer:
 
 @contextmanager
 def issuing(secrets: dict[str, str]) -> Iterator[TokenIssuer]:
-    """An issuer that answers at ``url``: POST /token, and GET /keys."""
+    """An issuer that answers at ``url``: POST /token and GET /keys."""
     issuer = TokenIssuer(secrets)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Lower a topic's limit behind the back of a bus that has asked for it already."""
+"""Lowers a topic's limit after the bus has read it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SECONDS = 30.0
 
 
 def lower_limit(address: str | list[str], name: str, size: int) -> None:
-    """Have the topic refuse records of more than ``size`` bytes, and wait until it does: the cluster obeys a while after it agrees.
+    """Make the topic refuse records above ``size`` bytes, and wait until it does. The cluster applies the change with a delay.
 
-    What is tried is aborted, so nobody sees it.
+    The attempts are aborted, so no reader sees them.
     """
     limit = ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(size)})
     with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:

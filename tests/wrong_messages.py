@@ -1,4 +1,4 @@
-"""Mistakes put into a role on purpose, and whether wrong messages find them; and what a role makes of the recorded ones."""
+"""Deliberate bugs in a role, to check that wrong messages find them; and a role's refusals of the recorded messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from streamfl.testing.fuzz.member import NOW, Member
 
 
 def check_found(owner: Any, name: str, wrong: Any, only: str, patch: pytest.MonkeyPatch) -> None:
-    """With ``wrong`` in the place of an owner's attribute, a run over the targets whose names contain ``only`` finds defects."""
+    """With ``wrong`` in place of an owner's attribute, a run over the targets whose names contain ``only`` finds defects."""
     patch.setattr(owner, name, wrong)
-    # What is drawn follows from every bound in the code and from what was recorded, so a few seeds may pass by.
+    # The draws depend on every bound in the code and on the recordings, so a few seeds may find nothing.
     assert any(run(4_000, seed=seed, only=only).defects for seed in range(1, 13))
 
 
 def refused_of_the_recorded(member: Member, corpus: Corpus, federation: str) -> list[Rejection]:
-    """What a member refuses of the real messages on its inputs and tables."""
+    """The refusals of a member for the real messages on its inputs and tables."""
     messages = corpus(federation, *member.channels.inputs, *member.channels.tables)
     replies = [reply for one in messages for reply in member.role.receive([member.decode(one)], NOW)]
     return [reply for reply in replies if isinstance(reply, Rejection)]

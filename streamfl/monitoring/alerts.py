@@ -23,7 +23,7 @@ class Alert:
     """A condition that an operator has to act on.
 
     name: in CamelCase, as in Prometheus' own alerts; it is the heading in the runbook too.
-    expression: in PromQL; each of its series is an alert.
+    expression: in PromQL; each series of its result is one alert.
     minutes: how long the expression has to hold before the alert fires.
     severity: "critical" wakes an operator, "warning" can wait until the morning.
     summary: what is wrong, in a sentence; ``{{ $labels.group }}`` is replaced by a label's value.
@@ -41,7 +41,7 @@ class Alert:
 
 
 def member_sum(expression: str, *labels: str) -> str:
-    """The sum over the workers of one consumer group, by these further labels.
+    """Sum over the workers of one consumer group. The result keeps the member's labels and these further ones.
 
     >>> member_sum("streamfl_consumer_lag_records", "topic")
     'sum by (system, federation, role, group, topic) (streamfl_consumer_lag_records)'
@@ -50,7 +50,7 @@ def member_sum(expression: str, *labels: str) -> str:
 
 
 def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str:
-    """How much one of streamfl's counters grew within the last minutes, summed as :func:`member_sum` does.
+    """Growth of one of streamfl's counters within the last ``minutes``, summed like :func:`member_sum`.
 
     chosen: a selector of series, in braces.
 
@@ -58,8 +58,8 @@ def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str
     'increase(streamfl_dead_letters_total[15m]))'
     """
     name = f"streamfl_{counter}{chosen}"
-    # increase() ignores what a worker counted before its first scrape. Looks back an hour, so that a worker that could not be
-    # reached for a while is not taken for a new one.
+    # increase() ignores what a worker counted before its first scrape. The expression looks back an hour: a worker that was
+    # unreachable for a while is not a new one.
     born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
     return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
@@ -70,10 +70,12 @@ def gets_records(minutes: int) -> str:
 
 
 def stopped(counter: str, *while_growing: str) -> str:
-    """A counter has stopped that usually grows: it grew in 19 of 20 earlier intervals, and not in the last three.
+    """A counter that usually grows has stopped: it grew in 19 of 20 earlier intervals, and not in the last three.
 
-    The intervals are five minutes, an hour and a day: what comes once a day has stopped after three days, and what comes each
-    second after a quarter of an hour. while_growing: other counters, one of which has to go on growing; none: no condition.
+    The intervals are five minutes, an hour and a day: a daily counter has stopped after three days, one that grows each second
+    after 15 minutes.
+
+    while_growing: other counters. At least one of them has to keep growing; none: no condition.
 
     >>> stopped("labels_total").count(" or ")
     2
@@ -139,7 +141,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLagGrows",
-        # Relative to the usual rate: in some streams ten records are a day's.
+        # The limit is relative to the usual rate: some streams have ten records a day.
         f"{LAG} > 10 and {LAG} > {_grown('records_total', '10m')} and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",

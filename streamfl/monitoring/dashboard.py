@@ -50,7 +50,7 @@ def rate(counter: str, *roles: str) -> str:
 def growth(counter: str, *roles: str) -> str:
     """How much one of streamfl's counters grew over the time range of the dashboard; roles as in :func:`series`.
 
-    For tiles, which have one value. The counter itself would not do: it begins anew with its process.
+    For tiles, which have one value. The counter itself would not do: it starts again at 0 with its process.
 
     >>> growth("labels_total").endswith("[$__range])")
     True
@@ -59,14 +59,14 @@ def growth(counter: str, *roles: str) -> str:
 
 
 def lag() -> str:
-    """The chosen workers' unread records, by group, topic and partition, whether a worker has the partition or not."""
+    """Unread records of the chosen workers' groups, by group, topic and partition. Partitions without a worker count too."""
     return lag_by_partition("group", f"{{{CHOSEN}}}")
 
 
 def mean_over_time(sums: str, counts: str, *roles: str) -> str:
-    """The mean of the values that came within the latest interval, from two counters: the values' sum, and their number.
+    """Mean of the values in the latest interval, from two counters: the sum of the values and their number.
 
-    It is right for any number of workers, after any restart, and over any time.
+    It is correct for any number of workers, across restarts and over any time range.
     """
     return f"sum({rate(sums, *roles)}) / sum({rate(counts, *roles)})"
 
@@ -150,7 +150,7 @@ class Dashboard:
 
     @property
     def expressions(self) -> list[str]:
-        """Every query, with those that find the values to choose from."""
+        """Every query, including those that list the values to choose from."""
         asked = [query.expression for panel in self.panels for query in panel.queries]
         return [*asked, *(self.values_of(name) for name in self.choices)]
 

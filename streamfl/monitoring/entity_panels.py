@@ -1,4 +1,4 @@
-"""Panels for vertical systems, whose parties have different columns of the same entities, and score each before its label comes."""
+"""Panels for vertical systems: each party has other columns of the same entities, and scores an entity before its label comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard of all workers: whether they run, how long steps take, what they need, and what goes wrong around them."""
+"""The dashboard of all workers: whether they run, how long steps take, which resources they use, and which errors occur."""
 
 from __future__ import annotations
 

@@ -6,15 +6,15 @@ from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, ra
 
 __all__ = ["BY_WORKER", "SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
-# Prometheus goes on scraping a worker that is gone; for an hour it counts as one that should be there.
+# Prometheus keeps trying to scrape a worker that is gone. For an hour such a worker counts as expected.
 SEEN = f"last_over_time({series('ready')}[1h])"
 UP = f"up{{{SCRAPED}}}"
-# The name of a worker's line.
+# Legend of a worker's line.
 BY_WORKER = "{{group}} {{instance}}"
 
 
 def workers_tile(width: int = 4) -> Panel:
-    """How many workers are up, of those that were seen."""
+    """Number of workers that are up, out of those seen within the last hour."""
     return Panel(
         "Workers up",
         "Workers that Prometheus reaches now, of those that it has seen within the last hour.",

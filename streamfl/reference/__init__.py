@@ -20,7 +20,7 @@ PAGES, BOARDS = "docs/reference", "dashboards"
 
 
 def pages(systems: Iterable[System]) -> dict[str, str]:
-    """The text of every file about these systems and about the worker, by its path in a repository.
+    """Maps each file's path in a repository to its text: the files about these systems and about the worker.
 
     A system without roles that the fuzzer can run has no page of metrics.
     """

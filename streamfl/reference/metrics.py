@@ -25,10 +25,10 @@ HEADING = ("metric", "kind", "labels", "meaning")
 
 
 def role_metrics(system: System) -> dict[str, dict[str, Described]]:
-    """The metrics of each role of a system, by role kind and name. If a setting changes the text, the first text counts."""
+    """The metrics of each role of a system, by role kind and name. Where the text depends on a setting, the first text is used."""
     found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
     for target in _roles(system):
-        # Gives the role good messages, so that figures on learning exist.
+        # Sends good messages to the role, because metrics about learning exist only after some.
         target.finish()
         for one in target.role.measure():
             described = describe(one)

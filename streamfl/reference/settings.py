@@ -72,7 +72,7 @@ def _lists(annotation: Any) -> Iterator[Any]:
 
 
 def section_page(name: str, section: type[BaseModel], listed: bool = False) -> str:
-    """One section: its keys in a table. listed: whether the section is a list of tables."""
+    """One section: a table of its keys. listed: whether the section is a list of tables."""
     rows = [
         (
             f"`{name}.{field.alias or key}`",
@@ -101,7 +101,7 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{json.dumps(value)}`" for value in members)
     if origin in (Union, types.UnionType):
-        # "number" includes whole numbers.
+        # A "number" may be whole, so int is not listed besides float.
         told = [member for member in members if member is not type(None) and not (member is int and float in members)]
         return " or ".join(map(_type, told))
     if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):

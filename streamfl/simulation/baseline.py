@@ -1,4 +1,4 @@
-"""Whether what was learnt is worth more than the mean of the labels, which needs nobody's columns."""
+"""Compares a model's loss with that of the labels' mean, which needs nobody's columns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Floats = NDArray[np.float64]
 
 
 def running_means(labels: Floats, classes: int = 1) -> Floats:
-    """Before each label, the mean of those before it and of one that is no class more than another: (n, classes).
+    """Running mean before each label, shape (n, classes). It starts from one pseudo-label that is uniform over the classes.
 
     labels: (n,), numbers from 0 to 1, or 0 .. classes - 1.
-    classes: with 2 and more, shares of them; 1: labels are numbers.
+    classes: 2 or more: the means are class shares; 1: labels are numbers.
     """
     shown = np.eye(classes)[labels.astype(np.intp)] if classes > 1 else labels[:, np.newaxis]
     before = np.cumsum(shown, axis=0) - shown
@@ -27,12 +27,12 @@ def running_means(labels: Floats, classes: int = 1) -> Floats:
 
 
 def running_mean_loss(labels: Floats, classes: int = 1) -> float:
-    """What that loses: squared error of numbers, log loss of classes in nats; on average, NaN without labels."""
+    """Loss of predicting the running mean: mean squared error of numbers, mean log loss of classes in nats. NaN without labels."""
     return _loss(running_means(labels, classes), labels, classes)
 
 
 def mean_loss(labels: Floats, classes: int = 1) -> float:
-    """What the mean of these very labels would have lost, or the classes' shares among them: no constant loses less."""
+    """Loss of predicting the mean of all these labels, or their class shares. No constant prediction has a smaller loss."""
     if not len(labels):
         return math.nan
     mean = np.bincount(labels.astype(np.intp), minlength=classes) / len(labels) if classes > 1 else labels.mean(keepdims=True)
@@ -42,7 +42,7 @@ def mean_loss(labels: Floats, classes: int = 1) -> float:
 def say_where_useless(measured: Iterable[tuple[str, float | None, float | None]], remedy: str) -> None:
     """Warn of each loss that is above the mean's.
 
-    measured: of what, the model's loss there, and the mean's; None and NaN: nothing was measured.
+    measured: (what was predicted, the model's loss, the mean's loss). A loss of None or NaN was not measured.
     remedy: what a user of this system can do.
     """
     for what, loss, of_mean in measured:

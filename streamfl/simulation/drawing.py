@@ -1,4 +1,4 @@
-"""Charts as SVG, written out by hand: a report has to be made where nothing that draws is installed."""
+"""Charts as SVG, written without a drawing library: a report has to work where none is installed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["COLOURS", "colours_of", "svg"]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 44
-# Okabe and Ito's, which the colour-blind can tell apart; the first is the one to look at.
+# The palette by Okabe and Ito, which the colour-blind can tell apart. The first colour is for the most important line.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a600", "#5b4fc4", "#7a5230")
 REST = "#b4bac0"
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-# A screen shows no more.
+# A screen cannot show more.
 MOST_POINTS = 500
-# Farther apart two numbers have no difference any more.
+# Numbers beyond this are left out: the difference of two of them would overflow.
 LARGEST = 1e300
-# The end of the year 9999: a record's time is what its writer said.
+# The end of the year 9999. A record's time is whatever its writer set.
 LAST_SECOND = 253_402_300_799.0
-# A series' name is somebody else's text.
+# The name of a series may come from a stranger.
 LONGEST_NAME = 60
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ Scale = Callable[[Any], Any]
 
 
 def colours_of(chart: Chart) -> Iterator[tuple[str, str, str]]:
-    """Of each line in order: its name, its colour, and how it is dashed."""
+    """Yields each line's name, colour and dash pattern, in order."""
     for number, line in enumerate(chart.lines):
         if line.rest:
             yield _cut(line.name), REST, ""
@@ -45,7 +45,7 @@ def colours_of(chart: Chart) -> Iterator[tuple[str, str, str]]:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an ``<svg>`` element; its colours of paper and ink are the page's."""
+    """The chart as an ``<svg>`` element. Text and background use the page's colours."""
     if chart.bars:
         return _framed(chart, [*_bars(chart)], HEIGHT)
     lines = _stacked(chart.lines) if chart.stacked else [_thinned(line) for line in chart.lines]
@@ -87,7 +87,7 @@ def _cut(name: str) -> str:
 
 
 def _thinned(line: Line) -> Line:
-    """The line with as many points as a screen shows, the last one kept."""
+    """The line with as many points as a screen can show. The last point is always kept."""
     count = len(line.x)
     if count <= MOST_POINTS:
         return line
@@ -107,7 +107,7 @@ def _pieces(line: Line, logarithmic: bool) -> Iterator[list[tuple[float, float]]
         if able:
             piece.append((a, b))
         elif piece:
-            # A point alone is a line to itself, which is drawn as a dot.
+            # A single point becomes a line to itself, which is drawn as a dot.
             yield piece if len(piece) > 1 else piece * 2
             piece = []
     if piece:
@@ -115,7 +115,7 @@ def _pieces(line: Line, logarithmic: bool) -> Iterator[list[tuple[float, float]]
 
 
 def _stacked(lines: Sequence[Line]) -> list[Line]:
-    """Each line's upper edge, where the first lies lowest. They have the same ``x``."""
+    """Each line's upper edge in a stack. The first line is at the bottom. All lines have the same ``x``."""
     thinned = [_thinned(line) for line in lines]
     below: Floats = np.cumsum([np.nan_to_num(line.y) for line in thinned], axis=0)
     return [Line(line.name, line.x, upper) for line, upper in zip(thinned, below, strict=True)]
@@ -176,7 +176,7 @@ def _vertical(low: float, high: float, chart: Chart) -> tuple[Scale, list[tuple[
         space = max(0.04 * (high - low), 0.05)
         low, high = low - space, high + space
     else:
-        # From zero, so that a change is seen for as large as it is.
+        # The axis begins at zero, so that changes are seen in proportion.
         low, high = min(low, 0.0), max(high, 0.0)
         space = 0.05 * (high - low) or 1.0
         low, high = low - (space if low else 0.0), high + (space if high or not low else 0.0)
@@ -199,7 +199,7 @@ def _vertical(low: float, high: float, chart: Chart) -> tuple[Scale, list[tuple[
 
 
 def _round_numbers(low: float, high: float, count: int) -> list[float]:
-    """Some multiples of 1, 2 or 5 times a power of ten."""
+    """About ``count`` multiples of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)

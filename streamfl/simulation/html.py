@@ -1,4 +1,4 @@
-"""A report's page as HTML: text, tables and drawings in one file that a browser opens without a network."""
+"""A report's page as HTML: text, tables and drawings in one file. A browser opens it without a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamfl.simulation.page import Chart, Page, Table
 
 __all__ = ["html"]
 
-# Nothing is fetched and nothing is run, whatever a topic's text says.
+# The browser fetches nothing and runs nothing, whatever text comes from a topic.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1c2126; --soft: #5b6570; --rule: #dfe3e8; --card: #f7f8fa; }
@@ -43,7 +43,7 @@ th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var
 
 
 def html(page: Page) -> str:
-    """The whole file."""
+    """The text of the whole file."""
     return "\n".join(_parts(page)) + "\n"
 
 

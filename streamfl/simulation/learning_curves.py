@@ -1,4 +1,4 @@
-"""How a vertical federation came to its model: the measures of a run over time, in its trace and on a report's page."""
+"""Learning curves of a vertical federation: a run's measures over time, stored in its trace and drawn in its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMES = "virtual seconds"
 
 
 def curve_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
-    """Of a run's history, an array for each measure: ``course/NAME``; what was not measured is NaN.
+    """One array for each measure of a run's history, named ``course/NAME``. Values that were not measured are NaN.
 
     >>> curve_arrays([{"seconds": 1.0, "auc": None}, {"seconds": 2.0, "auc": 0.75}])
     {'course/seconds': array([1., 2.]), 'course/auc': array([ nan, 0.75])}
@@ -44,7 +44,7 @@ def curve_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.f
 
 
 def reports(name: str) -> Reports:
-    """Pages of a vertical system. name: its own, as people write it."""
+    """A vertical system's report pages. name: the system's name, as people write it."""
     return Reports(lambda trace: _of_trace(name, trace), lambda topics: _of_topics(name, topics))
 
 
@@ -68,7 +68,7 @@ def _of_trace(name: str, trace: Arrays) -> Page:
 
 
 def _of_topics(name: str, topics: Topics) -> Page:
-    """First predictions of entities against their labels, where the role reads labels."""
+    """First predictions of entities against their labels, if the role reads labels."""
     predictions = [one for one in topics.said("predictions") if isinstance(one.says, Mapping)]
     figures = [("predictions read", f"{len(predictions):,}")]
     charts, notes = [], []
@@ -95,9 +95,9 @@ def _label_range(topics: Topics) -> tuple[float, float]:
 
 
 def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tuple[float, float]) -> Chart | None:
-    """The RMSE so far of what was predicted of each entity before its label came, and of the labels' running mean.
+    """Running RMSE of each entity's last prediction before its label, and that of the labels' running mean.
 
-    Where all came after the label, as of a history that was written at once, the first counts.
+    If all predictions came after the label, the first one counts. This happens when a whole history is written at once.
     """
     low, high = label_range
     known = {one.says.sample: (one.time, low + (high - low) * one.says.label) for one in labels if isinstance(one.says, Label)}

@@ -1,4 +1,4 @@
-"""A bus in memory whose messages between members take time, are counted, and are gone once they were read."""
+"""A memory bus that simulates a network: it delays messages between members, counts them, and drops them once they were read."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["NetworkBus", "Traffic"]
 
 @dataclass
 class Traffic:
-    """What was written to a topic. bytes: with keys, headers and framing."""
+    """Traffic on a topic. bytes: including keys, headers and framing."""
 
     messages: int = 0
     bytes: int = 0
 
 
 class NetworkBus(MemoryBus):
-    """A memory bus; the topics in ``between`` are of a network.
+    """A memory bus. The topics in ``between`` go over a simulated network.
 
-    Their records can be read ``delay`` seconds after they were written, and are forgotten when their reader has committed: each has
-    one reader, but those in ``logs``, and a long run would fill memory with them.
+    Their records can be read ``delay`` seconds after they were written. Each of these topics, except those in ``logs``, has a
+    single reader. When it has committed, its records are dropped, because a long run would fill memory with them.
 
     clock: virtual seconds.
-    overheard: told each message of the network, by whoever wants to show what is said there.
+    overheard: called with each message of the network, for example to show the traffic.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class NetworkBus(MemoryBus):
         self.between: set[str] = set()
         self.logs: set[str] = set()
         self.traffic: dict[str, Traffic] = {}
-        # When the oldest record that nobody could read yet can be read; an estimate from below.
+        # When the next record on its way can be read, or earlier.
         self._next = math.inf
 
     @property
@@ -49,7 +49,7 @@ class NetworkBus(MemoryBus):
         return _NetworkSession
 
     def next_arrival(self, now: float) -> float:
-        """When the next record that is on its way arrives; inf: none is."""
+        """When the next record on its way arrives; inf: none is on its way."""
         return self._next if self._next > now else math.inf
 
     def _append(self, records: Sequence[Outgoing]) -> None:
@@ -63,7 +63,7 @@ class NetworkBus(MemoryBus):
                     self._overheard(record)
 
     def arrived(self, place: TopicPartition, position: int, limit: int) -> list[Record]:
-        """The records from a position on that can be read now."""
+        """The records from a position on that have arrived by now."""
         records = self._log(*place).since(position, limit)
         if not self.delay or place[0] not in self.between:
             return records
@@ -74,7 +74,7 @@ class NetworkBus(MemoryBus):
         return there
 
     def read_until(self, place: TopicPartition, offset: int) -> None:
-        """The reader of a place has committed: what stands before is not needed any more."""
+        """The reader of a partition has committed: earlier records are no longer needed."""
         if place[0] in self.between and place[0] not in self.logs:
             self._log(*place).drop(offset)
 
@@ -85,7 +85,7 @@ class _NetworkSession(MemorySession):
         bus = self._bus
         assert isinstance(bus, NetworkBus)
         places = [place for place in self._positions if place not in self._paused]
-        # As in memory: another one goes first each time.
+        # As on the memory bus: each poll begins with another partition.
         self._turn += 1
         start = self._turn % len(places) if places else 0
         for place in places[start:] + places[:start]:

@@ -1,4 +1,4 @@
-"""``streamfl.simulate`` from Python: on a frame, with a result that shows itself in a notebook."""
+"""``streamfl.simulate`` in Python: takes a data frame, and returns a result that a notebook displays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Config = Path | str | Mapping[str, Any] | None
 
 
 class FrameTable:
-    """A frame as a :class:`streamfl.simulation.tables.DataTable`; DataError if it has no rows or is no table."""
+    """A frame as a :class:`streamfl.simulation.tables.DataTable`. DataError if it has no rows or is not a table."""
 
     def __init__(self, frame: Any) -> None:
         names = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
@@ -66,19 +66,19 @@ class FrameTable:
         return len(next(iter(self._columns.values()), ()))
 
     def inputs(self, besides: Collection[str]) -> list[str]:
-        """All columns of numbers, without ``besides``."""
+        """All columns of numbers, except ``besides``."""
         return [name for name, values in self._columns.items() if values.dtype.kind in "biuf" and name not in besides]
 
 
 def _column(values: Any, name: str) -> NDArray[Any]:
-    """Numbers as numbers with NaN for a gap, anything else as objects with None for a gap."""
+    """Numbers as float64 with NaN for a gap, anything else as objects with None for a gap."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(f"the column {name} has {array.ndim} dimensions, one is expected")
     if array.dtype.kind in "biuf":
         return array
     objects = array.astype(object)
-    # pandas has several signs for a gap, and one of them cannot be compared.
+    # pandas has several markers for a gap, and one of them cannot be compared.
     gaps = np.asarray(values.isna()) if hasattr(values, "isna") else np.array([one is None or one != one for one in objects], bool)
     objects[gaps] = None
     present = objects[~gaps].tolist()
@@ -89,12 +89,13 @@ def _column(values: Any, name: str) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run. A notebook shows it as a table; :meth:`plot` draws it.
+    """The result of a run. A notebook shows it as a table; :meth:`plot` draws it.
 
-    title, columns, rows: the table. notes: sentences beneath it.
+    title, columns, rows: the table.
+    notes: sentences beneath it.
     figures: the same for programs.
-    predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
-    arrays: of a traced run, what is needed to compute it again.
+    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own unit) and others.
+    arrays: for a traced run, what is needed to compute it again.
     """
 
     title: str
@@ -107,7 +108,8 @@ class Result:
     draw: Callable[[Any], None] | None = field(default=None, repr=False)
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the run into a matplotlib Axes, or into a new one; returns it. ConfigurationError where nothing can be drawn."""
+        """Draw the run into a matplotlib Axes, or into a new one, and return it. ConfigurationError if the system has no picture.
+        """
         if self.draw is None:
             raise ConfigurationError(f"{self.title}: this system has no picture of a run")
         if axes is None:
@@ -120,7 +122,7 @@ class Result:
         return axes
 
     def to_frame(self) -> pd.DataFrame:
-        """The predictions as a pandas DataFrame, a row a sample; ConfigurationError where the system gives none."""
+        """The predictions as a pandas DataFrame with one row a sample. ConfigurationError if the system returns none."""
         if not self.predictions:
             raise ConfigurationError(f"{self.title}: this system gives no prediction for each row")
         import pandas as pd
@@ -146,10 +148,10 @@ class Result:
 
 
 def settings_given(config: Config) -> Path | GivenSettings:
-    """The settings as commands take them.
+    """The settings in the form that commands take.
 
-    A dictionary without ``role.kind`` is of the system that is shown where none is named. None: all of its defaults.
-    ConfigurationError if it is neither.
+    A dictionary without ``role.kind`` is for the first system that can be simulated. None: all of that system's defaults.
+    ConfigurationError if ``config`` is neither a path nor a dictionary nor None.
     """
     if isinstance(config, (str, Path)):
         return Path(config)
@@ -173,14 +175,14 @@ def _first_kind() -> str:
 
 
 def table_given(data: Data) -> DataSource:
-    """The data as commands take it."""
+    """The data in the form that commands take."""
     return str(data) if isinstance(data, (str, Path)) else FrameTable(data)
 
 
 def simulate(
     data: Data, config: Config = None, *, label: str | None = None, seed: int | None = None, trace: bool = False, **options: Any
 ) -> Result:
-    """Run a whole federation in this process, with the real roles and no broker: what ``streamfl simulate`` does.
+    """Run a whole federation in this process, with the real roles and without a broker, like ``streamfl simulate``.
 
     >>> import streamfl
     >>> steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
@@ -191,15 +193,15 @@ def simulate(
     Parameters
     ----------
     data
-        A DataFrame, a dictionary of columns, or what ``--data`` may be.
+        A DataFrame, a dictionary of columns, or any value of ``--data``.
     config
-        A role's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
+        A role's settings: the path of its file, or its sections as a dictionary. Default: all defaults.
     label
-        The column with the label; left out: the one that ``config`` names, or y.
+        The column with the label. Default: the one that ``config`` names, or y.
     seed
-        Left out: federation.seed.
+        Seed of all random draws. Default: federation.seed.
     trace
-        Whether the result has what is needed to compute the run again.
+        Whether the result has the arrays that are needed to compute the run again.
     options
         The command's further options that belong to the system, with ``_`` for ``-``: clients, rounds and client_column of a
         federation of clients with rows of their own, split and epochs of one whose parties have columns.
@@ -216,7 +218,7 @@ def simulate(
         common["label"] = label_told(settings, table, common["label"])
         report = function(Asked(settings, table, **common), **options)
     if report.interrupted:
-        # A program that is told to end does not go on with half of a result.
+        # When the run was interrupted, the program must not go on with half of a result.
         raise KeyboardInterrupt
     return Result(
         report.title,
@@ -231,7 +233,7 @@ def simulate(
 
 
 def _common(label: LabelOption, seed: SeedOption, trace: Annotated[bool, typer.Option()]) -> None:
-    """What every simulation takes, of the kinds that it has to be."""
+    """Options that every simulation takes. Their annotations give the types."""
 
 
 def _own_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options that several commands and systems share, by one definition each, and how a program gives them."""
+"""Options that several commands and systems share, each defined once, and how a Python program passes them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SeedOption = Annotated[int | None, typer.Option(help="Left out: federation.seed.
 
 
 def options_given(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program gives for options of ``function``, of the kinds and within the bounds that its command would check.
+    """A program's values for options of ``function``, checked for type and bounds like those of its command.
 
-    ConfigurationError names the first that is wrong. An option that has no annotation of its own is handed on as it is.
+    ConfigurationError names the first wrong one. An option without its own annotation is passed on unchanged.
     """
     parameters = inspect.signature(function, eval_str=True).parameters
     return {name: _checked(name, value, parameters[name].annotation) for name, value in options.items()}
@@ -55,7 +55,7 @@ def _checked(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """The value as this kind; None if it is none."""
+    """The value converted to this type; None if it does not fit."""
     if kind is bool:
         return bool(value) if type(value).__name__ in ("bool", "bool_") else None
     if kind in (int, float):

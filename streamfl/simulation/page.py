@@ -1,4 +1,4 @@
-"""A report of a run or a federation: one page of HTML that needs nothing beside it, neither a network nor a script."""
+"""A report of a run or a federation: one self-contained HTML page that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from streamfl.simulation.system_tools import Report
 __all__ = ["Arrays", "Chart", "Line", "Page", "Reports", "Seen", "Table", "Topics"]
 
 Arrays = Mapping[str, NDArray[Any]]
-"""What ``trace.npz`` has, by name."""
+"""The arrays of ``trace.npz``, by name."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A quantity over the horizontal axis: at ``x`` (points,) it is ``y`` (points,). What is no finite number is a gap.
+    """A quantity over the horizontal axis: ``x`` and ``y``, both (points,). A value that is not finite is a gap.
 
-    level: a bound, a budget or a yardstick: it is drawn thinner, in broken strokes.
-    rest: all that has no line of its own.
+    level: a bound, a budget or a value to compare with. It is drawn thinner and dashed.
+    rest: the sum of everything without a line of its own.
     """
 
     name: str
@@ -34,13 +34,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines in one picture.
+    """One picture of lines.
 
-    title: what is seen. says: how to read it, and what to do where it looks bad.
-    horizontal, vertical: what the axes count, with the unit.
-    logarithmic: the vertical axis; what is not above zero is a gap.
-    stacked: lines are shares of a whole, and lie on one another.
-    bars: lines have one point each, and are bars.
+    title: what it shows.
+    says: how to read it, and what to do when it looks bad.
+    horizontal, vertical: labels of the axes, with the unit.
+    logarithmic: whether the vertical axis is; values that are not above zero are gaps.
+    stacked: lines are shares of a whole, drawn on top of each other.
+    bars: lines have one point each, drawn as bars.
     times: the horizontal axis is seconds since 1970.
     """
 
@@ -57,7 +58,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts under a title."""
+    """A table of texts with a title."""
 
     title: str
     columns: Sequence[str]
@@ -66,9 +67,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """title: whose report. said: what it is of. figures: name and value, the first to be looked at.
-
-    notes: what is missing or cut short, and why.
+    """title: heading of the report.
+    said: what it reports on.
+    figures: name and value of the most important numbers.
+    notes: what is missing or shortened, and why.
     """
 
     title: str
@@ -80,7 +82,7 @@ class Page:
 
 
 class Seen(NamedTuple):
-    """A record that was read. time: its own, in seconds since 1970. size: its bytes. says: its value, plain or decoded."""
+    """A record that was read. time: its timestamp, in seconds since 1970. size: in bytes. says: its value, plain or decoded."""
 
     time: float
     partition: int
@@ -89,31 +91,32 @@ class Seen(NamedTuple):
 
 
 class Topics(Protocol):
-    """What of a federation that runs, or ran, can be read."""
+    """What can be read from a federation's topics, whether it still runs or not."""
 
     settings: RoleSettings
 
     def said(self, name: str) -> Sequence[Seen]:
-        """The newest records of a topic that people call so, such as "predictions", oldest first; none if there is no such topic.
+        """The newest records of a topic by its short name, such as "predictions", oldest first; none if there is no such topic.
 
-        What nobody can read is left out.
+        Records that cannot be read are left out.
         """
 
     def messages(self, channel: str) -> Sequence[Seen]:
-        """The newest messages on an input of the role, as it decodes them; none if it has no such input.
+        """The newest messages on one of the role's inputs, decoded by the role; none if it has no such input.
 
-        What the role would refuse is left out.
+        Messages that the role would refuse are left out.
         """
 
     def remembered(self) -> Report | None:
-        """What ``streamfl inspect`` shows of the role; None where that cannot be read."""
+        """What ``streamfl inspect`` shows about the role; None if that cannot be read."""
 
 
 @dataclass(frozen=True)
 class Reports:
-    """What a system knows to report.
+    """A system's functions that make reports.
 
-    of_trace: from the arrays of a simulation. of_topics: from what lies in a federation's topics.
+    of_trace: from the arrays of a simulation.
+    of_topics: from the records in a federation's topics.
     """
 
     of_trace: Callable[[Arrays], Page] | None = None

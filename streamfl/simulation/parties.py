@@ -1,4 +1,4 @@
-"""A table's columns dealt to parties, and how long each party takes: what options such as ``--split`` and ``--delays`` say."""
+"""Deals a table's columns to parties, and sets their delays: the meaning of options such as ``--split`` and ``--delays``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 SHORTEST_DELAY, LONGEST_DELAY = 1e-6, 1_000_000
-# Of a table's rows, the last ones are measured on and not learnt from.
+# Share of a table's rows that is kept for testing. These are the last rows; they are not learnt from.
 TEST_FRACTION = 0.2
 
 
 class DelayDistribution(StrEnum):
-    """How long a party takes from one upload to the next."""
+    """Distribution of the time between a party's uploads."""
 
     CONSTANT = "constant"
     EXPONENTIAL = "exponential"
@@ -46,7 +46,7 @@ class DelayDistribution(StrEnum):
 
 @dataclass(frozen=True)
 class Delay:
-    """Virtual seconds from one upload of a party to its next. ``distribution``: constant or exponential with this mean."""
+    """Virtual seconds between a party's uploads. ``distribution``: constant or exponential with this mean."""
 
     mean: float = 1.0
     distribution: str = "constant"
@@ -81,7 +81,7 @@ TestFractionOption = Annotated[
 def split_columns(
     text: str, parties: Sequence[str], offered: Sequence[str], columns: Sequence[str], label: str
 ) -> list[list[str]]:
-    """By party, in the order of ``parties``, the names of its columns; ConfigurationError names what is wrong."""
+    """The names of each party's columns, in the order of ``parties``; ConfigurationError names what is wrong."""
     own: dict[str, list[str]] = {}
     for party, value in _pairs("--split", text, parties):
         names: list[str] = []
@@ -109,7 +109,9 @@ def split_columns(
 
 
 def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequence[str]) -> list[Delay]:
-    """By party, in the order of ``parties``, its delay; a second where nothing is said. ConfigurationError names what is wrong."""
+    """Each party's delay, in the order of ``parties``; one second where ``text`` gives none. ConfigurationError names what is
+    wrong.
+    """
     means = dict.fromkeys(parties, 1.0)
     for party, value in _pairs("--delays", text, parties) if text is not None else ():
         try:
@@ -124,7 +126,7 @@ def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequen
 
 
 def check_delay(option: str, seconds: float | None) -> None:
-    """ConfigurationError unless an option's virtual seconds, if any, can be a delay."""
+    """ConfigurationError if an option is given and its virtual seconds cannot be a delay."""
     if seconds is not None and not 0 <= seconds <= LONGEST_DELAY:
         raise ConfigurationError(f"{option} {seconds:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
 

@@ -1,4 +1,4 @@
-"""How pictures of runs look."""
+"""Style of the pictures of runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
     "picture_over_time",
 ]
 
-# Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
+# Three hues that differ in greyscale and for the colour-blind. The federation has the most visible one.
 FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
-# Of level lines: enough to tell the most that one picture has apart.
+# Line styles of level lines: enough for the picture with the most of them.
 STYLES = (":", "--", "-.", "-", (0, (8, 2, 1, 2, 1, 2)))
 
 
@@ -35,13 +35,13 @@ def can_draw() -> bool:
 
 
 def check_can_draw() -> None:
-    """ConfigurationError where matplotlib is not installed."""
+    """ConfigurationError if matplotlib is not installed."""
     if not can_draw():
         raise ConfigurationError("a picture needs matplotlib: pip install 'streamfl[plots]'")
 
 
 def new_pyplot() -> Any:
-    """matplotlib's pyplot, drawing into files. ConfigurationError where it is not installed."""
+    """matplotlib's pyplot, set to draw into files. ConfigurationError if it is not installed."""
     check_can_draw()
     import matplotlib
 
@@ -54,7 +54,7 @@ def new_pyplot() -> Any:
 def picture_over_time(
     lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
 ) -> None:
-    """Write accuracies over virtual seconds to ``path``, and those to compare them with as levels; the ending says the format."""
+    """Draw accuracies over virtual seconds, and levels to compare them with, into ``path``. Its ending chooses the format."""
     pyplot = new_pyplot()
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
     for (name, points), colour in zip(lines.items(), cycle((FEDERATION, LOCAL)), strict=False):
@@ -69,7 +69,7 @@ def picture_over_time(
 
 
 def label_axes(axes: Any, title: str, horizontal: str, vertical: str = "") -> None:
-    """A title, the axes' names, a light grid, and no frame above and at the right."""
+    """Set the title, the axes' labels and a light grid. Remove the frame above and at the right."""
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel(horizontal)
     axes.set_ylabel(vertical)
@@ -79,7 +79,9 @@ def label_axes(axes: Any, title: str, horizontal: str, vertical: str = "") -> No
 
 
 def logarithmic(axes: Any) -> None:
-    """A vertical axis in powers, with plain numbers. Call it once all is drawn: how many numbers fit depends on that."""
+    """Make the vertical axis logarithmic, with plain numbers. Call it after everything is drawn, because the range decides the
+    ticks.
+    """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     axes.set_yscale("log")

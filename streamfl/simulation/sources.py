@@ -1,4 +1,4 @@
-"""The rows of a data set as the records that roles read from their users: what ``streamfl replay`` writes."""
+"""Turns the rows of a data set into the records that users would write: what ``streamfl replay`` sends."""
 
 from __future__ import annotations
 
@@ -98,21 +98,21 @@ def entity_samples_and_labels(
     entity_column: EntityColumnOption = None,
     label_delay: LateByOption = None,
 ) -> Rows:
-    """A party's own columns and, where it is the one that knows the labels, these too."""
+    """A party's own columns, and the labels too if this party knows them."""
     section = cast(VerticalSettings, asked.settings).labels
     if section is None:
         if label_delay is not None:
             raise ConfigurationError("--label-delay has no meaning here: this party has no [labels]")
         return entity_samples(asked, label, split, entity_column)
     labels = entity_labels(asked, label, entity_column)
-    # No party is shown the label, so ranges of columns are counted without it.
+    # No party may see the label, so column ranges are counted without it.
     column = None if split is None else label or named_column(read_data(asked.data), section.label) or DEFAULT_LABEL
     samples = entity_samples(asked, column, split, entity_column)
     return EntityRowsWithLabels(samples, labels, label_delay or 0)
 
 
 def _keys(section: KeySection) -> Callable[[str], bytes]:
-    """From a name to a record's key; DataError for a name that such keys cannot hold."""
+    """Returns a function from a name to a record's key. DataError for a name that such keys cannot hold."""
     write = key_writer(section)
 
     def key(name: str) -> bytes:
@@ -125,7 +125,7 @@ def _keys(section: KeySection) -> Callable[[str], bytes]:
 
 
 class EntityRows:
-    """Of a vertical federation: what one of its members knows of each row's entity, keyed by it."""
+    """Rows for one member of a vertical federation: its own values of each entity, keyed by the entity."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class EntityRows:
         self._key = _keys(section)
         self.topics = [section.topic]
         entity_column = entity_column or named_column(table, section.entity)
-        # Whoever replays another part of the same rows comes to the same names.
+        # Replays of other columns of the same rows get the same names.
         rows = [str(row) for row in range(table.rows)]
         self._entities = rows if entity_column is None else client_names(table, entity_column, location)
         present = np.isfinite(values).all(axis=1) & np.array([entity is not None for entity in self._entities])
@@ -156,7 +156,7 @@ class EntityRows:
         return ([self.record(row)] for row in self.usable[:total].tolist())
 
     def record(self, row: int) -> Outgoing:
-        """What is known of one usable row."""
+        """The record of one usable row."""
         section, fields = self._section, self._fields
         values, entity = self._values[row].tolist(), str(self._entities[row])
         content = placed([fields], [values]) if isinstance(fields, str) else placed(fields, values)
@@ -166,9 +166,9 @@ class EntityRows:
 
 
 class EntityRowsWithLabels:
-    """Of a party that knows the labels: its own columns of each row's entity, and its label so many rows later, or at the end.
+    """Rows for a party that knows the labels: its columns of each entity, and the label ``label_delay`` rows later, or at the end.
 
-    A row without a label is shown all the same.
+    A row without a label is written too.
     """
 
     def __init__(self, samples: EntityRows, labels: EntityRows, label_delay: int) -> None:
@@ -189,7 +189,7 @@ class EntityRowsWithLabels:
 
 
 class SampleRows:
-    """The rows of a table as records. ``usable``: the numbers of those that have a number in every column, and a client."""
+    """The rows of a table as records. ``usable``: the numbers of the rows with a number in every column and a client."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class SampleRows:
         self._key = _keys(section)
         self._label_key = self._key if labels is None else _keys(labels)
         if section.inputs is not None:
-            # As they are: the settings say what is made of them, and what stands for one that is missing.
+            # Raw values: the settings say how they are transformed, and what replaces a missing one.
             self._names, self._values = input_fields(section.inputs, table, location)
             self._inputs = np.empty((table.rows, 0))
         else:
@@ -237,9 +237,9 @@ class SampleRows:
             raise DataError(f"{location}: no row has a number in every column" + (" and a client" if self._owners else ""))
 
     def records(self, total: int) -> Iterator[list[Outgoing]]:
-        """The records of each of the first ``total`` usable rows; of K clients, row t K + k is sample t of client k.
+        """The records of each of the first ``total`` usable rows. With K clients, row t K + k is sample t of client k.
 
-        Where labels have a topic of their own, a label comes after the client's sample ``label_delay`` later, or at the end.
+        If labels have a topic of their own, a label comes ``label_delay`` samples of its client later, or at the end.
         """
         section, labels = self._section, self._labels_section
         encode = format_of(section).encode

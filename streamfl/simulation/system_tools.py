@@ -1,8 +1,8 @@
-"""What a system's laboratory is asked, and what it answers: the parts of ``streamfl simulate``, ``demo`` and ``replay``.
+"""Interfaces between a system and the commands ``streamfl simulate``, ``demo`` and ``replay``.
 
-A simulation is a function of :class:`Asked`, a source one of :class:`Replayed`; each takes besides, by name, the options that it
-contributes to the command. Such a parameter is annotated as a :class:`typer.Option` and defaults to None or False, which mean that
-the option was not given.
+A simulation is a function of :class:`Asked`, a source is a function of :class:`Replayed`. Both also take, by name, the options that
+they add to the command. Such a parameter is annotated as a :class:`typer.Option`. Its default, None or False, means that the option
+was not given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamfl.role import ConfigurationError, Record, Waits
 from streamfl.runtime.bus import Bus, Outgoing
 
 if TYPE_CHECKING:
-    # For what options a command has, nothing of this is needed, and it takes long to load.
+    # Listing a command's options does not need this import, and it takes long to load.
     from streamfl.settings import GivenSettings, RoleSettings
     from streamfl.simulation.tables import DataSource
 
@@ -42,16 +42,16 @@ __all__ = [
 
 
 SYSTEM_ARRAY = "system"
-"""The array of a trace that names the system whose run it is."""
+"""Name of the trace's array that holds the name of the simulated system."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What every simulation is asked.
+    """Arguments of every simulation.
 
-    config: the settings file of a role of the federation, whichever; or the settings themselves.
-    data: where the data set is, or the data set.
-    label: its column with the label.
+    config: the settings file of any role of the federation, or the settings themselves.
+    data: the location of the data set, or the data set itself.
+    label: the column with the label.
     seed: None: federation.seed.
     trace: whether the report needs its arrays.
     """
@@ -65,15 +65,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a run.
+    """The result of a run.
 
     title, columns, rows: a table for people.
     figures: the same for programs, as one JSON object.
     arrays: what is needed to compute a traced run again.
     notes: sentences for people, beneath the table.
-    predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
+    predictions: by sample, in columns of equal length: "row" (of the data), "prediction" (in the label's own unit) and others.
     draw: draws the run into a matplotlib Axes.
-    interrupted: how far the run had come when it was told to end, and this is of what was there; empty: it came to its end.
+    interrupted: how far the run got before it was interrupted; the report covers that part. Empty: the run is complete.
     """
 
     title: str
@@ -87,19 +87,21 @@ class Report:
     interrupted: str = ""
 
     def heading(self) -> str:
-        """The title, and that the run did not come to its end."""
+        """The title, and how far the run got if it was interrupted."""
         return f"{self.title}, interrupted at {self.interrupted}" if self.interrupted else self.title
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, and where the run did not come to its end, how far it came."""
+        """The figures, and how far the run got if it was interrupted."""
         return {**self.figures, **({"interrupted": self.interrupted} if self.interrupted else {})}
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What every source is asked.
+    """Arguments of every source.
 
-    config: the settings file. settings: what it says. data: where the data set is.
+    config: the settings file.
+    settings: its contents.
+    data: the location of the data set.
     """
 
     config: Path
@@ -110,9 +112,9 @@ class Replayed:
 class Rows(Protocol):
     """The rows of a data set as records.
 
-    topics: those that are written to, the first of them for every row.
-    usable: the numbers of the rows that are complete.
-    dropped: how many are not.
+    topics: the topics that are written to. Every row has a record in the first one.
+    usable: the numbers of the complete rows.
+    dropped: the number of incomplete rows.
     """
 
     topics: list[str]
@@ -124,17 +126,19 @@ class Rows(Protocol):
 
 
 class Inspection(Protocol):
-    """A role that took its state back, for ``streamfl inspect``: a table for people, figures for programs."""
+    """Describes a restored role for ``streamfl inspect``: a table for people, figures for programs."""
 
     def __call__(self, role: Any, settings: Any, client: str | None) -> Report:
-        """client: only this one; ConfigurationError if the role does not know it."""
+        """client: show only this client; ConfigurationError if the role does not know it."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a role stands with its peers, in one respect.
+    """One aspect of a role's state towards its peers.
 
-    respect: which. text: how. remedy: what to do; empty: nothing.
+    respect: the aspect.
+    text: its state.
+    remedy: what to do; empty: nothing.
     """
 
     respect: str
@@ -143,29 +147,31 @@ class Standing:
 
 
 class Standings(Protocol):
-    """How a role stands, for ``streamfl check``, ``inspect`` and ``top``."""
+    """Describes a role's state for ``streamfl check``, ``inspect`` and ``top``."""
 
     def __call__(self, settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
-        """unread: records behind the last processed one, by input topic. role: that took its state back; None: topics alone."""
+        """unread: number of records after the last processed one, by input topic. role: the restored role; None: use the topics
+        alone.
+        """
 
 
 def what_learning_waits_for(settings: Any, bus: Bus, unread: Mapping[str, int], role: Any | None) -> Sequence[Standing]:
-    """The standing of a role that waits before it learns, in its own words; nothing once it has learnt."""
+    """What a role waits for before it learns, in its own words; nothing once it has learnt."""
     waits = role.backlog if isinstance(role, Waits) else None
     return [] if waits is None else [Standing("learning", waits)]
 
 
 Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
-"""Of a role's settings: what a record says in plain values, for ``streamfl read``; PeerError where it says nothing."""
+"""From a role's settings, returns a reader of a record's plain values for ``streamfl read``; PeerError if it cannot be read."""
 
 Simulation = Callable[..., Report]
 """Runs a federation on a data set: ``simulate(asked, *, own options)``."""
 
 Demo = Callable[[Path, int], Report]
-"""Runs a federation on data that a package carries, by seed, and draws a picture: ``demo(picture, seed)``."""
+"""Runs a federation on data from a package, by seed, and draws a picture: ``demo(picture, seed)``."""
 
 Source = Callable[..., Rows]
-"""The records that a role reads from its users: ``source(asked, *, own options)``."""
+"""Yields the records that a role reads from its users: ``source(asked, *, own options)``."""
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

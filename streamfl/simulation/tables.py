@@ -1,4 +1,4 @@
-"""Data sets for commands, through whatever is installed in the entry-point group ``streamfl.datasets``."""
+"""Data sets for commands. The reader comes from the entry-point group ``streamfl.datasets``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 DEFAULT_LABEL = "y"
-"""The label's column where nothing names one: River's data sets have it there."""
+"""The default label column. River's data sets use this name."""
 
 
 class DataTable(Protocol):
@@ -49,11 +49,11 @@ class DataTable(Protocol):
     def rows(self) -> int: ...
 
     def inputs(self, besides: Collection[str]) -> list[str]:
-        """The columns to learn from where nothing else is said."""
+        """The columns to learn from by default."""
 
 
 DataSource = str | DataTable
-"""Where a data set is, or the data set; as text it is what messages call it."""
+"""The location of a data set, or the data set itself. Its text is the name that messages use."""
 
 
 def read_data(location: DataSource) -> DataTable:
@@ -66,7 +66,7 @@ def read_data(location: DataSource) -> DataTable:
 
 
 def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: DataSource) -> list[str]:
-    """The columns to learn from: ``features``, or what the data itself offers without ``besides``; DataError if that is nothing."""
+    """The columns to learn from: ``features``, or all that the data offers except ``besides``; DataError if there is none."""
     others = [name for name in besides if name is not None]
     names = list(features or table.inputs(others))
     if not names:
@@ -75,7 +75,7 @@ def input_names(table: DataTable, features: Sequence[str] | None, besides: Seque
 
 
 def input_fields(inputs: Sequence[InputSection], table: DataTable, location: DataSource) -> tuple[list[str], list[list[Any]]]:
-    """The fields that ``[[samples.inputs]]`` reads, and each row's values of them; DataError if the table lacks one."""
+    """The fields that ``[[samples.inputs]]`` reads, and their values in each row; DataError if the table lacks one."""
     names = [*dict.fromkeys(name for one in inputs for name in (one.field, one.since_field) if name)]
     read = [column_of(table, name) for name in names]
     if absent := [name for name in read if name not in table.columns]:
@@ -84,7 +84,7 @@ def input_fields(inputs: Sequence[InputSection], table: DataTable, location: Dat
 
 
 def placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """A record with each value where its path says. What is no number is null: JSON has no other word for it."""
+    """A record with each value at its path. NaN becomes null, because JSON has no NaN."""
     content: dict[str, Any] = {}
     for name, value in zip(names, values, strict=True):
         path_of(name).put(content, None if value != value else value)
@@ -92,7 +92,7 @@ def placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
 
 
 def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[str | None]) -> list[str]:
-    """The columns that the data does not offer as inputs, for they hold no numbers; told on stderr if there are any."""
+    """The columns that are not offered as inputs because they hold no numbers. Prints a warning on stderr if there are any."""
     unread = [name for name in table.columns if name not in offered and name not in besides]
     if unread:
         say(
@@ -103,7 +103,8 @@ def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[s
 
 
 def column_of(table: DataTable, field: str) -> str:
-    """The column that a field of the settings names: in backticks stands a name with dots of its own. As it is if there is none."""
+    """The column that a settings field names. A name with dots of its own is in backticks. The field itself if no column matches.
+    """
     if field not in table.columns:
         with suppress(ValueError):
             name = path_of(field).name
@@ -113,20 +114,22 @@ def column_of(table: DataTable, field: str) -> str:
 
 
 def named_column(table: DataTable, *fields: str | None) -> str | None:
-    """The first column of the data that one of the settings' fields names; None if there is none."""
+    """The first column of the data that one of these settings fields names; None if there is none."""
     named = (column_of(table, field) for field in fields if field is not None)
     return next((name for name in named if name in table.columns), None)
 
 
 def label_told(config: SettingsSource, data: DataSource, label: str | None) -> str:
-    """``label``; left out: the column that ``config`` names, whichever role it describes, or ``y``. Errors as :func:`read_data`."""
+    """``label``, or if it is None the column that ``config`` names, whichever role it describes, or ``y``. Errors as
+    :func:`read_data`.
+    """
     if label is not None:
         return label
     return named_column(read_data(data), *(text_of(config, section, "label") for section in ("labels", "samples"))) or DEFAULT_LABEL
 
 
 def client_names(table: DataTable, column: str, location: DataSource) -> list[str | None]:
-    """Each row's client, None where the row names none; DataError if there is no such column or its values cannot be names."""
+    """Each row's client, None where the row has none; DataError if there is no such column or its values cannot be names."""
     if column not in table.columns:
         raise DataError(f"{location}: no column {column} (there are: {', '.join(table.columns)})")
     values = table.columns[column].tolist()
@@ -148,7 +151,7 @@ def _client_name(value: Any) -> str | None:
     if isinstance(value, float):
         if math.isnan(value):
             return None
-        # A gap in a column of whole numbers makes all of them floats: client 3 is not to be called 3.0 for it.
+        # A gap in a column of whole numbers makes all of them floats. Client 3 must still be called 3, not 3.0.
         return str(int(value)) if value.is_integer() else str(value)
     return None if value is None else str(value) or None
 

@@ -1,4 +1,4 @@
-"""What a report may compute with: anybody may have written the trace or the record that it reads."""
+"""Checks the numbers that a report computes with, because anybody may have written the trace or the record that it reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from streamfl.role import DataError
 
 __all__ = ["as_number", "checked_arrays"]
 
-# The squares of so large numbers can still be added up by the billion.
+# The squares of numbers up to this can be added up by the billion without overflow.
 LARGEST = 1e100
 
 
 def as_number(value: Any) -> float | None:
-    """The value as a number to compute with; None if it is none, or is out of all proportion.
+    """The value as a number to compute with; None if it is not a number or is too large.
 
     >>> as_number(1), as_number(True), as_number("1"), as_number(10**400), as_number(-1e300)
     (1.0, None, None, None, None)
@@ -29,10 +29,10 @@ def as_number(value: Any) -> float | None:
 def checked_arrays(
     arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Sequence[str]], gaps: Collection[str] = ()
 ) -> dict[str, NDArray[np.float64]]:
-    """The arrays of a trace that are computed with, in double precision; DataError names one that does not fit.
+    """The trace's arrays of these names in double precision; DataError names one that does not fit.
 
-    shapes: by name, what each dimension counts; what has the same name has the same length, and at least 1.
-    gaps: those that may have what is no number, which becomes NaN.
+    shapes: by array name, the names of its dimensions. Dimensions of the same name have the same length, at least 1.
+    gaps: names of arrays that may have values that are not finite, which become NaN.
     """
     lengths: dict[str, tuple[int, str]] = {}
     found = {}

@@ -1,4 +1,4 @@
-"""A table whose columns are dealt to parties: how it is read, what of it is learnt from, and in which order."""
+"""Reads a table, deals its columns to parties, divides it for learning and testing, and orders its rows."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FEWEST_ROWS = 2
 
 @dataclass(frozen=True)
 class VerticalFigures:
-    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``auc`` of two classes.
+    """A federation's measures at a point in virtual time. ``accuracy`` is for classes, ``auc`` for two classes.
 
-    ``scaled_mse``: of numbers, with labels from 0 to 1.
+    ``scaled_mse`` is for numeric labels, scaled to 0 .. 1.
     """
 
     seconds: float
@@ -47,8 +47,10 @@ class VerticalFigures:
 
 @dataclass(frozen=True)
 class VerticalTable:
-    """What the parties know, in the order of federation.parties: (entities, own features) each. labels: (entities,), as the loss
-    has them. The last ``test`` entities are not learnt from.
+    """The parties' data. The last ``test`` entities are not learnt from.
+
+    inputs: one array (entities, own features) for each of federation.parties, in their order.
+    labels: (entities,), in the form that the loss needs.
     """
 
     inputs: Sequence[NDArray[np.float64]]
@@ -57,7 +59,7 @@ class VerticalTable:
 
     @property
     def learnt(self) -> int:
-        """How many entities are learnt from, the first ones."""
+        """Number of entities that are learnt from. They come first."""
         return len(self.labels) - self.test
 
     def part(self, rows: slice) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
@@ -68,10 +70,10 @@ class VerticalTable:
 class DealtTable:
     """A file's rows that have a number in every column.
 
-    table: the numbers as they are there, labels of numbers from 0 to 1 by ``label_range``.
+    table: the unchanged numbers; numeric labels are scaled to 0 .. 1 by ``label_range``.
     columns: by party, the names of its columns.
-    label_range: what became 0 and 1.
-    dropped: rows that were left out.
+    label_range: the label values that became 0 and 1.
+    dropped: number of rows that were left out.
     """
 
     table: VerticalTable
@@ -88,7 +90,7 @@ def checked_options(
     label_delay: int | None,
     test_fraction: float | None,
 ) -> tuple[str, float]:
-    """What ``--split`` says, and the share to measure on; ConfigurationError if these options do not go together."""
+    """Value of ``--split``, and the test fraction; ConfigurationError if these options cannot be combined."""
     if split is None:
         raise ConfigurationError(
             f"--split is missing: say which columns each of {', '.join(parties)} has, such as {parties[0]}=0:5"
@@ -104,10 +106,10 @@ def checked_options(
 
 
 def deal_table(location: DataSource, label: str, split: str, parties: Sequence[str], fraction: float, square: bool) -> DealtTable:
-    """The table as the parties have it; DataError if it cannot be learnt from.
+    """The table, dealt to the parties; DataError if nothing can be learnt from it.
 
-    fraction: of the rows, the last ones, to measure on.
-    square: whether labels are numbers, which are brought to 0 .. 1 by those that are learnt from.
+    fraction: share of the rows kept for testing, the last ones.
+    square: whether labels are numbers. They are scaled by the range of the labels that are learnt from.
     """
     table = read_data(location)
     offered = input_names(table, None, (label,), location)
@@ -134,9 +136,9 @@ def deal_table(location: DataSource, label: str, split: str, parties: Sequence[s
 
 
 def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reason: str = "") -> DealtTable:
-    """The table with labels 0 and 1; many tables write them -1 and 1. DataError for any other.
+    """The table with labels 0 and 1; many tables use -1 and 1. DataError for any other label.
 
-    reason: what follows the labels that are expected, in the error's text.
+    reason: text that the error adds after the expected labels.
     """
     table = dealt.table
     values = np.unique(table.labels).tolist()
@@ -150,9 +152,9 @@ def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reaso
 
 
 def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str]]:
-    """Accuracy, AUC and RMSE of each that has them, ready to print.
+    """Rows to print: accuracy, AUC and RMSE, where measured.
 
-    measured: of what, and the figures as :func:`in_label_units` returns them; None: nothing was measured.
+    measured: (what was measured, figures as :func:`in_label_units` returns them); None: nothing was measured.
     """
     for title, figures in measured:
         for text, name in (("Accuracy", "accuracy"), ("AUC", "auc")):
@@ -163,7 +165,7 @@ def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> I
 
 
 def in_label_units(figures: Any, label_unit: float) -> Any:
-    """The same figures with an ``rmse`` in the label's own unit beside each ``scaled_mse``, in dictionaries and lists within too.
+    """Adds an ``rmse`` in the label's own unit beside each ``scaled_mse``, also in nested dictionaries and lists.
 
     label_unit: how much of the label's own unit is 1 on the scale from 0 to 1.
 
@@ -182,7 +184,7 @@ def in_label_units(figures: Any, label_unit: float) -> Any:
 
 
 def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:
-    """Which entity is shown when, (passes, entities): in each pass in an order of its own; None: once, in the table's order."""
+    """The order of entities in each pass, (passes, entities). Each pass has its own order. None: one pass, in the table's order."""
     if epochs is None:
         return np.arange(entities)[np.newaxis]
     return np.array([rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)])

@@ -1,9 +1,9 @@
-"""Laws that every role and every bus obeys, as suites that a new one runs unchanged.
+"""Laws that every role and every bus obeys, as test suites. A new role or bus runs them unchanged.
 
-They need pytest and Hypothesis, which ``streamfl[dev]`` brings.
+They need pytest and Hypothesis, which ``streamfl[dev]`` installs.
 """
 
 import pytest
 
-# Without this a law that fails says AssertionError and nothing else.
+# Without this a failing law reports AssertionError without the compared values.
 pytest.register_assert_rewrite(*(f"streamfl.testing.{name}" for name in ("bound_laws", "bus_laws", "clock_laws", "role_laws")))

@@ -1,4 +1,4 @@
-"""The law that what a role accepts can be written: remembered, sent on, or put among the dead letters, and taken back."""
+"""The law that everything a role accepts can be written and restored: its state, its messages and its dead letters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NOW = 1000.0
 
 
 def law_accepted_can_be_written(subject: Subject) -> None:
-    """7. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
+    """7. Every record that follows from any input fits into a record, and the state can be restored.
 
-    The largest name, number and key that are accepted are looked for one by one, and then written all together.
+    The law first finds the largest accepted name, number and key one by one. Then it writes them all together.
     """
     ordinary = subject.anybody(ORDINARY)
     refused = what_is_refused(subject, ordinary)
@@ -34,7 +34,8 @@ def law_accepted_can_be_written(subject: Subject) -> None:
             continue
         refused = what_is_refused(subject, records)
         if any(one != two and place not in refused for place, (one, two) in enumerate(zip(records, ordinary, strict=True))):
-            # Of names with each character the longest, and so on: they are tried in this order.
+            # Keeps the longest name of each character, the largest number of each sign, and so on. They are tried in ascending
+            # order.
             kind = content[:1] if field == "name" else content > 0 if field in ("whole", "number") else b""
             largest[field][kind] = content
     assert "name" in largest, "no name but the ordinary one was accepted"
@@ -46,16 +47,17 @@ def law_accepted_can_be_written(subject: Subject) -> None:
 
 
 def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]] | None:
-    """What is written; None where the format itself cannot hold it."""
+    """The records with these contents; None if the format cannot hold them."""
     with suppress(OverflowError):
         return subject.anybody(extreme)
     return None
 
 
 def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
-    """Let a new role take these, and time pass; AssertionError if something that comes of it does not fit or is not taken back.
+    """Give these records to a new role, and let time pass. AssertionError if something it writes does not fit or cannot be
+    restored.
 
-    Returns why which of the records were refused, by their place.
+    Returns the errors of the refused records, by their place in ``records``.
     """
     run = Run(subject, Traffic([], sorted({record.partition for _, record in records})))
     refused: dict[int, PeerError] = {}

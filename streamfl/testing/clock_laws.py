@@ -1,4 +1,4 @@
-"""The laws of the clock: what a role noted by a clock that was ahead holds nothing up once the clock is right."""
+"""The laws of the clock: times from a clock that was ahead delay nothing once the clock is right."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from streamfl.testing.subjects import Run, Subject, Traffic, answers
 
 __all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]
 
-# Seconds. Longer than any timeout of a role under these laws, and still of a time that microseconds can count in 53 bits.
+# Seconds. Longer than any timeout of a role under these laws, but microseconds of such a time still fit into 53 bits.
 AHEAD = 4e9
 MOST_TICKS = 50
 
 
 def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, records: bool, *, restart: bool) -> None:
-    """8. At a tick every remembered time becomes the earlier of then and now.
+    """8. At a tick every remembered time that is ahead of now becomes now.
 
-    The clock is far ahead for the batches from ``begin`` to before ``end``, then right again, for the role that was there or, with
-    ``restart``, for one that takes its state back. records: their own times are ahead as well. After the tick nothing is waited
-    for until the time that was wrong, not then and not later, and no number that is remembered is of that time.
+    The clock is far ahead from batch ``begin`` to before ``end``, then right again. After the tick the role never waits for the
+    wrong time, and no remembered number is near that time.
+
+    records: whether the records' timestamps are ahead too.
+    restart: whether a restored role goes on after the clock is right.
     """
     run = Run(subject, traffic)
     for place, (now, batch) in enumerate(traffic.batches[:end]):
@@ -46,7 +48,7 @@ def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, re
 
 
 def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
-    """8. A clock that was ahead, by less than the next timeout takes, has had no effect at all."""
+    """8. If a clock was ahead by less than the next timeout, it has no effect at all."""
     for place in range(1, len(traffic.batches) + 1):
         where = f"at batch {place}"
         runs = [Run(subject, traffic).feed_all(traffic.batches[:place]) for _ in range(2)]
@@ -66,10 +68,10 @@ def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end: int) -> None:
-    """8. No less comes of some messages in the end if the clock was ahead meanwhile, and no tick came, than by a right clock.
+    """8. If the clock was ahead for some messages, and no tick came meanwhile, the role in the end sends no fewer messages.
 
-    Counted by channel, key and partition, but for ``subject.paced``. More may come: what had fallen due by the right clock is as
-    young again as the tick that sets the clock back.
+    Messages are counted by channel, key and partition, except on ``subject.paced``. The role may send more: entries that were due
+    by the right clock count as new from the tick that sets the clock back.
     """
     counts = []
     for ahead in (0.0, AHEAD):
@@ -87,7 +89,7 @@ def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end
 
 
 def _settle(run: Run, now: float) -> None:
-    """Ticks as they are asked for, none of which is to be that of a clock that was wrong."""
+    """Feed the requested ticks. None of them may be at a time of the wrong clock."""
     for _ in range(MOST_TICKS):
         wake_at = run.role.wake_at
         if wake_at is None:
@@ -102,7 +104,7 @@ def _written(received: Received, ahead: float) -> Received:
 
 
 def _numbers(value: bytes) -> Iterator[float]:
-    """All numbers of a remembered value, if it is MessagePack; arrays of raw numbers hold no times."""
+    """All numbers of a remembered value, if it is MessagePack. Arrays of raw numbers hold no times."""
     try:
         content = msgspec.msgpack.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Names, numbers and keys as large as anybody may write them, for the law that whatever comes of them can be written."""
+"""The largest names, numbers and keys that anybody may write, for the law that all that follows can be written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ __all__ = ["ORDINARY", "Extreme", "extremes"]
 
 
 class Extreme(NamedTuple):
-    """What is written into every field that takes such a thing.
+    """The contents of every field of these types.
 
-    name: of a client, a sample, an entity. whole: a counter. number: a feature, a label, a parameter. key: a record's own key.
+    name: name of a client, a sample or an entity.
+    whole: a counter.
+    number: a feature, a label or a parameter.
+    key: the record's key.
     """
 
     name: str = "somebody"
@@ -23,7 +26,7 @@ class Extreme(NamedTuple):
 
 ORDINARY = Extreme()
 
-# Of one to four bytes in UTF-8, and one that JSON writes in six.
+# Characters of one to four bytes in UTF-8, and one that JSON writes in six.
 _CHARACTERS = ("x", "é", "€", "\N{GRINNING FACE}", "\0")
 _LENGTHS = (1, 64, 255, 256, 257, 1_024, 65_536, 245_000, 990_000)
 _WHOLES = (0, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**200, -1, -(2**63))
@@ -32,7 +35,7 @@ _KEY_LENGTHS = (0, 1_024, 65_535, 65_536, 65_537, 500_000, 990_000)
 
 
 def extremes() -> Iterator[tuple[str, Any]]:
-    """A field of :class:`Extreme` and what to put there."""
+    """Yields a field of :class:`Extreme` and a value for it."""
     for character in _CHARACTERS:
         for length in _LENGTHS:
             if len(character.encode()) * length < 1_000_000:

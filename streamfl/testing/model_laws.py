@@ -1,4 +1,4 @@
-"""The laws of a model of one's own, as a suite of tests: subclass :class:`ModelLaws`, say how the model is made, and run pytest."""
+"""The laws of your own model, as a test suite: subclass :class:`ModelLaws`, set how the model is made, and run pytest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Sample = tuple[dict[int, float], float]
 
 
 class ModelLaws:
-    """What experts and challengers have to do. A model without ``state`` and ``restore`` passes the laws about them by itself.
+    """Laws of experts and challengers. A model without ``state`` and ``restore`` passes the laws about them.
 
-    own: how the model is made; a subclass says it. loss, columns: what it is for, and how many inputs it takes. samples: so many it
-    is given.
+    own: how the model is made; set by a subclass.
+    loss, columns: the loss that it is for, and its number of inputs.
+    samples: number of samples that it is given.
     """
 
     own: OwnModel
@@ -29,7 +30,7 @@ class ModelLaws:
 
     @pytest.fixture
     def stream(self) -> list[Sample]:
-        """Inputs around 0, and labels that follow the first one: on the learning scale, or 0 and 1."""
+        """Inputs around 0, and labels that follow the first input: on the learning scale, or 0 and 1."""
         return [*self._drawn(self.samples)]
 
     def _drawn(self, count: int) -> Iterator[Sample]:
@@ -39,20 +40,20 @@ class ModelLaws:
             yield dict(enumerate(inputs.tolist())), float(label > 0.5) if self.loss == "logistic" else label
 
     def test_it_predicts_numbers(self, stream: list[Sample]) -> None:
-        """Without them the running mean stands for it: from the first sample on each prediction is a finite number."""
+        """Every prediction is a finite number, from the first sample on. Otherwise the running mean would replace it."""
         model = OwnChallenger(self.own, self.loss)
         for inputs, label in stream:
-            # Anything else raises.
+            # Raises for any other prediction.
             model.predict(inputs)
             model.learn(inputs, label)
 
     def test_it_becomes_the_same_each_time(self, stream: list[Sample]) -> None:
-        """After a restart it learns samples again. Chance needs a fixed seed, and nothing may be shared between two models."""
+        """After a restart it learns samples again. Random draws need a fixed seed, and two models may not share anything."""
         first, then = (self._predictions(stream) for _ in range(2))
         assert first == then, "two models that learnt the same predict otherwise"
 
     def _predictions(self, stream: list[Sample]) -> list[object]:
-        """What a new model says of each sample before it learns it."""
+        """A new model's prediction of each sample before it learns it."""
         model, found = self.own.made(self.loss), []
         for inputs, label in stream:
             found.append(self._asked(model, inputs))
@@ -76,7 +77,7 @@ class ModelLaws:
         assert self._asked(asked, inputs) == self._asked(silent, inputs), "it predicts otherwise because it was asked before"
 
     def test_it_goes_on_as_if_never_stopped(self, stream: list[Sample]) -> None:
-        """What ``state`` leaves out is forgotten, again and again."""
+        """Whatever ``state`` leaves out is lost at each restart."""
         model = OwnChallenger(self.own, self.loss)
         if not model.stateful:
             return
@@ -91,7 +92,7 @@ class ModelLaws:
         assert again.remembered(1) == model.remembered(1), "after restore it remembers otherwise"
 
     def test_its_state_is_bounded(self, stream: list[Sample]) -> None:
-        """A state that grows with the samples is refused one day: of ten times as many it takes hardly more."""
+        """A state that grows with the samples is refused some day. Ten times as many samples may need hardly more."""
         model = OwnChallenger(self.own, self.loss)
         if not model.stateful:
             return

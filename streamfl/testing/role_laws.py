@@ -1,6 +1,6 @@
-"""The laws of a role (:mod:`streamfl.role`), for every role alike. A role is good if these pass on it.
+"""The laws that every role (:mod:`streamfl.role`) obeys. A role is correct if these tests pass.
 
-Say in a test module how to make it and what to feed it, and subclass :class:`RoleLaws`::
+In a test module, define how to make the role and what to feed it, and subclass :class:`RoleLaws`::
 
     subject = Subject(
         make=MyRole, traffic=my_strategy(), anybody=my_records, decode={"numbers": my_decode}, bad=[(wrong_message, "malformed")]
@@ -52,9 +52,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Move:
-    """A partition goes to one of two workers, perhaps to the one that has it.
+    """Moves a partition to one of two workers, possibly to the one that already has it.
 
-    lost: its batch was taken where the partition was, in a step that came to nothing; then all partitions there are restored.
+    lost: the old worker received the batch, but its step was not committed. Then all partitions of that worker are restored.
     """
 
     partition: int
@@ -63,7 +63,7 @@ class Move:
 
 
 class RoleLaws:
-    """The laws, for every ``subject`` that the subclass is parametrized with, on traffic of its strategy."""
+    """The laws, for every ``subject`` of the subclass's parametrisation, on traffic from its strategy."""
 
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
@@ -74,26 +74,26 @@ class RoleLaws:
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
     def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects results from how records happened to be polled."""
+        """Protects results from depending on how records were divided into polls."""
         law_batch_equals_singles(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     # Every cut of every example is tried.
     @settings(max_examples=10, deadline=None)
     def test_it_goes_on_after_restoring(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects against messages lost, doubled or changed by a restart, wherever it comes."""
+        """Protects against messages that are lost, doubled or changed by a restart at any point."""
         law_restore(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=10, deadline=None)
     def test_what_waits_is_remembered(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects whoever waits for a federation to come to rest from a role that forgets what it still has to do."""
+        """Protects tests and commands that wait until a federation is idle: a role must not forget its pending work."""
         law_waiting(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=30, deadline=None)
     def test_its_partitions_move(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects workers that come and go: a partition that left leaves nothing behind, one that comes lacks nothing."""
+        """Protects workers that come and go: a leaving partition leaves nothing behind, and an arriving one is complete."""
         traffic = data.draw(subject.traffic)
         move = st.builds(Move, st.sampled_from(traffic.partitions), st.sampled_from((0, 1)), st.booleans())
         law_moves(subject, traffic, [data.draw(st.lists(move, max_size=3)) for _ in traffic.batches])
@@ -101,19 +101,19 @@ class RoleLaws:
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
     def test_a_wrong_message_is_refused_alone(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects everybody from one broken or hostile peer."""
+        """Protects all members from one broken or hostile peer."""
         law_rejects_leave_state(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
     def test_a_message_twice_counts_once(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects against a sender's second attempt after an answer that got lost."""
+        """Protects against a sender's retry after a lost answer."""
         law_duplicates(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=12, deadline=None)
     def test_a_clock_that_is_set_right_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects whatever is timed from an hour, or a year, of waiting after a clock was ahead and was set right."""
+        """Protects timers: after a clock was ahead and was set right, nothing waits an hour or a year."""
         traffic = data.draw(subject.traffic)
         if not traffic.batches:
             return
@@ -125,11 +125,11 @@ class RoleLaws:
     @given(data=st.data())
     @settings(max_examples=6, deadline=None)
     def test_a_clock_that_jumps_loses_nothing(self, subject: Subject, data: st.DataObject) -> None:
-        """Protects what is not due yet from a clock that was ahead for a moment."""
+        """Protects pending work: a clock that is ahead for a moment does not expire it."""
         law_clock_jumps(subject, data.draw(subject.traffic))
 
     def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
-        """Protects a role from one message after which it ends at every start: what it led to did not fit into a record."""
+        """Protects a role from a message whose results do not fit into a record: the role would fail at every start."""
         law_accepted_can_be_written(subject)
 
 
@@ -142,9 +142,9 @@ def law_deterministic(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
-    """2. Messages one by one, at the time of their batch, have the effect of the batch.
+    """2. Messages one by one, at the time of their batch, have the same effect as the batch.
 
-    What goes to one channel, key and partition keeps its order; between those, order is free.
+    Messages to one channel, key and partition keep their order; the order between those is free.
     """
     together = Run(subject, traffic).feed_all(traffic.batches)
     alone = Run(subject, traffic)
@@ -156,7 +156,7 @@ def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_restore(subject: Subject, traffic: Traffic) -> None:
-    """3. A new role that takes the state back after any batch, and hears the tables again, goes on as the old one does.
+    """3. A new role that is restored after any batch, and reads the tables again, goes on as the old one does.
 
     As with a worker, the new one then gets a tick, the old one only if it is due.
     """
@@ -173,7 +173,7 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
             tables = [received for _, batch in before for received in batch if received.channel in traffic.tables]
             if tables:
                 moved.feed(now, tables)
-                # What tables got wrong was refused before the cut; the new owner refuses it again.
+                # Bad table records were refused before the cut. The new owner refuses them again.
                 moved.replies = [reply for reply in moved.replies if isinstance(reply, Send)]
             moved.feed(now, [])
             if stayed.role.wake_at is not None and stayed.role.wake_at <= now:
@@ -191,8 +191,7 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_waiting(subject: Subject, traffic: Traffic) -> None:
-    """3. What waits is state: after any batch as much waits in a restored role. In a role without partitions nothing waits.
-    """
+    """3. Waiting work is state: after any batch a restored role has the same waiting work. A role without partitions has none."""
     for cut in range(1, len(traffic.batches) + 1):
         before = traffic.batches[:cut]
         now = before[-1][0]
@@ -210,10 +209,10 @@ def law_waiting(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]]) -> None:
-    """3. Partitions that move between two workers, before any batch and any number of times, go on as on one that keeps them all.
+    """3. Partitions that move between two workers, before any batch and any number of times, go on as if one worker kept them all.
 
-    Both hear every table, whatever partitions they have, and who gets a partition has heard it up to then. All get a tick after
-    each batch: what may be sent is of real time, so that it can be compared only if everybody is asked at the same times.
+    Both workers read every table, whatever partitions they have. A worker that gets a partition has read the tables up to then. All
+    get a tick after each batch: what may be sent depends on real time, so it can only be compared at equal times.
     """
     stayed, moved = Run(subject, traffic), _Workers(subject, traffic)
     for (now, batch), moving in zip(traffic.batches, moves, strict=True):
@@ -221,20 +220,20 @@ def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]
         stayed.feed(now, [])
         moved.step(now, batch, moving)
     _assert_same_sends(stayed.replies, moved.log.replies, subject.same_restored)
-    # Each worker refuses what tables got wrong.
+    # Each worker refuses bad table records.
     assert _rejected(stayed.replies, traffic.tables) == _rejected(moved.log.replies, traffic.tables), "one refuses, another not"
     _assert_same_state(subject.canonical(stayed.state), subject.canonical(moved.log.state), subject.same_restored)
 
 
 def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
-    """4. Each bad message is refused for its reason wherever it comes, and everything else is as if it had never come.
+    """4. Each bad message is refused for its reason wherever it comes. Everything else is as if it had not come.
 
-    It comes twice, written at the time of its batch and long after all others: its time is of no effect, either.
+    It comes twice: with the timestamp of its batch, and with one long after all others. Its timestamp has no effect either.
     """
     spared = Run(subject, traffic).feed_all(traffic.batches)
     troubled = Run(subject, traffic)
     expected: dict[int, str] = {}
-    # They are told apart by identity, so none may go.
+    # The copies are told apart by their id, so they must stay alive.
     kept: list[Received] = []
 
     def bad(now: float, of_tables: bool) -> list[Received]:
@@ -260,17 +259,18 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
     found = {number: reason for number, reason in refused.items() if number in expected}
     assert found == expected, f"refused were {sorted(found.values())}, not {sorted(expected.values())}"
     others = [reply for reply in troubled.replies if isinstance(reply, Send) or id(reply.received) not in expected]
-    # Between channels, keys and partitions order is free: what a budget allows is sent whoever asks, a wrong message too.
+    # The order between channels, keys and partitions is free: a byte budget allows pending messages at any call, also at that of a
+    # bad message.
     _assert_same_sends(others, spared.replies, equal)
     assert _rejected(others) == _rejected(spared.replies), "a message that was refused had an effect on another"
     assert troubled.state == spared.state, "a message that was refused had an effect on the state"
 
 
 def law_duplicates(subject: Subject, traffic: Traffic) -> None:
-    """5. A message that was taken and comes again, at once or with the next batch, changes nothing the second time.
+    """5. An accepted message that comes again, at once or with the next batch, changes nothing the second time.
 
-    The copy is a record of its own, as a sender's second attempt is; the record that the bus brings twice is the worker's to skip.
-    One that was refused may be right when it comes again.
+    The copy is a record of its own, like a sender's retry. The worker skips a record that the bus delivers twice. A refused message
+    may be valid when it comes again.
     """
     once = Run(subject, traffic).feed_all(traffic.batches)
     refused = {id(reply.received) for reply in once.replies if isinstance(reply, Rejection)}
@@ -290,14 +290,14 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
         late = list(copies.values())
     if late:
         twice.feed(traffic.batches[-1][0], late)
-    # To rounding, as the second law has it: copies change which messages are computed together.
+    # Equal up to rounding, as in the second law: copies change which messages are computed together.
     _assert_same_sends(once.replies, twice.replies, subject.same)
     assert _rejected(once.replies) == _rejected(twice.replies), "a copy was refused"
     _assert_same_state(once.state, twice.state, subject.same)
 
 
 class _Workers:
-    """Two roles with one changelog, which is that of the first, and where each partition is."""
+    """Two roles with a common changelog, kept by the first, and the place of each partition."""
 
     def __init__(self, subject: Subject, traffic: Traffic) -> None:
         self.tables = traffic.tables
@@ -306,7 +306,7 @@ class _Workers:
         self.places = dict.fromkeys(traffic.partitions, 0)
 
     def step(self, now: float, batch: Sequence[Received], moves: Sequence[Move]) -> None:
-        """Move partitions, then let each worker take its part of the batch and a tick."""
+        """Move partitions, then give each worker its part of the batch and a tick."""
         tables = [received for received in batch if received.channel in self.tables]
         inputs = [received for received in batch if received.channel not in self.tables]
         unheard = [tables, tables]
@@ -323,7 +323,7 @@ class _Workers:
             for partition in leaving:
                 self.runs[here].role.close(partition)
             if move.lost:
-                # It goes on before anybody has the partitions: what it still wrote of them would be restored.
+                # The worker goes on before any partition is assigned again: anything it still wrote about them would be restored.
                 self.runs[here].feed(now, [])
             self.places[move.partition] = move.worker
             for partition in leaving:

@@ -1,4 +1,4 @@
-"""How the laws of a role are told what to make and what to feed it, and a role that is being fed."""
+"""Describes a role for the laws: how to make it and what to feed it. Also runs a role on such input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "answers", "equal"]
 
-# Seconds that outlast any timeout or expiry of a role.
+# Longer than any timeout or expiry of a role, in seconds.
 LONG = 1e9
 
 Batch = tuple[float, Sequence[Received]]
@@ -32,10 +32,10 @@ def as_it_is(state: State) -> State:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a role is fed: batches with the time of each (an empty one is a tick), on these partitions.
+    """Input of a role: batches with their times, on these partitions. An empty batch is a tick.
 
-    tables: the channels that a worker reads whole at its start. What they brought is not part of a partition's state, for a new
-    owner gets it again; and it comes before the other messages of its batch. A key of the others belongs to one partition.
+    tables: the channels that a worker reads whole at its start. Their records are not part of a partition's state, because a new
+    owner reads them again. They come before the other messages of their batch. On other channels each key belongs to one partition.
     """
 
     batches: Sequence[Batch]
@@ -49,23 +49,27 @@ class Traffic:
         return sorted(batch, key=lambda received: received.channel not in self.tables)
 
     def parts(self, batch: Sequence[Received]) -> list[list[Received]]:
-        """What tables brought stays together, for how far a table was read is no part of the input; else message by message."""
+        """A batch as single messages, but its table records stay together: a role may not depend on how far a table was read."""
         tables = [received for received in batch if received.channel in self.tables]
         return [tables, *([received] for received in batch if received.channel not in self.tables)]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A role as the laws see it.
+    """A role, described for the laws.
 
-    make: a new one, with no partition open. traffic: what to feed it. bad: messages that it has to refuse wherever they come, each
-    with the reason. repeatable: the channels on which it knows a message that it has taken before. same: whether two values of a
-    channel and key, one of a batch and one of its messages one by one, are equal but for rounding; same_restored: the same of a
-    role that stayed and one that was restored. canonical: the state without differences that have no meaning.
+    make: returns a new role without open partitions.
+    traffic: its input.
+    anybody: returns records that anybody may write to the role's inputs and tables, by channel, with the given contents in all
+        fields of those types. The role accepts all of them if the contents are ordinary.
+    decode: by channel, how those records become messages.
+    bad: messages that it has to refuse wherever they come, each with the reason.
+    repeatable: the channels on which it recognises a message that it has accepted before.
+    paced: the outputs whose number of messages depends on the clock, such as those under a budget of bytes a second.
+    same: whether two values of a channel and key are equal up to rounding, one from a batch and one from single messages.
+    same_restored: the same for a role that stayed and one that was restored.
+    canonical: the state without differences that have no meaning.
 
-    anybody: records that anybody may write to the role's inputs and tables, by channel, the given things in all fields that take
-    such; if they are ordinary, all of them are accepted. decode: how those of a channel become messages. paced: the outputs on
-    which how much is said depends on the clock: what a budget of bytes a second allows, what is answered by the time it names.
     """
 
     make: Callable[[], Role]
@@ -82,7 +86,7 @@ class Subject:
 
 @dataclass
 class Run:
-    """A role that is being fed, and all that came of it."""
+    """A running role, with everything it sent, refused and remembered."""
 
     subject: Subject
     traffic: Traffic
@@ -99,7 +103,7 @@ class Run:
         self.changes += self.role.changed_state()
 
     def feed_some(self, now: float, batch: Sequence[Received]) -> None:
-        """Messages only: an empty batch would be a tick."""
+        """Feed messages, but skip an empty batch, which would be a tick."""
         if batch:
             self.feed(now, batch)
 
@@ -109,7 +113,7 @@ class Run:
         return self
 
     def restored(self, now: float, batches: Iterable[Batch]) -> Run:
-        """A new role that took the state back and heard at ``now`` what the tables brought in these batches. It got no tick."""
+        """A new role with the restored state and, at ``now``, the table records of these batches. It gets no tick."""
         restored = Run(self.subject, self.traffic)
         for slot, value in self.state.items():
             restored.role.restore(StateChange(*slot, value))
@@ -119,7 +123,7 @@ class Run:
 
     @property
     def state(self) -> State:
-        """What the changelog holds after compaction, in the order of the last writing."""
+        """The changelog's contents after compaction, in the order of the last writes."""
         latest: State = {}
         for change in self.changes:
             slot = (change.channel, change.partition, change.key)
@@ -130,6 +134,6 @@ class Run:
 
 
 def answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
-    """Replies that can be compared."""
-    # Two errors are never equal by themselves.
+    """Replies in a form that can be compared."""
+    # Two error objects are never equal, so their texts are compared.
     return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]

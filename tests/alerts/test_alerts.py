@@ -1,4 +1,4 @@
-"""The alerts, tried by promtool: each is told when it should be, and is silent on a federation that works."""
+"""The alerts, tested with promtool: each fires when it should, and is silent on a healthy federation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OF = "streamfl_"
 LABELS = {"system": "pofmkl", "federation": "plant", "role": "client", "group": "plant.c", "job": "streamfl", "instance": "a:1"}
 USED = re.compile(r"\bstreamfl_[a-z_]+\b")
 
-# A number that something is compared with or multiplied by.
+# A number in a comparison or a multiplication.
 NUMBER = re.compile(r"(?<=[<>=] )\d+(?:\.\d+)?\b|\b\d+(?:\.\d+)?(?= \*)")
 
 
 def series(told: Told) -> list[dict[str, str]]:
-    """Input series as promtool has them, with the labels that each of a worker's has."""
+    """Input series for promtool, with a worker's labels."""
     found = []
     for name, values in told.seen.items():
         metric, _, own = name.rstrip("}").partition("{")
@@ -41,7 +41,7 @@ def series(told: Told) -> list[dict[str, str]]:
 
 
 def asked(name: str, told: Told) -> list[dict[str, Any]]:
-    """What promtool asks about an alert: whether it is told at its first minute, and was not before; or that it never was."""
+    """promtool's tests of an alert: it fires at its first minute and not before, or it never fires."""
     firing = f'ALERTS{{alertname="{name}",alertstate="firing"}}'
 
     def ask(expression: str, minute: int, value: float) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def asked(name: str, told: Told) -> list[dict[str, Any]]:
 
 
 def operands(expression: str) -> Iterator[str]:
-    """The expression without one side of an ``or``, for every side of each."""
+    """Yields the expression without one side of an ``or``, for every side of each."""
     for place in [match.start() for match in re.finditer(" or ", expression)]:
         depth, start = 0, place
         while start and depth >= 0 and not (depth == 0 and expression[start - 4 : start] == " or "):
@@ -70,14 +70,14 @@ def operands(expression: str) -> Iterator[str]:
             depth += (expression[end] == "(") - (expression[end] == ")")
             end += 1
         end -= depth < 0
-        # What a counter had when it was first asked is tried once for all alerts.
+        # A counter's value at its first scrape is tested once for all alerts.
         if "unless last_over_time" not in expression[start:place] or not expression[place + 4 :].startswith("increase("):
             yield expression[:place] + expression[end:]
             yield expression[:start] + expression[place + 4 :]
 
 
 def wrong(alert: Alert, step: int) -> Iterator[Alert]:
-    """The alert with one mistake in it, for mistakes that are made: another number, a shorter or longer time, an ``or`` lost."""
+    """The alert with a typical mistake: another number, a shorter or longer time, a lost ``or``."""
     for minutes in {alert.minutes + step, max(0, alert.minutes - step)} - {alert.minutes}:
         yield replace(alert, minutes=minutes)
     for match in NUMBER.finditer(alert.expression):
@@ -90,7 +90,7 @@ def wrong(alert: Alert, step: int) -> Iterator[Alert]:
 
 
 def write_tests(alert: Alert, folder: Path) -> tuple[list[str], dict[str, Alert]]:
-    """Files for promtool about an alert and about wrong ones, one for each time from sample to sample; and these by their names."""
+    """Files for promtool about an alert and its wrong variants, one for each scrape interval, and the variants by name."""
     steps = {told.step for told in CASES[alert.name]}
     mistakes = {f"{alert.name}Wrong{number}": one for number, one in enumerate(wrong(alert, max(1, min(steps))))}
     named = {alert.name: alert} | {name: replace(one, name=name) for name, one in mistakes.items()}
@@ -121,7 +121,7 @@ def metrics() -> frozenset[str]:
 
 
 def test_every_alert_is_tried_and_its_file_is_read(tmp_path: Path) -> None:
-    """Protects the table of cases from an alert that nobody tries, and an operator from a file that Prometheus refuses."""
+    """Protects the table of cases from an untested alert, and an operator from a file that Prometheus refuses."""
     names = [one.name for _, alerts in FILES.values() for one in alerts]
     assert sorted(names) == sorted(CASES)
     for name in FILES:
@@ -131,8 +131,8 @@ def test_every_alert_is_tried_and_its_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_an_alert_is_told_when_it_should_be_and_not_else(name: str, tmp_path: Path) -> None:
-    """Protects an operator's sleep, and their users: promtool finds the alert from the right minute on where something is wrong,
-    and never where all is well. The cases are so near to the limits that the same alert with a mistake in it fails them.
+    """Protects operators' sleep and their users: each alert fires from the right minute on when something is wrong, and never on a
+    healthy federation. The cases are so close to the limits that a mistake in an alert fails them.
     """
     paths, mistakes = [], {}
     for alert in FILES[name][1]:
@@ -150,7 +150,7 @@ def test_an_alert_is_told_when_it_should_be_and_not_else(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", FILES)
 def test_alerts_are_of_metrics_that_exist_and_say_what_to_do(name: str) -> None:
-    """Protects from an alert that can never be told: each metric is served, and each label in its sentence is in its result."""
+    """Protects from an alert that can never fire: each metric is served, and each label of its sentence is in its result."""
     alerts: tuple[Alert, ...] = FILES[name][1]
     for one in alerts:
         used = USED.findall(one.expression)
@@ -163,7 +163,7 @@ def test_alerts_are_of_metrics_that_exist_and_say_what_to_do(name: str) -> None:
 
 
 def test_what_is_worth_an_alert_has_one() -> None:
-    """Protects who reads that something is worth an alert, and believes that somebody would be told."""
+    """Protects readers of a text that announces an alert: the alert exists."""
     asked_about = {used for _, alerts in FILES.values() for one in alerts for used in USED.findall(one.expression)}
     found = []
     for page in sorted((ROOT / "docs").glob("*.md")):

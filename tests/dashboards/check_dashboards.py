@@ -1,6 +1,6 @@
 """``make check-dashboards``: Grafana's own linter, and the types of ``@grafana/schema``, on every dashboard. Needs Go and npm.
 
-What is fetched and built stays in ``.broker``: the linter takes minutes the first time.
+Downloads and builds stay in ``.broker``: the linter takes minutes the first time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILES = sorted((ROOT / "dashboards").glob("*.json"))
 LINTER = "github.com/grafana/dashboard-linter@v0.2.0"
 PACKAGES = ("@grafana/schema@11.6.0", "typescript@5.4.5")
 
-# The linter's reader of a newer format is built from the whole of Grafana. These dashboards have the classic one.
+# The linter's reader of a newer format needs all of Grafana to build. These dashboards use the classic format.
 CLASSIC_ALONE = """package lint
 
 import (
@@ -33,7 +33,7 @@ func isV2APIVersion(string) bool { return false }
 
 func newDashboardFromV2(json.RawMessage, string) (Dashboard, error) { return Dashboard{}, errors.New("left out") }
 """
-# JSON has no enumerations: their texts stand for them. The builders write three words of interval variables into every variable.
+# JSON has no enumerations, so texts replace them. The builders write three further keys into every interval variable.
 TYPES = """import type { Dashboard, VariableModel } from '@grafana/schema';
 import type { Options as Tile } from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
 import type { Options as Bars } from '@grafana/schema/dist/esm/raw/composable/bargauge/panelcfg/x/BarGaugePanelCfg_types.gen';
@@ -78,7 +78,7 @@ def install_types(folder: Path) -> Path:
 
 
 def typed(boards: dict[str, Any]) -> str:
-    """A program that is well typed if the boards are."""
+    """A program that type-checks if the dashboards are valid."""
     lines = [TYPES]
     for number, (name, board) in enumerate(boards.items()):
         lines.append(f"// {name}\nexport const board{number}: Board = {json.dumps(board, indent=1)};")
@@ -98,7 +98,7 @@ def lint(linter: Path, path: Path) -> bool:
 
 
 def well_typed(types: Path, boards: dict[str, Any]) -> bool:
-    """What tsc says of the boards; the same with a wrong word in it has to fail, or nothing was looked at."""
+    """tsc's errors for the dashboards. The same program with a wrong word has to fail, or nothing was checked."""
     command = [types / "node_modules" / ".bin" / "tsc", "--noEmit", "--strict", "--skipLibCheck", "--moduleResolution", "node"]
     said = []
     wrong = json.loads(json.dumps(boards))

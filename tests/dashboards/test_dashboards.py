@@ -1,4 +1,4 @@
-"""The dashboards: what Grafana would refuse or leave empty without a word."""
+"""The dashboards: errors that Grafana would refuse, or show silently as empty panels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Metrics = dict[str, Described]
 
 @cache
 def measured(system: str) -> Metrics:
-    """The metrics of a system's roles, by name; "": of every worker."""
+    """The metrics of a system's roles, by name; "": those of every worker."""
     if not system:
         return worker_metrics()
     return {name: one for metrics in role_metrics(SYSTEMS[system]).values() for name, one in metrics.items()}
 
 
 def metrics_of(system: str) -> Metrics:
-    """The metrics that a dashboard may show: of a system's roles, or of all systems', and of the worker, by name."""
+    """The metrics that a dashboard may show, by name: of a system's roles, or of all systems', and of the worker."""
     found = dict(measured(""))
     for name in [system] if system else SYSTEMS:
         found |= measured(name)
@@ -45,7 +45,7 @@ def metrics_of(system: str) -> Metrics:
 
 
 def metric_of(series: str, names: Metrics) -> str:
-    """The metric that a series belongs to: a histogram is queried by its three series."""
+    """The metric of a series: a histogram has three series."""
     for suffix in HISTOGRAM_SERIES:
         base = series.removesuffix(suffix)
         if base in names and names[base].kind == "histogram":
@@ -54,12 +54,12 @@ def metric_of(series: str, names: Metrics) -> str:
 
 
 def asked(board: Dashboard) -> list[str]:
-    """Every query as Prometheus is asked it."""
+    """Every query in the form that Prometheus gets."""
     return [re.sub(r"^label_values\((.+), \w+\)$", r"\1", expression) for expression in board.expressions]
 
 
 def asked_of_prometheus(expression: str) -> str:
-    """A query with a length in place of Grafana's variables."""
+    """A query with a duration in place of Grafana's variables."""
     return expression.replace("$__rate_interval", "5m").replace("$__range", "1h")
 
 
@@ -71,18 +71,18 @@ def described(request: pytest.FixtureRequest) -> Dashboard:
 
 @pytest.fixture
 def dashboard(described: Dashboard) -> dict[str, Any]:
-    """As Grafana reads it."""
+    """In the form that Grafana reads."""
     content: dict[str, Any] = json.loads(to_json(described))
     return content
 
 
 def test_every_system_has_an_overview_and_one_is_of_none() -> None:
-    """Protects an operator from a system that nobody can watch."""
+    """Protects an operator from a system that cannot be monitored."""
     assert {board.system for board in BOARDS.values()} == {"", *(system.name for system in installed_systems())}
 
 
 def test_panels_are_complete_and_unique(dashboard: dict[str, Any]) -> None:
-    """Protects rendering and links: Grafana drops a panel whose id is taken, and shows nothing for one without a query."""
+    """Protects rendering and links: Grafana drops a panel with a duplicate id, and shows nothing for one without a query."""
     panels = dashboard["panels"]
     for name in ("id", "title"):
         assert len({panel[name] for panel in panels}) == len(panels), name
@@ -93,7 +93,7 @@ def test_panels_are_complete_and_unique(dashboard: dict[str, Any]) -> None:
 
 
 def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
-    """Protects the layout: Grafana moves overlapping panels about, differently at every load."""
+    """Protects the layout: Grafana moves overlapping panels, differently at every load."""
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
@@ -106,24 +106,24 @@ def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
 
 
 def test_variables_exist(dashboard: dict[str, Any]) -> None:
-    """Protects every panel at once: an unknown $variable makes a query match nothing."""
+    """Protects every panel: an unknown $variable makes a query match nothing."""
     known = {item["name"] for item in dashboard["templating"]["list"]} | {"__rate_interval", "__interval", "__range"}
     used = {a or b for a, b in re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"]))}
     assert used <= known
 
 
 def test_queries_name_metrics_that_exist(described: Dashboard) -> None:
-    """Protects panels from staying empty: a misspelt or renamed metric is no error to Prometheus."""
+    """Protects panels from staying empty: for Prometheus a misspelt or renamed metric is not an error."""
     names = metrics_of(described.system)
     for expression in asked(described):
         found = {selector.name for selector, _ in selectors(expression)}
         assert found, expression
-        # Prometheus itself says whether it reaches what it scrapes.
+        # Prometheus itself reports whether it reaches its targets.
         assert {metric_of(series, names) for series in found} <= {*names, "up"}, expression
 
 
 def test_queries_ask_for_labels_and_kinds_that_are_there(described: Dashboard) -> None:
-    """Protects panels from one line for all, and from rates of what is no counter: Prometheus refuses neither."""
+    """Protects panels from a single line for all, and from rates of non-counters: Prometheus refuses neither."""
     names = metrics_of(described.system)
     for expression in asked(described):
         of = [names[metric_of(selector.name, names)] for selector, _ in selectors(expression) if selector.name != "up"]
@@ -138,7 +138,7 @@ def test_queries_ask_for_labels_and_kinds_that_are_there(described: Dashboard) -
 
 
 def test_a_choice_narrows_the_next(described: Dashboard) -> None:
-    """Protects whoever chooses a federation from being offered the workers of others."""
+    """Protects users who choose a federation from seeing other federations' workers."""
     for before, name in enumerate(described.choices):
         [(selector, _)] = selectors(re.sub(r"^label_values\((.+), \w+\)$", r"\1", described.values_of(name)))
         narrowed = {one.value.removeprefix("$") for one in selector.matchers.matchers}
@@ -146,7 +146,7 @@ def test_a_choice_narrows_the_next(described: Dashboard) -> None:
 
 
 def test_prometheus_reads_every_query(tmp_path: Path) -> None:
-    """Protects panels from an error in place of a graph: promtool takes each query as the rule of a series."""
+    """Protects panels from an error in place of a graph: promtool reads each query as a recording rule."""
     queries = [asked_of_prometheus(expression) for board in BOARDS.values() for expression in asked(board)]
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
     path = tmp_path / "rules.yaml"

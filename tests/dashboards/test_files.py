@@ -1,4 +1,4 @@
-"""``streamfl dashboards``: what an operator who has the package alone is given."""
+"""``streamfl dashboards``: the files for an operator who only has the package."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
 
 
 def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects an operator's Grafana and Prometheus: the files are those of the repository, and each rule's page lies beside it."""
+    """Protects an operator's Grafana and Prometheus: the files equal the repository's, with each rule's runbook beside it."""
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "new")
     assert (code, shown) == (0, "")
     there = {path.name for path in (tmp_path / "new").iterdir()}
     own = {path.name for path in (ROOT / "dashboards").iterdir()}
     assert own <= there
     for name in own:
-        # Within the repository the pages lie elsewhere.
+        # In the repository the pages are elsewhere.
         expected = (ROOT / "dashboards" / name).read_text(encoding="utf-8").replace("docs/reference/runbook", "runbook")
         assert (tmp_path / "new" / name).read_text(encoding="utf-8") == expected
     rules = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "new").glob("*.yaml"))
@@ -38,7 +38,7 @@ def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_alerts_link_to_where_the_pages_are_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects whoever is woken: Alertmanager's link leads to the page, and without a URL there is none."""
+    """Protects the operator on call: Alertmanager's link leads to the page; without a URL there is no link."""
     for given, link in (
         ("https://wiki.example/a", "https://wiki.example/a/runbook-vafl.md#streamflpartysilent"),
         ("https://wiki.example/{page}.html", "https://wiki.example/runbook-vafl.html#streamflpartysilent"),
@@ -54,7 +54,7 @@ def test_alerts_link_to_where_the_pages_are_published(
 
 
 def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects whoever imports a dashboard by hand: its name gives it alone, and without a name all are listed."""
+    """Protects users who import a dashboard by hand: a name prints that one alone, and without a name all are listed."""
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "health")
     assert (code, json.loads(shown)["uid"]) == (0, HEALTH.uid)
     code, _, told = run_command(monkeypatch, capsys, "dashboards", "health", "--out", tmp_path)
@@ -67,7 +67,7 @@ def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects whoever mistypes: the message names the dashboards that there are, or the folder that cannot be written."""
+    """Protects against typing errors: the message lists the dashboards, or names the folder that cannot be written."""
     code, _, told = run_command(monkeypatch, capsys, "dashboards", "nobodys")
     assert code == 2
     assert all(name in told for name in BOARDS)
@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_edited_files_stay_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects an operator's edited board: a second run writes nothing where a file differs, and says which; --force does."""
+    """Protects an operator's edited dashboard: a second run keeps files that differ and names them; --force overwrites them."""
     write = ("dashboards", "--out", tmp_path)
     assert [run_command(monkeypatch, capsys, *write)[0] for _ in range(2)] == [0, 0]
     (tmp_path / "health.json").write_text("{}")
@@ -101,7 +101,8 @@ def test_edited_files_stay_unless_told_otherwise(
 def test_others_dashboards_are_built_and_ours_need_no_builders(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects an image without Grafana's builders: ours are there, and for another's system it says what to install."""
+    """Protects an image without Grafana's builders: streamfl's dashboards are there; for another package it names what to install.
+    """
     board = Dashboard("others", "others", "Others", "others", HEALTH.rows)
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
@@ -122,7 +123,7 @@ def test_others_dashboards_are_built_and_ours_need_no_builders(
 def test_dashboards_of_one_name_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects provisioning: of two dashboards with one uid Grafana shows one, and of two with one file one is there."""
+    """Protects provisioning: of two dashboards with one uid, or with one file name, only one would exist."""
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
     monkeypatch.setattr(files, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),))

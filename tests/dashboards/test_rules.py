@@ -1,4 +1,4 @@
-"""The dashboards against the rules of a good one, and each rule against a dashboard that breaks it."""
+"""The dashboards obey the rules, and each rule finds a dashboard that breaks it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_rule_is_broken(path: Path) -> None:
-    """Protects whoever looks at a board first: workers are chosen alike on all, and every panel says what to do."""
+    """Protects new users of a dashboard: workers are chosen in the same way on all, and every panel says what to do."""
     board = json.loads(path.read_text(encoding="utf-8"))
     assert {name: found for name, rule in RULES.items() if (found := list(rule(board)))} == {}
 

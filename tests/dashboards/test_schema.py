@@ -1,4 +1,4 @@
-"""The dashboards' files against the types that Grafana publishes."""
+"""The dashboards' files, checked with the types that Grafana publishes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = sorted((Path(__file__).parents[2] / "dashboards").glob("*.json"))
 
 
 def read_and_written(board: Any) -> Any:
-    """What is left of a board once Grafana's types have read it: what they do not know is gone."""
+    """A dashboard after Grafana's types have read and written it. Unknown keys are lost."""
     return json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
 
 
@@ -26,13 +26,13 @@ def _plugins() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_grafanas_types_know_all_that_a_file_says(path: Path) -> None:
-    """Protects a panel from an option that Grafana passes over in silence: each name and each choice is one of its own."""
+    """Protects a panel from an option that Grafana silently ignores: each key and each choice is one of Grafana's."""
     board = json.loads(path.read_text(encoding="utf-8"))
     assert read_and_written(board) == board
 
 
 def test_a_word_that_grafana_does_not_know_is_lost() -> None:
-    """Protects the test above: a misspelt name does not survive."""
+    """Protects the test above: a misspelt key is lost."""
     board = json.loads(FILES[0].read_text(encoding="utf-8"))
     board["panels"][0]["fieldConfig"]["defaults"]["unitt"] = "short"
     assert read_and_written(board) != board

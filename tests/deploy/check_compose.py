@@ -26,7 +26,7 @@ DEPLOY = ROOT / "deploy"
 HERE = Path(__file__).parent
 WORKERS = ("server", "client-1", "client-2")
 SECONDS = 60.0
-# Of River's ChickWeights.
+# Number of rows of River's ChickWeights.
 ROWS = 578
 
 
@@ -39,7 +39,7 @@ def loaded(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_compose_loads_it(tmp_path: Path) -> None:
-    """Protects `docker compose up`: merges, profiles and what depends on what are Compose's own to judge."""
+    """Protects `docker compose up`: Compose's own library decides on merges, profiles and dependencies."""
     done = loaded(DEPLOY / "compose.yaml")
     assert done.returncode == 0, done.stderr
     wrong = tmp_path / "compose.yaml"
@@ -50,9 +50,9 @@ def test_compose_loads_it(tmp_path: Path) -> None:
 class Stack:
     """The services of compose.yaml as processes of this machine.
 
-    folder: their logs.
-    url: where the broker answers.
-    more: of the environment.
+    folder: for their logs.
+    url: the broker's address.
+    more: further environment variables.
     """
 
     def __init__(self, folder: Path, url: str, more: Mapping[str, str] | None = None) -> None:
@@ -63,7 +63,9 @@ class Stack:
         self._ports = dict(zip(WORKERS, free_ports(len(WORKERS)), strict=True))
 
     def start(self, name: str, more: Mapping[str, str] | None = None, rate: str = "400") -> subprocess.Popen[bytes]:
-        """A service's own command, in this machine's places. more: of the environment. rate: samples a second of a replay."""
+        """A service's own command, with this machine's paths. more: further environment variables. rate: samples a second of a
+        replay.
+        """
         service = services()[name]
         words = [*service.get("entrypoint", ["streamfl"]), *service["command"]]
         if "--rate" in words:
@@ -84,7 +86,7 @@ class Stack:
         return process
 
     def do(self, name: str) -> None:
-        """Run a service that ends."""
+        """Run a service that ends by itself."""
         assert self.start(name).wait(SECONDS) == 0, self.log(name)
 
     def log(self, name: str) -> str:
@@ -116,7 +118,7 @@ class Stack:
 
 @pytest.fixture(scope="module", name="broker")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a broker answers that has the settings which Kafka's own image makes of the service's environment."""
+    """Address of a broker with the settings that Kafka's own image makes from the service's environment."""
     folder = tmp_path_factory.mktemp("broker")
     inside, outside, controller = free_ports(3)
     places = {"19092": str(inside), ":9092": f":{outside}", "29093": str(controller), "broker:": "127.0.0.1:"}
@@ -131,7 +133,7 @@ def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for name in ("server.properties", "log4j2.yaml", "tools-log4j2.yaml"):
         (folder / "default" / name).touch()
     java = ["java", "-Xmx512m", "-cp", f"{libraries()}/*"]
-    # What the image's start script runs before the broker: variables become settings, and the storage is formatted.
+    # The image's start script runs this before the broker: variables become settings, and the storage is formatted.
     folders = [word for name in ("default", "mounted", "final") for word in (f"--{name}-configs-dir", str(folder / name))]
     setup = [*java, "kafka.docker.KafkaDockerWrapper", "setup", *folders]
     done = subprocess.run(setup, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -144,7 +146,7 @@ def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def predicted(stack: Stack, federation: str) -> list[str]:
-    """The samples of every prediction, in no order."""
+    """The samples of all predictions, in no order."""
     bus = connect(stack.url)
     try:
         return [json.loads(record.value or b"")["sample"] for record in bus.read(f"{federation}.predictions")]
@@ -153,7 +155,7 @@ def predicted(stack: Stack, federation: str) -> list[str]:
 
 
 def test_the_federation_of_compose_predicts(broker: str, tmp_path: Path) -> None:
-    """Protects the first look at streamfl: its commands, in their order, on its broker, give a prediction for every sample."""
+    """Protects the first look at streamfl: its commands, in their order, on its broker, predict every sample."""
     stack = Stack(tmp_path, f"kafka://{broker}")
     try:
         stack.do("topics-create")
@@ -170,7 +172,7 @@ def test_the_federation_of_compose_predicts(broker: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_pod_that_comes_back_takes_nobody_elses_partitions(broker: str, scheme: str, tmp_path: Path) -> None:
-    """Protects a rolling update on Kubernetes: with the pods' own environment a restart is no rebalance, and loses no sample."""
+    """Protects a rolling update on Kubernetes: with the pods' environment a restart causes no rebalance, and loses no sample."""
     federation = f"pods-{scheme.partition('+')[2]}"
     stack = Stack(tmp_path, f"{scheme}://{broker}", {"STREAMFL_FEDERATION__NAME": federation})
     manifests = built("dev")

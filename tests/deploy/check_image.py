@@ -1,4 +1,4 @@
-"""The image's steps as they are, the download of everything that is locked included: a minute."""
+"""The image's unchanged steps, including the download of everything in the lock file: a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from broker import free_ports
 from image import ROOT, Image, build, python_version
 
-# Whatever a role, a connector or a format may load while it works, and no laboratory.
+# Everything that a role, a connector or a format may load at work, and no laboratory.
 LOADS = """
 import importlib, importlib.metadata as metadata
 from streamfl.system import installed_systems
@@ -34,7 +34,7 @@ def _image() -> Iterator[Image]:
 
 
 def test_everything_that_a_role_needs_is_in_it(image: Image) -> None:
-    """Protects the start of every system: what the lock lacks, or what was removed with others' tests, is seen here."""
+    """Protects the start of every system: finds a package missing from the lock, or removed together with others' tests."""
     loaded = image.run("python", "-c", LOADS, within=True)
     said = loaded.communicate()[0]
     assert loaded.returncode == 0, said
@@ -44,7 +44,7 @@ def test_everything_that_a_role_needs_is_in_it(image: Image) -> None:
 
 
 def test_a_federation_learns_in_it(image: Image) -> None:
-    """Protects the numbers: arrays, kernels and River's models of the locked versions work together."""
+    """Protects the numbers: arrays, kernels and River's models work with the locked versions."""
     tried = image.run("demo", "--format", "json")
     said = tried.communicate()[0]
     assert tried.returncode == 0, said
@@ -52,7 +52,7 @@ def test_a_federation_learns_in_it(image: Image) -> None:
 
 
 def test_a_worker_is_ready_in_it(image: Image) -> None:
-    """Protects the first start with the versions that the image has."""
+    """Protects the first start with the image's versions."""
     more = {"STREAMFL_BUS__URL": f"sqlite://{image.data}/bus.db"}
     configuration = ROOT / "deploy" / "client.toml"
     made = image.run("topics", str(configuration), "--create-inputs", "--partitions", "1", more=more)

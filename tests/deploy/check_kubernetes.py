@@ -1,4 +1,4 @@
-"""The overlays for Kubernetes, as kustomize builds them: schemas, references, and the settings that the pods would have."""
+"""The overlays for Kubernetes, built by kustomize: schemas, references, and the pods' settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamfl.settings import RoleSettings, load_kind, load_settings
 
 
 def settings_of(overlay: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RoleSettings:
-    """The settings of a StatefulSet's first pod: its file in its environment."""
+    """The settings of a StatefulSet's first pod: its file with its environment."""
     manifests = built(overlay)
     for variable in [one for one in os.environ if one.startswith("STREAMFL_")]:
         monkeypatch.delenv(variable)
@@ -35,7 +35,7 @@ def settings_of(overlay: str, name: str, folder: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_manifest_follows_its_schema(overlay: str) -> None:
-    """Protects `kubectl apply`: a key in the wrong place is refused, or worse, dropped without a word."""
+    """Protects `kubectl apply`: a key in the wrong place is refused or silently dropped."""
     assert len(built(overlay)) > 6
     for manifest in built(overlay):
         assert mistakes(manifest) == [], (manifest["kind"], manifest["metadata"]["name"])
@@ -43,7 +43,7 @@ def test_every_manifest_follows_its_schema(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_workers_start_with_what_their_pods_have(overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first start, and learning: file and environment give settings, and the members' agree."""
+    """Protects the first start, and learning: file and environment give valid settings, and the members' settings agree."""
     found = {name: settings_of(overlay, name, tmp_path, monkeypatch) for name in pods(built(overlay))}
     assert len(found) >= 2
     assert len({settings.federation.model_dump_json() for settings in found.values()}) == 1
@@ -57,7 +57,7 @@ def test_workers_start_with_what_their_pods_have(overlay: str, tmp_path: Path, m
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pods_have_no_rights_to_lose(overlay: str) -> None:
-    """Protects the cluster: what the profile `restricted` demands, a root file system that is read-only, and no token."""
+    """Protects the cluster: the profile `restricted`, a read-only root file system, and no service account token."""
     for name, template in pods(built(overlay)).items():
         pod = template["spec"]
         assert pod["automountServiceAccountToken"] is False, name
@@ -78,14 +78,14 @@ def test_pods_have_no_rights_to_lose(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_worker_has_time_to_leave(overlay: str) -> None:
-    """Protects exactly-once from being slow: a worker that is killed leaves a transaction that others wait for."""
+    """Protects others from waiting: a killed worker leaves an open transaction."""
     for template in pods(built(overlay)).values():
         assert template["spec"]["terminationGracePeriodSeconds"] > LEAVE_SECONDS + 10
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_probes_ask_what_the_worker_serves(overlay: str) -> None:
-    """Protects a worker that restores for minutes from being killed for it: only a loop that stands still is no life."""
+    """Protects a worker that restores for minutes from being killed: only a stalled loop fails the probe."""
     for template in pods(built(overlay)).values():
         [worker] = template["spec"]["containers"]
         paths = {name: worker[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
@@ -95,19 +95,19 @@ def test_probes_ask_what_the_worker_serves(overlay: str) -> None:
             "readiness": "/readyz",
         }
         assert {one["port"] for one in paths.values()} == {worker["ports"][0]["name"]} == {"metrics"}
-        # Libraries load for seconds before a port is open; a loop may stand still while a broker is changed.
+        # Libraries load for seconds before the port is open, and a loop may stall while a broker is replaced.
         for name in ("startup", "liveness"):
             assert worker[f"{name}Probe"]["periodSeconds"] * worker[f"{name}Probe"]["failureThreshold"] >= 60, name
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_everything_that_is_referred_to_is_there(overlay: str) -> None:
-    """Protects each pod's start and each policy's effect: a selector that matches nothing protects nothing, in silence."""
+    """Protects each pod's start and each policy's effect: a selector without matches silently protects nothing."""
     manifests = built(overlay)
     labels = {name: template["metadata"]["labels"] for name, template in pods(manifests).items()}
     for kind, selector in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector"), ("Service", "selector")):
         chosen = [_chosen(one["spec"][selector], labels) for one in of_kind(manifests, kind).values()]
-        # A broker has a service too, and only that.
+        # Only a broker also has a service.
         assert sorted(name for names in chosen for name in names) == sorted(labels), kind
     for name, template in pods(manifests).items():
         owner = of_kind(manifests, "StatefulSet")[name]["spec"]
@@ -127,7 +127,7 @@ def _chosen(selector: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]]
 
 
 def test_clients_are_scaled_by_their_own_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the scaling: KEDA drops what it does not know, and a wrong group's lag is 0 for ever."""
+    """Protects the scaling: KEDA ignores unknown keys, and the lag of a wrong group is 0 for ever."""
     manifests = built("production")
     [scaled] = of_kind(manifests, "ScaledObject").values()
     target = scaled["spec"]["scaleTargetRef"]["name"]
@@ -150,7 +150,7 @@ def test_clients_are_scaled_by_their_own_lag(tmp_path: Path, monkeypatch: pytest
 
 
 def test_prometheus_finds_every_worker() -> None:
-    """Protects the boards: a monitor that selects no pod, or a port of another name, scrapes nothing."""
+    """Protects the dashboards: a monitor that selects no pod, or names another port, scrapes nothing."""
     manifests = built("production")
     [monitor] = of_kind(manifests, "PodMonitor").values()
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
@@ -162,7 +162,7 @@ def test_prometheus_finds_every_worker() -> None:
 
 
 def test_a_mistake_is_seen() -> None:
-    """Protects the checks above: each schema refuses a key that it does not have, of Kubernetes, KEDA and the operator."""
+    """Protects the checks above: the schemas of Kubernetes, KEDA and the operator each refuse an unknown key."""
     for kind in ("StatefulSet", "NetworkPolicy", "ScaledObject", "PodMonitor"):
         manifest = next(iter(of_kind(built("production"), kind).values()))
         assert mistakes({**manifest, "spec": {**manifest["spec"], "replica": 1}}) != [], kind

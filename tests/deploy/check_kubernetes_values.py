@@ -1,4 +1,4 @@
-"""Values in the overlays for Kubernetes that every schema takes and that would still cut a worker off, or hold it up."""
+"""Values in the overlays for Kubernetes that every schema accepts, but that would cut a worker off or delay it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from image import ROOT
 from overlays import KUBERNETES, OVERLAYS, Manifest, built, of_kind, patched, pod_environment, pods, walk
 
 DOCS = ROOT / "docs"
-# As Kubernetes writes memory.
+# Kubernetes' units of memory.
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
@@ -29,17 +29,17 @@ def lets_out(rule: Manifest, port: int) -> bool:
 
 
 def kafka_ports(overlay: str) -> set[int]:
-    """The ports of Kafka that an overlay's pods ask."""
+    """The Kafka ports that an overlay's pods connect to."""
     urls = [pod_environment(built(overlay), name)["STREAMFL_BUS__URL"] for name in pods(built(overlay))]
     return {int(port) for url in urls for port in re.findall(r":(\d+)", url)}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_worker_reaches_kafka_and_names(overlay: str) -> None:
-    """Protects the first start: a policy that has not Kafka's port, or that of names, leaves a worker that waits for ever."""
+    """Protects the first start: if a policy lacks Kafka's port or DNS, the worker waits for ever."""
     for policy in of_kind(built(overlay), "NetworkPolicy").values():
         anywhere = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
-        # Those of the clusters of deploy/security too, whose listeners and clouds have ports of their own.
+        # The clusters of deploy/security too: their listeners and clouds use other ports.
         texts = [path.read_text(encoding="utf-8") for path in (ROOT / "deploy" / "security").rglob("*.toml")]
         found = {int(port) for text in texts for port in re.findall(r"^url = .*:(\d+)\"$", text, re.MULTILINE)}
         ports = found | kafka_ports(overlay)
@@ -53,7 +53,7 @@ def test_a_worker_reaches_kafka_and_names(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_prometheus_is_let_in(overlay: str) -> None:
-    """Protects the boards and alerts: the namespace is the one that the page names, the port the one of the metrics."""
+    """Protects dashboards and alerts: the namespace is the page's, and the port is the metrics'."""
     said = re.findall(r"In: Prometheus, from the namespace `(\S+)`", (DOCS / "deploy.md").read_text(encoding="utf-8"))
     for policy in of_kind(built(overlay), "NetworkPolicy").values():
         [rule] = policy["spec"]["ingress"]
@@ -63,7 +63,7 @@ def test_prometheus_is_let_in(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_node_can_be_drained(overlay: str) -> None:
-    """Protects every upgrade of a cluster: a budget of no pods stops a drain for ever, and says nothing before."""
+    """Protects every upgrade of a cluster: a disruption budget of 0 blocks a drain for ever without any warning."""
     for budget in of_kind(built(overlay), "PodDisruptionBudget").values():
         assert "minAvailable" not in budget["spec"]
         assert budget["spec"]["maxUnavailable"] >= 1
@@ -71,7 +71,7 @@ def test_a_node_can_be_drained(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_role_has_workers(overlay: str) -> None:
-    """Protects the first start: no replica is a valid number of them, and a federation that stands still."""
+    """Protects the first start: 0 replicas are valid, but stop a federation."""
     manifests = built(overlay)
     objects = [one["spec"] for one in of_kind(manifests, "ScaledObject").values()]
     scaled = {one["scaleTargetRef"]["name"]: one["minReplicaCount"] for one in objects}
@@ -86,7 +86,7 @@ def test_a_pod_that_comes_back_is_waited_for_and_no_other(overlay: str) -> None:
     for name in pods(built(overlay)):
         session = int(pod_environment(built(overlay), name)["STREAMFL_BUS__OPTIONS__SESSION_TIMEOUT_MS"])
         assert [f"{session // 1000}"] == said
-        # More than it takes a worker to leave and another to be started, less than a broker allows.
+        # Longer than a restart of a worker, and allowed by a broker.
         assert 20_000 <= session <= 60_000
 
 
@@ -96,7 +96,7 @@ def bytes_of(quantity: str) -> int:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_worker_has_the_memory_that_was_measured(overlay: str) -> None:
-    """Protects the first start: a pod below what a worker needs at rest is killed again and again."""
+    """Protects the first start: a pod with less memory than an idle worker needs is killed again and again."""
     measured = re.findall(r"memory at rest \| (\d+) MiB", (DOCS / "deploy.md").read_text(encoding="utf-8"))
     assert len(measured) == 2
     rest = max(map(int, measured)) * 2**20
@@ -104,19 +104,19 @@ def test_a_worker_has_the_memory_that_was_measured(overlay: str) -> None:
         for container in template["spec"]["containers"]:
             wanted = container["resources"]
             assert bytes_of(wanted["requests"]["memory"]) >= 1.5 * rest, name
-            # Caches, and a batch on its way.
+            # For caches, and a batch in progress.
             assert bytes_of(wanted["limits"]["memory"]) >= 4 * rest, name
 
 
 def secrets_made() -> dict[str, set[str]]:
-    """By name, the keys of the secrets that the head of production's kustomization.yaml says how to make."""
+    """The keys of each secret that the head of production's kustomization.yaml says how to make."""
     head = (KUBERNETES / "overlays" / "production" / "kustomization.yaml").read_text(encoding="utf-8")
     made = re.findall(r"create secret generic (\S+) (.*)", head)
     return {name: set(re.findall(r"--from-(?:literal|file)=([\w.]+)", rest)) for name, rest in made}
 
 
 def secrets_asked(manifests: tuple[Manifest, ...]) -> dict[str, set[str]]:
-    """By name, the keys of the secrets that manifests refer to."""
+    """The keys of each secret that manifests refer to."""
     asked: dict[str, set[str]] = {}
     for one in walk(list(manifests)):
         for reference in _references(one):
@@ -147,7 +147,7 @@ def test_secrets_have_the_keys_that_are_asked_for() -> None:
 
 
 def test_the_new_group_protocol_can_be_had(tmp_path: Path) -> None:
-    """Protects whoever asks for KIP-848: the patch of the page takes out what it refuses, and nothing else."""
+    """Protects users of KIP-848: the page's patch removes exactly the settings that it refuses."""
     page = (DOCS / "deploy.md").read_text(encoding="utf-8")
     [patch] = re.findall(r"^```yaml\n((?:(?!^```).)*GROUP_PROTOCOL.*?)^```", page, re.MULTILINE | re.DOTALL)
     before = built("production")

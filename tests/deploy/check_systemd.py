@@ -1,4 +1,4 @@
-"""The unit, as systemd's own tools judge it, and a worker under its system calls."""
+"""The unit, checked by systemd's own tools, and a worker under its system call filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNIT = ROOT / "deploy" / "systemd" / "streamfl@.service"
 
 @pytest.fixture(name="unit")
 def _unit(tmp_path: Path) -> Path:
-    """The unit with a program that is here."""
+    """The unit with a program that exists here."""
     path = tmp_path / UNIT.name
     program = Path(sys.executable).with_name("streamfl")
     path.write_text(UNIT.read_text(encoding="utf-8").replace("/opt/streamfl/bin/streamfl", str(program)))
@@ -28,7 +28,7 @@ def _unit(tmp_path: Path) -> Path:
 
 
 def test_systemd_understands_every_line(unit: Path) -> None:
-    """Protects the hardening: systemd ignores a key that it does not know, with a line in a log that nobody reads."""
+    """Protects the hardening: systemd ignores an unknown key, with a line in a log that nobody reads."""
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     unit.write_text(unit.read_text().replace("ProtectClock=yes", "ProtectClocks=yes"))
@@ -37,14 +37,14 @@ def test_systemd_understands_every_line(unit: Path) -> None:
 
 
 def test_little_is_left_to_a_worker_that_was_taken_over(unit: Path) -> None:
-    """Protects the machine: systemd's own score, 0 for nothing and 10 for everything, stays as low as docs/deploy.md says."""
+    """Protects the machine: systemd's own exposure score, from 0 to 10, stays as low as docs/deploy.md says."""
     done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True)
     [exposure] = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     said = re.findall(r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
     assert [float(one) for one in said] >= [float(exposure)]
 
 
-# What systemd does before it starts a program, as far as a process can do it to itself.
+# The parts of systemd's setup that a process can apply to itself.
 CONFINED = """
 import ctypes, errno, os, sys
 import pyseccomp
@@ -65,7 +65,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def allowed_calls() -> set[str]:
-    """The system calls that the unit's filter leaves."""
+    """The system calls that the unit's filter allows."""
     text = subprocess.run(["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True).stdout
     members: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=@)", text):
@@ -84,7 +84,7 @@ def allowed_calls() -> set[str]:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_worker_needs_no_call_that_is_filtered(scheme: str, tmp_path: Path) -> None:
-    """Protects the first start under systemd: neither the system calls that are refused, nor memory that may not become code."""
+    """Protects the first start under systemd: a worker needs no refused system call, and no memory that becomes executable."""
     calls = allowed_calls()
     assert {"read", "execve", "futex", "socket"} <= calls
     assert not {"mount", "chown", "reboot", "ptrace"} & calls

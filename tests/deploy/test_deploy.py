@@ -1,4 +1,4 @@
-"""The deployment files: what would otherwise be found out only by starting them."""
+"""The deployment files: errors that would otherwise only appear when they are started."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 def own_services() -> dict[str, dict[str, Any]]:
-    """The services that run streamfl's own image."""
+    """The services with streamfl's own image."""
     return {name: service for name, service in services().items() if service["image"].startswith("streamfl")}
 
 
 def workers() -> dict[str, str]:
-    """The path in its container of each long-running worker's configuration, by service."""
+    """By service: the path of each long-running worker's configuration in its container."""
     return {name: service["command"][1] for name, service in own_services().items() if service["command"][0] == "run"}
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Host path (or volume) by path in the container."""
+    """By path in the container: the host path or the volume."""
     return {entry.split(":")[1]: entry.split(":")[0] for entry in service.get("volumes", [])}
 
 
@@ -59,19 +59,19 @@ def load(path: Path) -> RoleSettings:
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
 def test_configurations_load(path: Path) -> None:
-    """Protects the first start: a key that no longer exists would end every worker with exit code 2."""
+    """Protects the first start: an obsolete key would end every worker with exit code 2."""
     assert load(path).metrics.port is not None
 
 
 def test_configurations_belong_together() -> None:
-    """Protects learning: another seed or size at one side means other frequencies or steps, and no error anywhere."""
+    """Protects learning: another seed or size on one side gives other frequencies or steps, and no error anywhere."""
     federations = [load(path).federation for path in CONFIGURATIONS]
     assert len(federations) == 2
     assert federations[0] == federations[1]
 
 
 def test_mounted_files_exist_and_are_read_only() -> None:
-    """Protects the start: Docker makes an empty directory, owned by root, of a bind mount whose source is missing."""
+    """Protects the start: for a bind mount without a source Docker makes an empty directory owned by root."""
     volumes = set(compose()["volumes"])
     for name, service in services().items():
         for entry in service.get("volumes", []):
@@ -83,7 +83,7 @@ def test_mounted_files_exist_and_are_read_only() -> None:
 
 
 def test_commands_name_mounted_configurations() -> None:
-    """Protects each worker's start: its command is one of streamfl's, on a configuration that its container has."""
+    """Protects each worker's start: its command exists, and its container has the configuration."""
     for name, service in own_services().items():
         words = [word for part in service["command"] for word in shlex.split(part)]
         command = words[words.index("streamfl") + 1] if "streamfl" in words else words[0]
@@ -95,27 +95,27 @@ def test_commands_name_mounted_configurations() -> None:
 
 
 def test_federation_is_complete() -> None:
-    """Protects the point of the file: a server, two clients of one group, a broker, and something to see them with."""
+    """Protects the purpose of the file: a server, two clients in one group, a broker, and something to watch them."""
     running = sorted(Path(configuration).name for configuration in workers().values())
     assert running == ["client.toml", "client.toml", "server.toml"]
     assert {"broker", "prometheus", "grafana"} <= set(services())
 
 
 def test_dependencies_exist() -> None:
-    """Protects the start: Compose refuses a file that waits for a service that is not there."""
+    """Protects the start: Compose refuses a file that waits for a missing service."""
     for name, service in services().items():
         assert set(service.get("depends_on", [])) <= set(services()), name
 
 
 def test_workers_find_the_broker() -> None:
-    """Protects the connection: the broker has to advertise the very address that the workers' configurations name."""
+    """Protects the connection: the broker has to advertise exactly the address in the workers' configurations."""
     advertised = services()["broker"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     for path in CONFIGURATIONS:
         assert load(path).bus.url.removeprefix("kafka://") in re.findall(r"//([^,]+)", advertised), path.name
 
 
 def test_own_containers_have_no_rights_to_lose() -> None:
-    """Protects the host: no root, no capabilities, a root file system that cannot be written to."""
+    """Protects the host: no root, no capabilities, and a read-only root file system."""
     for name, service in own_services().items():
         assert service["user"].split(":")[0] not in {"0", "root"}, name
         assert service["read_only"] is True, name
@@ -124,7 +124,7 @@ def test_own_containers_have_no_rights_to_lose() -> None:
 
 
 def test_a_worker_has_time_to_leave() -> None:
-    """Protects others from waiting for the transaction of a worker that was killed on its way out."""
+    """Protects others from waiting for the transaction of a worker that was killed during its exit."""
     for name in workers():
         grace = re.fullmatch(r"(\d+)s", services()[name]["stop_grace_period"])
         assert grace is not None, name
@@ -133,13 +133,13 @@ def test_a_worker_has_time_to_leave() -> None:
 
 
 def test_own_containers_can_write_to_tmp() -> None:
-    """Protects the start: on a root file system that is read-only, libraries find no other place for what they unpack."""
+    """Protects the start: with a read-only root file system, libraries need a place to unpack files."""
     for name, service in own_services().items():
         assert service["tmpfs"] == ["/tmp"], name
 
 
 def test_what_is_waited_for_is_there_when_the_wait_ends() -> None:
-    """Protects the first start: a container that was started answers nobody yet, and a command that ends is never healthy."""
+    """Protects the first start: a started container may not answer yet, and a command that ends is never healthy."""
     for name, service in own_services().items():
         assert service["depends_on"], name
         for other, given in service["depends_on"].items():
@@ -149,7 +149,7 @@ def test_what_is_waited_for_is_there_when_the_wait_ends() -> None:
 
 
 def test_no_service_is_privileged_or_open_to_the_network() -> None:
-    """Protects whoever tries it on a laptop: nothing here has a password, so nothing listens beyond the machine."""
+    """Protects users on a laptop: nothing here has a password, so nothing listens beyond the machine."""
     for name, service in services().items():
         assert not service.get("privileged", False), name
         assert service["cap_drop"] == ["ALL"], name
@@ -159,7 +159,7 @@ def test_no_service_is_privileged_or_open_to_the_network() -> None:
 
 
 def test_image_does_not_run_as_root() -> None:
-    """Protects those who use the image alone; and SIGTERM reaches only a process started without a shell."""
+    """Protects users of the image alone. SIGTERM only reaches a process that was started without a shell."""
     final_stage = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")[-1]
     user = re.search(r"^USER (\d+)", final_stage, re.MULTILINE)
     assert user is not None
@@ -168,7 +168,7 @@ def test_image_does_not_run_as_root() -> None:
 
 
 def test_image_is_built_from_files_that_exist() -> None:
-    """Protects the build: what COPY names has to be there and be let through by the ignore file."""
+    """Protects the build: the sources of COPY exist and are not excluded by the ignore file."""
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8")
     allowed = {line[1:] for line in ignore.splitlines() if line.startswith("!")}
     names = {name for word, rest in stages()[0] if word == "COPY" for name in rest.split()[:-1]}
@@ -179,7 +179,7 @@ def test_image_is_built_from_files_that_exist() -> None:
 
 
 def test_prometheus_scrapes_every_worker() -> None:
-    """Protects the dashboards: a worker that is not scraped, or at another port, is simply missing from them."""
+    """Protects the dashboards: a worker that is not scraped, or at another port, is missing from them."""
     scraped = {
         target
         for job in read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
@@ -195,7 +195,7 @@ def test_prometheus_scrapes_every_worker() -> None:
 
 
 def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
-    """Protects an operator who relies on the alerts: Prometheus is given the rules, and takes the configuration with them."""
+    """Protects an operator who relies on the alerts: Prometheus gets the rules, and accepts the configuration."""
     configuration = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
     [pattern] = read_yaml(DEPLOY / "prometheus.yml")["rule_files"]
     folder, _, names = pattern.rpartition("/")
@@ -209,7 +209,7 @@ def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
 
 
 def test_health_check_asks_the_configured_port() -> None:
-    """Protects `docker compose up --wait`: the image's check, which they all have, asks the port that they listen on."""
+    """Protects `docker compose up --wait`: the image's check, which all services inherit, uses the port they listen on."""
     for name, configuration in workers().items():
         service = services()[name]
         assert "healthcheck" not in service, name
@@ -218,13 +218,13 @@ def test_health_check_asks_the_configured_port() -> None:
 
 
 def test_what_ends_has_no_health() -> None:
-    """Protects `docker compose up --wait`: the image's check asks a port on which a command that ends never listens."""
+    """Protects `docker compose up --wait`: the image's check queries a port that a command never opens."""
     for name, service in own_services().items():
         assert ("healthcheck" in service) == (name not in workers()), name
 
 
 def test_compose_follows_its_specification() -> None:
-    """Protects the start: Compose ignores or refuses a key that its specification does not have."""
+    """Protects the start: Compose ignores or refuses a key that is not in its specification."""
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [program, "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"]
     checked = subprocess.run(command, capture_output=True, text=True)
@@ -232,13 +232,13 @@ def test_compose_follows_its_specification() -> None:
 
 
 def test_images_are_pinned_by_digest() -> None:
-    """Protects a second start: what a tag means may have changed, and one `up` would differ from the next."""
+    """Protects later starts: a tag may move, and two `up` would differ."""
     for name, service in services().items():
         assert name in own_services() or re.search(r":v?\d[\d.]+@sha256:[0-9a-f]{64}$", service["image"]), name
 
 
 def test_grafana_is_provisioned_with_the_dashboards() -> None:
-    """Protects the first look: the dashboards' data source and directory are those that Grafana is given."""
+    """Protects the first look: Grafana gets the dashboards' data source and directory."""
     provisioning = DEPLOY / "grafana" / "provisioning"
     source = read_yaml(provisioning / "datasources" / "prometheus.yml")["datasources"][0]
     assert source["url"] == "http://prometheus:9090"

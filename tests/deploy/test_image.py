@@ -1,4 +1,4 @@
-"""The image: its file, its lock, and its steps as far as they cost no download (`make check-deploy` does them all)."""
+"""The image: its Dockerfile, its lock, and the steps that need no download (`make check-deploy` runs all of them)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRAS = ("librdkafka", "avro", "json-schema", "protobuf", "paillier", "tracing"
 
 
 def pins() -> dict[str, list[str]]:
-    """The locked versions by name; several where they depend on the version of Python."""
+    """The locked versions by name; several if they depend on the Python version."""
     found: dict[str, list[str]] = {}
     for name, version in re.findall(r"^([a-z0-9-]+)==(\S+)", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE):
         found.setdefault(name, []).append(version)
@@ -32,21 +32,21 @@ def pins() -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module", name="image")
 def _image() -> Iterator[Image]:
-    # Not pytest's own folder, which nobody but its owner may enter.
+    # Not pytest's own folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="streamfl-image-"))
     yield build(folder, locked=False)
     shutil.rmtree(folder)
 
 
 def test_hadolint_has_nothing_to_say() -> None:
-    """Protects the build: hadolint knows a hundred ways to write a Dockerfile that is slow, unsafe or different tomorrow."""
+    """Protects the build: hadolint knows a hundred ways in which a Dockerfile becomes slow, unsafe or irreproducible."""
     program = Path(sys.executable).with_name("hadolint")
     said = subprocess.run([program, "--failure-threshold", "style", DOCKERFILE], capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_every_base_is_pinned_by_digest() -> None:
-    """Protects who builds tomorrow: a tag may be moved to other bytes, a digest cannot."""
+    """Protects later builds: a tag may move to other bytes, a digest cannot."""
     given = re.findall(r"^ARG PYTHON=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
     assert len(given) == 1
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", given[0])
@@ -54,7 +54,7 @@ def test_every_base_is_pinned_by_digest() -> None:
 
 
 def test_the_lock_has_what_the_project_asks_for() -> None:
-    """Protects the image from a lock that was forgotten: a new dependency, or a new bound, needs `make lock`."""
+    """Protects the image from an outdated lock: a new dependency, or a new bound, needs `make lock`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
     for requirement in map(Requirement, asked):
@@ -66,12 +66,12 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
 
 
 def test_no_worker_is_given_what_only_pictures_need() -> None:
-    """Protects the size of the image: matplotlib and what it brings are 60 MB that no worker loads."""
+    """Protects the size of the image: matplotlib and its dependencies are 60 MB that no worker loads."""
     assert not {"matplotlib", "pillow", "fonttools", "torch", "scikit-learn", "pytest"} & set(pins())
 
 
 def test_everything_locked_has_hashes() -> None:
-    """Protects the image from another's package under a known name and version."""
+    """Protects the image from another package under a known name and version."""
     for name in ("requirements.txt", "requirements-build.txt"):
         entries = re.split(r"\n(?=[a-z])", (DEPLOY / name).read_text())[1:]
         assert entries
@@ -81,17 +81,17 @@ def test_everything_locked_has_hashes() -> None:
 
 
 def test_port_is_the_same_everywhere() -> None:
-    """Protects the health check: it asks the very port that the image says is open and tells the worker to listen on."""
+    """Protects the health check: it uses the port that the image exposes and sets for the worker."""
     final = dict(stages()[-1])
     port = final["EXPOSE"]
     assert f"STREAMFL_METRICS__PORT={port}" in final["ENV"]
     assert f"http://127.0.0.1:{port}/readyz" in final["HEALTHCHECK"]
-    # The health check would be content with less, and nobody else could scrape.
+    # The health check would work with less, but nobody else could scrape.
     assert "STREAMFL_METRICS__HOST=0.0.0.0" in final["ENV"].split()
 
 
 def test_the_steps_make_a_worker_that_needs_no_right(image: Image) -> None:
-    """Protects the first start: a file that was not copied, a folder that is written to, a signal that does not arrive."""
+    """Protects the first start: every file is copied, no folder has to be writable, and signals arrive."""
     assert not (image.tree / "bin" / "pip").exists()
     shown = "import streamfl, streamfl_connectors as c; print(streamfl.__file__, c.__file__)"
     where = image.run("python", "-c", shown, within=True)
@@ -117,7 +117,7 @@ def test_the_steps_make_a_worker_that_needs_no_right(image: Image) -> None:
 
 @pytest.mark.skipif(bool(os.geteuid()), reason="mounts are root's")
 def test_nothing_can_be_written_in_the_tree(image: Image) -> None:
-    """Protects the test above: the program is really another's, on a root file system that is read-only."""
+    """Protects the test above: the program really runs as another user, on a read-only root file system."""
     tried = image.run("sh", "-c", f"id -u; touch {image.tree}/x; touch /etc/x; touch {image.data}/x && echo data", within=True)
     said = tried.communicate()[0]
     assert said.splitlines()[0] == "10001"

@@ -1,4 +1,4 @@
-"""The files of ``deploy/security``: what needs no broker. ``tests/integration/test_secure_broker.py`` runs them on one."""
+"""The files of ``deploy/security``, as far as they need no broker. ``tests/integration/test_secure_broker.py`` runs them on one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from streamfl.settings import load_kind, load_settings
 
 SECURITY = Path(__file__).parents[2] / "deploy" / "security"
 FILES = sorted(SECURITY.glob("**/*.toml"))
-# What stands in for the secret that each file's first lines name.
+# The variable for the secret that each file's first lines name.
 HIDDEN = re.compile(r"STREAMFL_BUS__OPTIONS__(\w+)")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SECURITY)))
 def test_a_file_loads_and_its_client_library_takes_its_options(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first start also where the cluster cannot be tried here: no key is unknown, to us or to the library."""
+    """Protects the first start, also with clusters that cannot be tested here: streamfl and the library know every key."""
     text = path.read_text(encoding="utf-8")
     settings = load_settings(path, find_kind(load_kind(path)).settings)
     bus = tomllib.loads(text)["bus"]
@@ -28,7 +28,7 @@ def test_a_file_loads_and_its_client_library_takes_its_options(path: Path, monke
     options = dict(bus["options"])
     options |= {name.lower(): "a-secret" for name in HIDDEN.findall(text)}
     for name in [name for name in options if re.search(r"ca_?file|certfile|keyfile|location", name)]:
-        # Certificates are made where they are used.
+        # Certificates are made when they are needed.
         del options[name]
     if (endpoint := next((name for name in options if "endpoint" in name), None)) is not None:
         options[endpoint] = "http://127.0.0.1:1/token"
@@ -40,14 +40,14 @@ def test_a_file_loads_and_its_client_library_takes_its_options(path: Path, monke
 
 
 def test_no_secret_is_in_a_file() -> None:
-    """Protects the secrets of whoever copies the files: each has its own in the environment."""
+    """Protects the secrets of users who copy the files: secrets come from the environment."""
     for path in FILES:
         options = tomllib.loads(path.read_text(encoding="utf-8"))["bus"]["options"]
         assert not [name for name in options if re.search(r"password|secret", name)], path
 
 
 def test_the_broker_checks_tokens_for_certain() -> None:
-    """Protects every topic behind the tokens' door: without this line Kafka 4.1 does not look at who signed a token."""
+    """Protects every topic behind the token listener: without this line Kafka 4.1 does not check who signed a token."""
     lines = (SECURITY / "broker.properties").read_text(encoding="utf-8").splitlines()
     validator = "org.apache.kafka.common.security.oauthbearer.BrokerJwtValidator"
     assert f"sasl.oauthbearer.jwt.validator.class={validator}" in lines

@@ -1,4 +1,4 @@
-"""The unit for systemd: what it says that the program has to agree with. `make check-deploy` asks systemd itself."""
+"""The systemd unit agrees with the program. `make check-deploy` runs systemd's own checks."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def service() -> configparser.SectionProxy:
 
 
 def test_it_runs_the_program_where_the_image_has_it() -> None:
-    """Protects one installation for both: a tree that is copied out of the image, or made by its steps, is found."""
+    """Protects the common installation: the unit finds a tree that is copied from the image, or made by its steps."""
     final = dict(stages()[-1])
     entry = json.loads(final["ENTRYPOINT"])
     assert service()["ExecStart"].startswith(f"/opt/streamfl/bin/{entry[0]} run /etc/streamfl/%i.toml")
 
 
 def test_a_worker_has_time_to_leave() -> None:
-    """Protects others from waiting for the transaction of a worker that was killed on its way out."""
+    """Protects others from waiting for the transaction of a worker that was killed during its exit."""
     assert float(service()["TimeoutStopSec"]) > LEAVE_SECONDS + 10
     assert "KillSignal" not in service()
 
 
-# What docs/deploy.md says that a worker gives up, so that none of it goes away unseen.
+# Rights that a worker gives up, according to docs/deploy.md, so that none of them disappears unnoticed.
 GIVEN_UP = {
     "DynamicUser": "yes",
     "NoNewPrivileges": "yes",
@@ -67,14 +67,14 @@ GIVEN_UP = {
 
 
 def test_a_worker_that_was_taken_over_can_do_little() -> None:
-    """Protects the machine: systemd takes a unit without any of these lines, and a worker works without them."""
+    """Protects the machine: systemd accepts a unit without any of these lines, and a worker works without them."""
     assert {name: service().get(name) for name in GIVEN_UP} == GIVEN_UP
-    # The one above takes from this.
+    # The line above removes calls from this set.
     assert "\nSystemCallFilter=@system-service\n" in UNIT.read_text(encoding="utf-8")
 
 
 def test_it_starts_without_secrets_and_with_enough_memory() -> None:
-    """Protects the first start: a file that need not be there, and more than a worker has at rest."""
+    """Protects the first start: an optional file may be missing, and there is more memory than an idle worker needs."""
     assert service()["EnvironmentFile"] == "-/etc/streamfl/%i.env"
     limits = {name: service()[name] for name in ("MemoryMax", "TasksMax")}
     page = (UNIT.parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -85,6 +85,6 @@ def test_it_starts_without_secrets_and_with_enough_memory() -> None:
 
 
 def test_it_starts_again_for_ever() -> None:
-    """Protects a worker whose cluster is away for a night: systemd gives up after five starts unless it is told otherwise."""
+    """Protects a worker whose cluster is unreachable for a night: by default systemd gives up after five starts."""
     assert service()["Restart"] == "on-failure"
     assert "StartLimitIntervalSec=0" in UNIT.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The documents: what they say about keys, reasons and files has to be what the code has."""
+"""The documents: their statements about keys, reasons and files agree with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT /
 
 
 def test_rejection_reasons_are_documented() -> None:
-    """Protects whoever reads a dead letter: its reason has to be in the list that explains them."""
+    """Protects the reader of a dead letter: its reason has to be in the list that explains reasons."""
     # A system may have a page of its own.
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     raised = {
@@ -44,9 +44,9 @@ def test_exit_codes_are_documented() -> None:
 
 
 def commands_in(text: str) -> set[tuple[str, ...]]:
-    """The words of every command in it, in a block or within a sentence, without what is a shell's.
+    """The words of every streamfl command in a text, in a block or within a sentence, without shell syntax.
 
-    In a block one may go over several lines, and stand behind anything: a variable, another program, a pipe.
+    In a block a command may span several lines, and may follow a variable, another program or a pipe.
     """
     text = re.sub(r" *\\\n\s*", " ", text)
     shown = re.findall(r"`streamfl ([a-z][^`\n]*)", text)
@@ -60,12 +60,12 @@ def commands_in(text: str) -> set[tuple[str, ...]]:
 
 
 def shown_commands() -> set[tuple[str, ...]]:
-    """Those of every document."""
+    """The commands of every document."""
     return {words for path in DOCUMENTS for words in commands_in(path.read_text(encoding="utf-8"))}
 
 
 def test_commands_are_found_wherever_they_stand() -> None:
-    """Protects the test below: a command that is not found is not looked at."""
+    """Protects the test below from missing a command."""
     text = "See `streamfl a --in-text`.\n\n    STREAMFL_BUS__URL=kafka://h streamfl b \\\n      --continued x\n"
     text += "    cat x | streamfl c --piped > y\n"
     text += "    sudo -u me streamfl d --behind && streamfl e --second\n"
@@ -76,26 +76,26 @@ def test_commands_are_found_wherever_they_stand() -> None:
 
 
 def test_commands_in_the_documents_exist() -> None:
-    """Protects whoever copies a command: its name is one of streamfl's, and so are its options."""
+    """Protects users who copy a command: its name and its options exist."""
     shown = shown_commands()
     assert len(shown) > 100
     assert {words[0] for words in shown} <= command_places().keys()
     group: Any = typer.main.get_command(app)
     context: Any = typer.Context(group)
-    # Building one takes longer than looking.
+    # Building a command takes longer than searching.
     commands = {name: group.get_command(context, name) for name in {words[0] for words in shown}}
     for words in shown:
         command, words = commands[words[0]], words[1:]
         while hasattr(command, "get_command") and words and (inner := command.get_command(context, words[0])) is not None:
             command, words = inner, words[1:]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        # What is in brackets may be left out.
+        # Options in brackets are optional.
         asked = {word.strip("[].,").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
         assert asked <= known | {"--help"}, f"{command.name}: {asked - known}"
 
 
 def test_targets_of_make_in_the_documents_exist() -> None:
-    """Protects whoever copies a command of make, and a variable that it is given."""
+    """Protects users who copy a make command and its variables."""
     rules = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets, variables = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)), set(re.findall(r"\$\(([A-Z]+)\)", rules))
     shown = [
@@ -111,7 +111,7 @@ def test_targets_of_make_in_the_documents_exist() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
-    """Protects the reader from dead ends: files that are linked exist, and so do the headings within them."""
+    """Protects the reader from dead links: linked files exist, and so do the headings within them."""
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         if target.startswith("http"):
             continue
@@ -126,9 +126,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_tests_that_documents_name_exist() -> None:
-    """Protects whoever looks up what shows a claim: a test that was renamed or dropped would leave it without proof.
+    """Protects readers who look for the proof of a claim: its test must not have been renamed or dropped.
 
-    One of a system's own is written with its folder, `system/test_of_it`, and may be missing only together with the folder.
+    A system's own test is written with its folder, `system/test_of_it`. It may only be missing together with the folder.
     """
     tests = ROOT / "tests"
     own = {system.name for system in installed_systems()}
@@ -145,7 +145,7 @@ def test_tests_that_documents_name_exist() -> None:
 
 
 def test_configurations_in_the_readme_are_valid() -> None:
-    """Protects the first try: what is copied from the README has to load, and client and server have to agree."""
+    """Protects the first try: settings copied from the README have to load, and client and server have to agree."""
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     settings = [PofmklSettings(**tomllib.loads(block)) for block in blocks]
     assert sorted(item.role.kind for item in settings) == ["pofmkl-client", "pofmkl-server"]
@@ -155,7 +155,7 @@ def test_configurations_in_the_readme_are_valid() -> None:
 
 
 def test_the_first_screen_says_whether_to_read_on() -> None:
-    """Protects a reader who has a minute: picture, figures, what it is for, what leaves and what it is not for come first."""
+    """Protects a reader who has a minute: picture, figures, purpose, what leaves a site and what it is not for come first."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     screen = text.partition("\n## ")[0]
     for part in ("![", "| **0.", "**In**", "**Out**", "**What leaves**", "**You write**", "**It is not for**"):
@@ -165,7 +165,7 @@ def test_the_first_screen_says_whether_to_read_on() -> None:
 
 
 def test_who_learns_what_is_told_of_every_system() -> None:
-    """Protects whoever decides what to take part in: the one table has each system, and each line says who learns what."""
+    """Protects people who decide whether to take part: the one table has each system, and each line says who learns what."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^## In one table\n\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
@@ -179,7 +179,7 @@ def test_who_learns_what_is_told_of_every_system() -> None:
 
 
 def test_what_plug_ins_are_told_to_use_is_there() -> None:
-    """Protects whoever writes a plug-in: a class, Protocol or exception that the page names exists under that name."""
+    """Protects authors of plug-ins: each class, Protocol or exception named on their pages exists under that name."""
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     places = set(re.findall(r"`(streamfl(?:\.[a-z_]+)*)\.([A-Z]\w+)", text))
     places |= {(module, name) for names, module in re.findall(r"^\| ((?:`\w+`,? ?)+) \| `(streamfl[.\w]+)` \|", text, re.MULTILINE)

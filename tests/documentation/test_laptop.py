@@ -1,4 +1,4 @@
-"""The tutorial of a federation on a laptop: its files and commands, run as they stand there."""
+"""The tutorial of a federation on a laptop: its files and commands, run unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 @pytest.mark.long
 def test_the_tutorial_runs_as_it_stands(laptop: Laptop) -> None:
-    """Protects the first hour of a new user: every file and command of the page does what it says, with real processes."""
+    """Protects a new user's first hour: every file and command of the page works as described, with real processes."""
     said: list[str] = []
     for block in BLOCKS.finditer(TEXT):
         if block["kind"] == "toml":

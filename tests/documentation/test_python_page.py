@@ -1,4 +1,4 @@
-"""The pages for people with a notebook or with records of their own: what they show is what happens."""
+"""The pages for users of notebooks or with their own records: the examples work as shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_examples_for_python_run() -> None:
-    """Protects whoever copies from the page into a notebook."""
+    """Protects users who copy from the page into a notebook."""
     outcome = doctest.testfile(str(DOCS / "python.md"), module_relative=False)
     assert outcome.attempted > 15
     assert outcome.failed == 0
@@ -28,7 +28,7 @@ def test_the_examples_for_python_run() -> None:
 def test_settings_from_a_file_as_the_page_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first file of settings: every command from a file of records to a check that passes, as it stands there."""
+    """Protects the first settings file: every command, from a file of records to a passing check, works as written."""
     text = page_text("will-my-topic-work.md", "Settings from your own records")
     [line] = re.findall(r"```json\n(.*?)\n```", text)
     rows = [json.loads(line) | {"flow": n / 7, "lever": 5 + n % 3} for n in range(20)]

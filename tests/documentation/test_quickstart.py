@@ -1,4 +1,4 @@
-"""The quickstart: its commands, run as they stand there. In the place of its broker is a file."""
+"""The quickstart's commands, run unchanged, with a file in place of its broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 
 def blocks(step: str) -> list[list[str]]:
-    """The commands of a step, an indented block each; one that goes over several lines is one."""
+    """A step's commands: each indented block, and lines joined where a command spans several."""
     [section] = re.findall(rf"^## {step}\. .*?(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
     found = re.findall(r"((?:^    [^\n]*\n)+)", section, re.MULTILINE)
     return [re.split(r"\n(?=streamfl|mkdir)", re.sub(r"^    ", "", block, flags=re.MULTILINE).strip()) for block in found]
@@ -39,7 +39,7 @@ Do = Callable[[list[str]], str]
 
 @pytest.fixture(name="do")
 def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Do:
-    """Runs commands of streamfl in this process, which starts faster than one each; what they print."""
+    """Runs streamfl commands in this process, which starts faster than a new one each. Returns their output."""
     monkeypatch.chdir(laptop.folder)
 
     def do(commands: list[str]) -> str:
@@ -55,7 +55,7 @@ def _do(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.mark.long
 def test_the_quickstart_runs_as_it_stands(laptop: Laptop, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a new user's first quarter of an hour: a table of theirs is judged, then predicted by processes, then a topic is."""
+    """Protects a new user's first quarter of an hour: a table is evaluated, then predicted by processes, then a topic is."""
     make, (init, simulate, compare) = blocks("2")
     laptop.shell("\n".join(make))
     do([init])

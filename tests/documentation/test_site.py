@@ -1,4 +1,4 @@
-"""The site of the documents: it is built without a warning, and every link of every page leads somewhere."""
+"""The documentation site: it builds without a warning, and every link works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Links(HTMLParser):
-    """Where a page's links and pictures lead, and what can be led to within it."""
+    """The targets of a page's links and pictures, and its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) -> None:
-    """Protects readers of the site: a page that nothing lists, and a link that is right on GitHub alone, are dead ends here."""
+    """Protects readers of the site: an unlisted page, and a link that only works on GitHub, lead nowhere here."""
     pages = {page: Links(page) for page in site.rglob("*.html")}
     written = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     for path in written:
@@ -76,7 +76,7 @@ def test_every_page_is_built_and_every_link_of_it_leads_somewhere(site: Path) ->
 
 
 def test_the_readme_is_the_first_page_and_source_files_lie_where_pages_say(site: Path) -> None:
-    """Protects the way in, and whoever reads the site without the repository: what pages name can be opened."""
+    """Protects the entry page, and readers without the repository: files that pages name can be opened."""
     assert "Many sites learn one model together" in (site / "index.html").read_text(encoding="utf-8")
     for place in ("CONTRIBUTING.html", "DECISIONS.html", "examples/own_system/index.html", "examples/notebook/federation.ipynb"):
         assert (site / place).is_file(), place
@@ -96,7 +96,7 @@ def test_tables_and_lists_are_what_they_are_on_github(site: Path) -> None:
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
-    """Protects readers behind a firewall, and everybody from being counted by a stranger's server."""
+    """Protects readers behind a firewall, and everybody from tracking by another server."""
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         for tag in ("<script src=", "<link rel=\"stylesheet\" href=", "<img src="):

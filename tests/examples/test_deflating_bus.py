@@ -1,4 +1,4 @@
-"""The example of a connector of one's own: its laws pass, and workers run on it once it is installed."""
+"""The example of a connector: it passes the laws, and workers run on it once it is installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "deflating_bus"
 
 
 def test_its_laws_pass() -> None:
-    """Protects whoever copies the example: the laws, run as its page says, pass on it."""
+    """Protects users who copy the example: it passes the laws, run as its page says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
     ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -31,7 +31,7 @@ def test_its_laws_pass() -> None:
 
 @pytest.fixture(name="installed")
 def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As after ``pip install``: the module can be imported, and its entry points are known."""
+    """The state after ``pip install``: the module can be imported, and its entry points are known."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     folder = tmp_path / "deflating_bus-0.1.0.dist-info"
     folder.mkdir()
@@ -48,7 +48,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_it_is_found_by_its_scheme_and_stores_less() -> None:
-    """Protects the door for other buses: a URL's scheme is enough, what is read is what was written, and less lies on the bus."""
+    """Protects the extension point for other buses: the URL's scheme is enough, records come back unchanged, and take less space.
+    """
     bus = connect("deflate+memory://found")
     bus.create([TopicSpec("readings", 1, compacted=False)])
     bus.write([Outgoing("readings", b"key", b"a" * 1000), Outgoing("readings", b"key", None)])
@@ -61,7 +62,7 @@ def test_it_is_found_by_its_scheme_and_stores_less() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_what_is_not_deflated_is_told_by_its_place() -> None:
-    """Protects the operator of a topic that somebody else writes: the record is named, as every connector names it."""
+    """Protects the operator of a topic with another writer: the error names the record, as with every connector."""
     bus, inner = connect("deflate+memory://strange"), MemoryBus.at("memory://strange")
     bus.create([TopicSpec("readings", 1, compacted=False)])
     inner.write([Outgoing("readings", b"key", b"plain")])

@@ -1,4 +1,4 @@
-"""The notebook of the examples: its cells, run in their order, say what its text says."""
+"""The example notebook: its cells, run in order, show what its text says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _notebook() -> dict[str, Any]:
 
 
 def test_it_is_a_notebook_without_outputs(notebook: dict[str, Any]) -> None:
-    """Protects the repository from pictures, and whoever opens it: every cell is of the format, and nothing was run in it."""
+    """Protects the repository from pictures: every cell has the right format and no output."""
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     for cell in notebook["cells"]:
@@ -31,7 +31,7 @@ def test_it_is_a_notebook_without_outputs(notebook: dict[str, Any]) -> None:
 
 
 def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the first try on a table of some size: no cell fails, each shows something, figures go as is claimed."""
+    """Protects the first try on a larger table: no cell fails, each shows something, and the figures match the text."""
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
     names: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Pa
 
 
 def _shown(source: str, names: dict[str, Any]) -> Any:
-    """Run a cell as a notebook does; the value of its last line."""
+    """Run a cell as a notebook does, and return the value of its last line."""
     tree = ast.parse(source)
     last = tree.body[-1]
     assert isinstance(last, ast.Expr), source

@@ -1,4 +1,4 @@
-"""The example of a learning system of one's own: once its package is installed it has everything that systems have."""
+"""The example of a learning system: once its package is installed it has everything that systems have."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Command = Callable[..., str]
 
 @pytest.fixture(name="site", scope="module")
 def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as pip installs it."""
+    """A folder with the package, installed as by pip."""
     folder = tmp_path_factory.mktemp("own_system")
-    # pip leaves its build beside the sources.
+    # pip leaves its build files beside the sources.
     source = shutil.copytree(EXAMPLE, folder / "source")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
@@ -35,7 +35,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="run")
 def _run(site: Path, tmp_path: Path) -> Command:
-    """Runs a command where the package is installed, beside its settings file and some data; gives what it prints."""
+    """Runs a command with the package installed, beside its settings file and some data. Returns the output."""
     shutil.copy(EXAMPLE / "client.toml", tmp_path)
     rows = "".join(f"{number},{number % 7 / 7}\n" for number in range(ROWS))
     (tmp_path / "data.csv").write_text(f"x,y\n{rows}")
@@ -61,7 +61,7 @@ def environment(site: Path) -> dict[str, str]:
 
 
 def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
-    """Protects whoever brings a system of their own: simulate and demo know it, and their help does."""
+    """Protects authors of a system: simulate and demo, and their help, include it."""
     found = json.loads(run("streamfl", "simulate", "client.toml", "--data", "data.csv", "--trace", "trace", "--format", "json"))
     assert found["samples"] == ROWS
     assert 0 < found["rmse"] < 1.4 * found["deviation"]
@@ -85,7 +85,7 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0
-    # It looks at some of each partition.
+    # It reads some records of each partition.
     assert re.search(r"(\d+) of \1 records readable", checked)
 
 
@@ -97,14 +97,14 @@ def test_its_scenarios_run_with_faults(run: Command) -> None:
 
 
 def test_it_is_given_wrong_messages(run: Command) -> None:
-    """Protects it from wrong records of its input and its changelog."""
+    """Protects it from wrong records in its input and its changelog."""
     out = run("streamfl.testing.fuzz", "--only", "running-mean", "--messages", 3000)
     assert "3000 malformed messages" in out
     assert " 0 defects" in out
 
 
 def test_it_has_a_dashboard_and_pages(run: Command, tmp_path: Path) -> None:
-    """Protects its operators: the board and the pages of settings and metrics are written from its code."""
+    """Protects its operators: the dashboard and the pages of settings and metrics are generated from its code."""
     assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "Running means"
     run("streamfl.reference", "running-mean", "--root", "pages")
     assert "streamfl_rmse" in (tmp_path / "pages" / "docs" / "reference" / "metrics-running-mean.md").read_text()
@@ -112,5 +112,5 @@ def test_it_has_a_dashboard_and_pages(run: Command, tmp_path: Path) -> None:
 
 
 def test_its_role_obeys_the_laws(run: Command) -> None:
-    """Protects whoever copies the example: the laws, run as its page says, pass on it."""
+    """Protects users who copy the example: it passes the laws, run as its page says."""
     assert "passed" in run("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE / "test_laws.py")

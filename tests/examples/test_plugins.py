@@ -1,4 +1,4 @@
-"""The example of a package with a format, models and a connector: installed, it does what its page says."""
+"""The example of a package with a format, models and a connector: once installed, it works as its page says."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROWS = 600
 
 
 class Site:
-    """A folder with the package as pip installs it, the example's settings and a shell."""
+    """A folder with the package, installed as by pip, the example's settings and a shell."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # pip leaves its build beside the sources.
+        # pip leaves its build files beside the sources.
         source = shutil.copytree(EXAMPLE, folder / "source")
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
         subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
@@ -53,7 +53,7 @@ class Site:
         return ended.stdout
 
     def run_until(self, predictions: int) -> str:
-        """Run the worker until there are so many predictions, and stop it; its log."""
+        """Run the worker until there are this many predictions, and stop it. Returns its log."""
         log = self.folder / "log"
         with log.open("w") as out, closing(connect(f"sqlite://{self.folder}/north.db")) as bus:
             worker = subprocess.Popen(["streamfl", "run", "client.toml"], cwd=self.folder, env=self.environment, stderr=out)
@@ -70,7 +70,7 @@ class Site:
 
 
 def test_its_laws_pass() -> None:
-    """Protects whoever copies the example: the laws of a model, run as its page says, pass on its models."""
+    """Protects users who copy the example: its models pass the laws, run as its page says."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
     ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -80,7 +80,7 @@ def test_its_laws_pass() -> None:
 
 @pytest.mark.long
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """Protects whoever copies the package: its format, models and connector are found, work, and go on after a restart."""
+    """Protects users who copy the package: its format, models and connector are found, work, and continue after a restart."""
     site = Site(tmp_path)
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     first, then = re.findall(r"^((?:    [^\n]*\n)+)", text, re.MULTILINE)
@@ -91,7 +91,7 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
         assert b"press=b temp=0 speed=2 force=40.0" in [record.value for record in bus.read("readings")]
         bus.write([Outgoing("readings", b"a", b"no line of it")])
         assert "failed" not in site.run_until(ROWS)
-        # Snapshots were taken of models that remember themselves: the next worker begins with them.
+        # Snapshots of models with state were written: the next worker begins with them.
         remembered = [record for record in bus.read("presses.pofmkl-client.state") if record.key is not None]
         assert any(record.key.startswith(b"challenger/\0\1aquick") for record in remembered)
         [letter] = bus.read("presses.dead-letters")

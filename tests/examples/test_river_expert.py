@@ -1,4 +1,4 @@
-"""The example of a River model of one's own runs as its page says."""
+"""The example of a River model runs as its page says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "own_models:bayesian_line"
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path) -> dict[str, object]:
-    """The figures of the page's command, of fewer rounds."""
+    """The figures of the page's command, with fewer rounds."""
     [line] = re.findall(r"^    PYTHONPATH=(.*)$", (EXAMPLE / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     folder, command, named, *rest = shlex.split(line)[0:1] + shlex.split(line)[2:]
     root = EXAMPLE.parents[1]
@@ -30,7 +30,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_the_model_takes_part_and_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the door for other models: the mixture is another one with the model, and its own error is reported."""
+    """Protects the extension point for models: the model changes the mixture, and its own error is reported."""
     figures = simulate(monkeypatch, capsys, EXAMPLE / "client.toml")
     errors = figures["challengers"]
     assert isinstance(errors, dict)
@@ -57,7 +57,7 @@ def test_the_model_takes_part_and_is_measured(
 def test_a_wrong_name_is_told_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, named: str, said: str
 ) -> None:
-    """Protects the first try: exit code 2 and what is wrong with the name, rather than experts that are silently off."""
+    """Protects the first try: exit code 2 and the error in the name, instead of experts that are silently off."""
     config = tmp_path / "client.toml"
     config.write_text((EXAMPLE / "client.toml").read_text(encoding="utf-8").replace(NAME, named), encoding="utf-8")
     monkeypatch.syspath_prepend(str(EXAMPLE))
@@ -68,7 +68,7 @@ def test_a_wrong_name_is_told_before_anything_runs(
 
 
 def test_a_regressor_is_no_classifier(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Protects clients with labels of two classes from a model that knows no probabilities, and would be off at every sample."""
+    """Protects clients with two classes from a model without probabilities, which would be wrong at every sample."""
     config = tmp_path / "client.toml"
     text = (EXAMPLE / "client.toml").read_text(encoding="utf-8")
     config.write_text(text + '\n[learning]\nloss = "logistic"\n', encoding="utf-8")

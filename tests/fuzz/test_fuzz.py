@@ -1,4 +1,4 @@
-"""A short run of ``make fuzz``, and that it is able to find something."""
+"""A short run of ``make fuzz``, and checks that it can find something."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamfl.testing.fuzz.mutations import Message, Mutator
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
 MESSAGES = 25_000
-# Half of all messages are refused, but where a row that cannot be read counts as zeros; few wrong shapes come through there.
+# Usually half of all messages are refused. This system treats an unreadable row as zeros, so fewer are refused.
 LEAST = {"dp-frank-wolfe": 0.3}
 SYSTEMS = {name: load(system.fuzz or "") for name, system in systems_with("fuzz").items()}
 
@@ -35,13 +35,13 @@ SYSTEMS = {name: load(system.fuzz or "") for name, system in systems_with("fuzz"
 @pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects every process of a federation from whoever can write to its topics: nothing raises, hangs, grows or stays."""
+    """Protects every process of a federation from anybody who can write to its topics: no error, no hang, no growth, no change."""
     made = SYSTEMS[system].targets
     monkeypatch.setattr(campaign, "targets", lambda random, _only: (make(name) for name, make in made(random).items()))
     report = run(MESSAGES, seed=6)
     assert report.defects == []
     assert report.messages >= MESSAGES
-    # Wrong enough to be refused, right enough to get past the first byte: of every target some messages are taken.
+    # Messages are wrong enough to be refused, but right enough to get past the first byte: every target accepts some.
     refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
     least = LEAST.get(system, 0.5)
     assert all(least < refused[name] / count < 1 for name, count in report.taken.items()), refused
@@ -52,7 +52,7 @@ def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypa
 
 
 def test_the_same_seed_makes_the_same_messages() -> None:
-    """Protects whoever has to bring a defect back: seed, target and block are enough."""
+    """Protects the reproduction of a defect: seed, target and block are enough."""
     messages = pofmkl.corpus("default-async", "updates", "model", "samples")
     first, second, other = (Mutator(Random(seed), messages) for seed in (1, 1, 2))
     made = [[mutator.message() for _ in range(500)] for mutator in (first, second, other)]
@@ -74,12 +74,12 @@ MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the run from finding nothing because it looks at nothing."""
+    """Protects the run from finding nothing because it checks nothing."""
     check_found(*MISTAKES[mistake], monkeypatch)
 
 
 def test_a_role_that_keeps_a_refused_message_is_found() -> None:
-    """Protects the comparison of all that a role holds: a change that is in no changelog counts too."""
+    """Protects the comparison of everything that a role holds: a change that is not in a changelog counts too."""
     member = pofmkl.member("default-async", "pofmkl-client")
     before = targets_module.fingerprint(member.role)
     assert targets_module.fingerprint(member.role) == before
@@ -91,7 +91,7 @@ def test_a_role_that_keeps_a_refused_message_is_found() -> None:
 
 
 def test_wrong_messages_differ_from_the_real_ones() -> None:
-    """Protects the figure: a message that was not made wrong is not to be counted as malformed."""
+    """Protects the count: an unchanged message must not count as malformed."""
     real = pofmkl.corpus("paper-lockstep", "updates")
     mutator = Mutator(Random(3), real)
     made = [mutator.message() for _ in range(2_000)]
@@ -101,9 +101,9 @@ def test_wrong_messages_differ_from_the_real_ones() -> None:
 
 
 def test_numbers_at_bounds_and_next_to_them_are_drawn() -> None:
-    """Protects comparisons that are wrong by one number: what is far outside a bound, or well within, finds none of them."""
+    """Protects comparisons that are off by one: numbers far from a bound do not find them."""
     bounds = set(declared_bounds())
-    # Of messages, of what is remembered, and of constants, in every room.
+    # Bounds of messages, of state, and of constants, in every room.
     assert bounds >= {2**53, 127, 1e12, LARGEST_COMPONENT, LARGEST_ALPHA, LARGEST_NUMBER, 1e150}
     mutator = Mutator(Random(5), [Message("samples", b"e", b'{"id": "e", "t": 1.5}')])
     # -0.0 equals 0.

@@ -1,4 +1,4 @@
-"""Every channel of every system as the code has it, with topics named as docs/security.md names them."""
+"""Every channel of every system in the code, with topics named as docs/security.md names them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOLE = {SAMPLES: "samples.topic", LABELS: "labels.topic", RAW: "samples.rekey.t
 
 @dataclass
 class TopicRow:
-    """A topic: kinds of roles that write and read it, and how a reader knows who wrote it. ``you`` writes what is a user's own."""
+    """A topic: kinds of roles that write and read it, and how a reader knows the writer. ``you`` writes the user's own topics."""
 
     written_by: set[str] = field(default_factory=set)
     read_by: set[str] = field(default_factory=set)
@@ -33,7 +33,7 @@ class TopicRow:
 
 
 def rows_of_the_code() -> dict[tuple[str, str], TopicRow]:
-    """By system and topic."""
+    """The rows, by system and topic."""
     found: dict[tuple[str, str], TopicRow] = {}
     for system, kind, settings in _roles():
         users = {spec.name for spec in kind.topics(settings) if spec.users}
@@ -95,7 +95,7 @@ _PRIVATE = {"epsilon": 5.0, "delta": 1e-3, "insecure_test_noise": True}
 _WINDOW = {"window": {"rows": 30}, "privacy": _PRIVATE, "serving": {"mode": "private"}}
 _COLUMNS = {**_TABLE, "columns": dict.fromkeys(PARTIES, 1)}
 
-# Every kind of role, with everything on that adds a topic.
+# Settings of every kind of role, with every option on that adds a topic.
 SETTINGS: Mapping[str, list[dict[str, Any]]] = {
     "pofmkl": [
         {

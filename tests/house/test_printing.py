@@ -1,4 +1,4 @@
-"""Nobody prints around ``streamfl.console``, which makes text printable: what is written into topics reaches terminals."""
+"""Only ``streamfl.console`` may print. It makes text printable, because texts from topics reach terminals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What writes to a terminal itself: before anything can be loaded, the log, a bar, and what all others use.
+# Modules that write to a terminal themselves: the start before anything is loaded, the log, a progress bar, and the console.
 OWN = {Path("streamfl") / name for name in ("entry.py", "runtime/log.py", "progress.py", "console.py")}
 WRITERS = {"print", "input"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
@@ -15,7 +15,7 @@ ECHOES = {"echo", "secho", "echo_via_pager", "prompt", "confirm", "print_exc", "
 
 
 def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Lines that print, and by what."""
+    """Lines that print, and the function that prints."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in WRITERS | ECHOES:
@@ -35,7 +35,7 @@ def prints(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def test_nothing_prints_around_the_console() -> None:
-    """Protects operators' terminals from the next command: a client's name with escape sequences in it is printed by no print."""
+    """Protects operators' terminals from new commands: no print may write a client's name with escape sequences in it."""
     files = [*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
     assert len(files) > 300
     wrong = [
@@ -48,7 +48,7 @@ def test_nothing_prints_around_the_console() -> None:
 
 
 def test_every_way_of_printing_is_found() -> None:
-    """Protects the check above from being one that finds nothing."""
+    """Protects the check above from finding nothing."""
     ways = (
         "print('a')", "sys.stdout.write('a')", "from sys import stderr", "typer.echo('a')", "from rich.console import Console",
         "import rich.table", "os.write(1, b'a')", "traceback.print_exc()", "echo('a')",

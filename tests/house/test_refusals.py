@@ -1,4 +1,4 @@
-"""Reasons of refusals: a counter that is not there from the start has no rate when it is born, so each reason is declared."""
+"""Reasons of refusals. Each reason is declared, because a counter that appears late has no growth at its first value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENTED = re.compile(r"^\| `([a-z_]+)` \|", re.MULTILINE)
 
 
 def told(path: Path) -> set[str]:
-    """The reasons that a module gives a PeerError: in the call, or in a variable of the same function."""
+    """The reasons that a module gives to a PeerError: in the call, or in a variable of the same function."""
     found: set[str] = set()
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(function, ast.FunctionDef):
@@ -37,7 +37,7 @@ def is_refusal(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def by_room() -> dict[Path | None, set[str]]:
-    """By a system's folder, and None for all others: the reasons that are told there."""
+    """The reasons used in each system's folder, and under None those used elsewhere."""
     found: dict[Path | None, set[str]] = defaultdict(set)
     for folder in (Path(streamfl.__file__).parent, ROOT / "connectors"):
         for path in folder.rglob("*.py"):
@@ -49,7 +49,7 @@ def by_room() -> dict[Path | None, set[str]]:
 
 
 def test_every_reason_is_declared_where_it_is_told() -> None:
-    """Protects the first refusal from being invisible: Prometheus sees no growth in a counter that is born at 22."""
+    """Protects the first refusal from being invisible: Prometheus sees no growth in a counter whose first value is 22."""
     rooms = by_room()
     assert rooms[None] - set(REASONS) - {"unreadable", "skipped"} == set()
     for folder, system in OWN.items():
@@ -59,7 +59,7 @@ def test_every_reason_is_declared_where_it_is_told() -> None:
 
 
 def test_every_reason_is_documented() -> None:
-    """Protects whoever finds a dead letter: the table of reasons has the one in its header, and none that nobody tells."""
+    """Protects the reader of a dead letter: the table lists the reason in its header, and only reasons that are used."""
     declared = set(REASONS).union(*(system.refusals for system in OWN.values()))
     page = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
     table = page.partition("\n| reason | meaning |\n")[2].partition("\n## ")[0]

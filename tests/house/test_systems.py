@@ -1,4 +1,4 @@
-"""A system is one folder: what the manifests say is all there is, and what imports and names allow."""
+"""A system is one folder. The manifests are complete, and imports and names stay within bounds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from streamfl.system import System, installed_systems, load, systems_with
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# By name, the package of each system of this repository.
+# The package of each system of this repository, by name.
 PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()}
 OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
-# What only a laboratory may import: a role is run by them and does not know them.
+# Packages that only a laboratory may import. They run roles; a role does not know them.
 ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.console")
 
 
@@ -41,14 +41,14 @@ def imports(graph: grimp.ImportGraph) -> Iterator[tuple[str, str]]:
 
 
 def test_every_folder_with_roles_is_a_system_with_a_manifest() -> None:
-    """Protects the checks below from a system that stands in no manifest and so escapes them."""
+    """Protects the checks below from missing a system that has no manifest."""
     with_roles = {f"streamfl.{path.parent.name}" for path in (ROOT / "streamfl").glob("*/roles.py")}
     assert with_roles == set(PACKAGES.values())
     assert OWN.keys() == PACKAGES.keys(), "the entry point's name and the manifest's have to be equal"
 
 
 def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.ImportGraph) -> None:
-    """Protects a system's removal, and the next one's arrival: both are one folder."""
+    """Protects the removal of a system and the addition of one: each is a single folder."""
     wrong = [
         f"{module} imports {imported}"
         for module, imported in imports(graph)
@@ -59,7 +59,7 @@ def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.Imp
 
 
 def test_roles_import_neither_a_laboratory_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
-    """Protects workers: a role is a state machine that knows no bus, and production code depends on no simulation."""
+    """Protects workers: a role is a state machine without a bus, and production code does not depend on simulations."""
     wrong = [
         f"{module} imports {imported}"
         for module, imported in imports(graph)
@@ -72,7 +72,7 @@ def test_roles_import_neither_a_laboratory_nor_what_runs_them(graph: grimp.Impor
 
 
 def code_strings_and_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Every name and string of a module but its documentation, which may cite the paper that an equation is from."""
+    """Every name and string of a module except its documentation, which may cite an equation's paper."""
     documentation = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
@@ -88,7 +88,7 @@ def code_strings_and_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_nothing_outside_a_system_names_one() -> None:
-    """Protects the general rooms: what asks for a system by its name has to be edited for the next one."""
+    """Protects the general rooms: code that names a system has to be edited for the next system."""
     folders = [ROOT / "streamfl" / package.rpartition(".")[2] for package in PACKAGES.values()]
     found, names = [], [name.replace("-", "_") for name in PACKAGES]
     for path in sorted([*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]):
@@ -102,7 +102,7 @@ def test_nothing_outside_a_system_names_one() -> None:
 
 @pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
 def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
-    """Protects production from code that only simulates, and a worker's start from systems that it does not run."""
+    """Protects production from simulation code, and a worker's start from loading systems that it does not run."""
     program = (
         "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
         f"find_kind({kind!r}); print('\\n'.join(sys.modules))"
@@ -111,13 +111,13 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
     loaded = ended.stdout.split()
     others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
     assert [module for module in loaded if "lab" in module.split(".") or module.startswith("streamfl.testing")] == []
-    # Manifests are read; what they name is not.
+    # Manifests are read, but the modules that they name are not loaded.
     assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
 
 
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
 def test_what_a_manifest_names_is_there(system: System) -> None:
-    """Protects users from parts that fail only when they are asked for."""
+    """Protects users from parts that only fail when they are used."""
     places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboards]
     named = (system.sources, system.commands, system.exports, system.readers, system.inspect)
     for place in (*places, *(place for group in named for place in group.values())):
@@ -129,7 +129,7 @@ def test_what_a_manifest_names_is_there(system: System) -> None:
 
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
 def test_systems_have_the_same_furniture(system: System) -> None:
-    """Protects a reader of one system who opens another: the same things stand in the same places."""
+    """Protects a reader who knows one system and opens another: the same files are in the same places."""
     package = PACKAGES[system.name]
     lab = ("commands", "simulate", "demo", "scenario", "checks", "faults", "fuzz", "dashboard")
     rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
@@ -141,12 +141,12 @@ def test_systems_have_the_same_furniture(system: System) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_every_system_can_be_soaked(name: str) -> None:
-    """Protects `make soak SYSTEM=name`: a system that nobody kills on a real broker has not been seen to survive it."""
+    """Protects `make soak SYSTEM=name`: only a soak with kills on a real broker shows that a system survives them."""
     assert find_soaked(name)[0] == name
 
 
 def test_no_source_file_is_too_long() -> None:
-    """Protects the reader: a file that has to be scrolled through for minutes owns too much."""
+    """Protects the reader: a very long file is responsible for too much."""
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
         for folder in ("streamfl", "connectors", "examples")

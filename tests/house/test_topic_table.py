@@ -1,4 +1,4 @@
-"""Who writes each topic, who reads it and how they know: docs/security.md and the code say the same."""
+"""docs/security.md and the code agree on who writes each topic, who reads it and how readers know the writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfl.system import installed_systems
 
 HEADINGS = ("system", "topic", "written by", "read by", "with keys", "a stranger's record")
 
-# What a worker keeps for itself.
+# Topics that only the worker itself uses.
 OF_ONE_MEMBER = (".state", ".ledger", ".pieces")
 
 
@@ -34,10 +34,10 @@ def _page() -> dict[tuple[str, str], dict[str, str]]:
 def test_the_table_has_every_topic_of_every_system_and_no_other(
     code: dict[tuple[str, str], TopicRow], page: dict[tuple[str, str], dict[str, str]]
 ) -> None:
-    """Protects who grants rights by the table: a topic that members act on and that it lacks is one that nobody guards."""
+    """Protects administrators who grant rights by the table: a missing topic would stay unprotected."""
     assert sorted(code.keys() - page.keys()) == []
     assert sorted(page.keys() - code.keys()) == []
-    # A role that the settings of this test forget would escape it.
+    # A role that is missing from this test's settings would not be checked.
     own = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
     assert {kind for system in own for kind in system.kinds} <= {kind for row in code.values() for kind in row.written_by}
 
@@ -45,7 +45,7 @@ def test_the_table_has_every_topic_of_every_system_and_no_other(
 def test_the_table_says_of_each_topic_who_writes_and_reads_it_and_what_keys_add(
     code: dict[tuple[str, str], TopicRow], page: dict[tuple[str, str], dict[str, str]]
 ) -> None:
-    """Protects the same from a row that is wrong: "sealed" where nothing is makes people leave a topic open."""
+    """Protects administrators from wrong rows: "sealed" on a topic without it would leave that topic open."""
     for place, row in code.items():
         told = page[place]
         assert told["written by"] == ", ".join(sorted(row.written_by)), place
@@ -55,12 +55,12 @@ def test_the_table_says_of_each_topic_who_writes_and_reads_it_and_what_keys_add(
 
 
 def test_what_one_member_reads_of_another_is_sealed_or_signed(code: dict[tuple[str, str], TopicRow]) -> None:
-    """Protects federations with keys: what a role reads of another member's says who wrote it."""
+    """Protects federations with keys: every message from another member proves who wrote it."""
     open_topics = [
         place
         for place, row in code.items()
         if row.read_by and not row.keys and "you" not in row.written_by and not place[1].endswith(OF_ONE_MEMBER)
     ]
     assert open_topics == []
-    # What comes of all members' work and is applied as it is.
+    # The result of all members' work, which is applied unchanged.
     assert code["dp-frank-wolfe", "<federation>.model"].keys == {"signed"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The benchmarks are no part of the installed package.
+# The benchmarks are not part of the installed package.
 sys.path.insert(0, str(ROOT))
 from benchmarks.__main__ import BENCHMARKS  # noqa: E402
 
@@ -23,7 +23,7 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_ends_with_figures(name: str, tmp_path: Path) -> None:
-    """Protects ``make bench``: a part that waits for what never comes, or reads a log as it was once, is found here."""
+    """Protects ``make bench``: a benchmark that waits for ever, or expects an old log format, is found here."""
     command = [sys.executable, "-m", "benchmarks", "--smallest", "--only", name, "--out", str(tmp_path / "benchmark.json")]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Dead letters on a real broker: refused, and after a correction replayed by processes that are killed or run two at once."""
+"""Dead letters on a real broker: refused, corrected, and replayed by processes that are killed or run two at once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Plant:
                 process.stdout.close()
 
     def wait(self, bus: Bus, topic: str, count: int) -> list[bytes]:
-        """At least so many values of ``<name>.<topic>``."""
+        """At least ``count`` values of ``<name>.<topic>``."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             found = [record.value or b"" for record in bus.read(f"{self.name}.{topic}")]
@@ -97,14 +97,14 @@ class Plant:
         pytest.fail(f"{len(found)} of {count} records in {topic}; the processes said:\n{self.said()}")
 
     def end_of(self, topic: str) -> int:
-        """Where what is committed ends in the partitions of ``<name>.<topic>``, added up."""
+        """The end of the committed records of ``<name>.<topic>``, added up over its partitions."""
         (found,) = self._admin.describe_topics([f"{self.name}.{topic}"])
         places = {TopicPartition(found["name"], one["partition_index"]): OffsetSpec.LATEST for one in found["partitions"]}
         ends = self._admin.list_partition_offsets(places, isolation_level=IsolationLevel.READ_COMMITTED)
         return sum(end.offset for end in ends.values())
 
     def wait_for_end(self, topic: str, end: int) -> None:
-        """Until the topic has grown to there: seen much sooner than by reading all of it."""
+        """Wait until the topic has grown to this end, which is much faster than reading all of it."""
         deadline = time.monotonic() + PATIENCE
         while self.end_of(topic) < end:
             assert time.monotonic() < deadline, self.said()
@@ -115,7 +115,7 @@ class Plant:
 
 
 def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, broker: Broker) -> None:
-    """Protects exactly once over the whole way back: no sample is lost or doubled by a killed replay or by two at once."""
+    """Protects exactly-once over the whole way back: a killed replay, or two at once, lose and double no sample."""
     plant = Plant(tmp_path, broker)
     plant.configure("temprature")
     try:
@@ -142,7 +142,7 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
             plant.configure("temperature")
             killed = 0
             for portion in (1, 1501):
-                # Its transactions hold 500 records: it is killed between two of them, or within one.
+                # A transaction holds 500 records: the process is killed between two transactions or within one.
                 before = plant.end_of("readings")
                 replay = plant.start("dead-letters", "--replay", "--reason", "missing_field")
                 plant.wait_for_end("readings", before + portion)
@@ -152,7 +152,7 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
             both = [plant.start("dead-letters", "--replay", "--format", "json") for _ in range(2)]
             for replay in both:
                 plant.finish(replay)
-            # What one of the two left to the other, which may have ended before it could take it.
+            # The letters that one replay left to the other, which may have ended before it could take them.
             plant.finish(plant.start("dead-letters", "--replay"))
             assert json.loads(plant.finish(plant.start("dead-letters", "--replay", "--format", "json")))["replayed"] == 0
 

@@ -1,4 +1,4 @@
-"""Records that are gone, before they were read or after, are counted and told of, on every bus: retention takes them in silence."""
+"""Records that retention deleted, before or after they were read, are counted and reported on every bus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOST = "streamfl_lost_records_total"
 
 
 class Place(NamedTuple):
-    """A bus, channels of its own on it, and how records of a partition are deleted before an offset."""
+    """A bus with its own channels, and a function that deletes a partition's records before an offset."""
 
     bus: Bus
     channels: Channels
@@ -68,7 +68,7 @@ def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def place_on(bus: Bus, delete: Callable[[str, int, int], None]) -> Place:
-    """Topics of its own on a bus."""
+    """Creates topics of its own on a bus."""
     suffix = uuid.uuid4().hex[:8]
     names = {spec.name: f"{spec.name}-{suffix}" for spec in TOPICS}
     channels = Channels(
@@ -82,12 +82,12 @@ def place_on(bus: Bus, delete: Callable[[str, int, int], None]) -> Place:
 
 
 def drop(bus: MemoryBus, topic: str, partition: int, offset: int) -> None:
-    """What retention would do in memory."""
+    """Deletes records in memory as retention would."""
     bus._log(topic, partition).drop(offset)
 
 
 def delete_rows(path: Path, topic: str, partition: int, offset: int) -> None:
-    """What retention does on SQLite."""
+    """Deletes records on SQLite as retention does."""
     with closing(sqlite3.connect(path)) as connection, connection:
         (log,) = connection.execute("SELECT first_log + ? FROM topics WHERE name = ?", (partition, topic)).fetchone()
         connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (log << 40, (log << 40) + offset))
@@ -95,7 +95,7 @@ def delete_rows(path: Path, topic: str, partition: int, offset: int) -> None:
 
 
 def delete_records(broker: Broker, topic: str, partition: int, offset: int) -> None:
-    """What retention does on Kafka, at once."""
+    """Deletes records on Kafka as retention does, but at once."""
     with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
         admin.delete_records({KafkaPartition(topic, partition): offset})
 
@@ -119,7 +119,7 @@ def counted(worker: Worker, topic: str, metric: str = "streamfl_deleted_unread_r
 def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
     place: Place, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Protects whoever stopped a worker for longer than the topic keeps its records: the loss was never said by anybody."""
+    """Protects users who stopped a worker for longer than the topic keeps its records: the loss used to be silent."""
     place.send(1, 3)
     with closing(place.worker()) as before:
         work(before, place.totals, ["1 1", "2 2", "3 3"])
@@ -133,7 +133,7 @@ def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
         assert after._tasks.topics.unread == {(topic, 0): Unread(end - left - position, end - left)}
     told = [record for record in caplog.records if "deleted before they were read" in record.getMessage()]
     assert len(told) == 1
-    # It is remembered, and counted once.
+    # The loss is stored, and counted once.
     with closing(place.worker()) as again:
         place.send(11, 11)
         work(again, lambda: place.totals()[-1], f"11 {4 + left}")
@@ -143,14 +143,14 @@ def test_what_was_deleted_while_a_worker_was_away_is_counted_and_told(
 
 @pytest.mark.broker
 def test_what_is_deleted_before_a_worker_that_runs_is_counted(place: Place) -> None:
-    """Protects a worker that falls behind the retention: its position is gone while it has the partition."""
+    """Protects a worker that falls behind the retention: its position is deleted while it has the partition."""
     topic = place.channels.inputs["numbers"].topic
     place.send(1, 3)
     with closing(place.worker()) as running:
         work(running, place.totals, ["1 1", "2 2", "3 3"])
         position = place.bus.committed(place.group)[topic, 0]
         running.role.full = {0}  # type: ignore[misc]
-        # What was asked for before the pause is answered by then.
+        # By then the request from before the pause is answered.
         for _ in range(8):
             running.step(0.2)
         place.send(4, 10)
@@ -163,13 +163,13 @@ def test_what_is_deleted_before_a_worker_that_runs_is_counted(place: Place) -> N
 
 @pytest.mark.broker
 def test_a_first_start_and_gaps_that_are_usual_are_no_loss(place: Place) -> None:
-    """Protects against false alarms: who begins at what is left has missed nothing, and markers of transactions are no records."""
+    """Protects against false alarms: a start at the oldest record misses nothing, and transaction markers are not records."""
     topic = place.channels.inputs["numbers"].topic
     place.send(1, 5)
     place.delete_before(2)
     with closing(place.worker()) as first:
         work(first, place.totals, ["3 1", "4 2", "5 3"])
-        # The totals are written in transactions, with a marker behind each.
+        # The totals are written in transactions, each followed by a marker.
         with closing(replaced(place).worker()) as reader:
             for one in range(6, 9):
                 place.send(one, one)
@@ -180,7 +180,7 @@ def test_a_first_start_and_gaps_that_are_usual_are_no_loss(place: Place) -> None
 
 
 def replaced(place: Place) -> Place:
-    """A member that reads what the first one writes."""
+    """A member that reads the first one's output."""
     names = {name: f"{name}-{uuid.uuid4().hex[:8]}" for name in ("totals", "state")}
     specs = [replace(spec, name=names[spec.name], partitions=1) for spec in TOPICS if spec.name in names]
     place.bus.create(specs)
@@ -195,7 +195,7 @@ def replaced(place: Place) -> Place:
 
 @pytest.mark.broker
 def test_error_as_the_reset_stops_instead(place: Place) -> None:
-    """Protects whoever asked for it with bus.auto_offset_reset = 'error': nothing is passed over."""
+    """Protects users of bus.auto_offset_reset = 'error': no record is skipped."""
     topic = place.channels.inputs["numbers"].topic
     place.send(1, 3)
     place.bus.write([Outgoing(topic, b"valve", number(1, 9), 1)])
@@ -211,7 +211,7 @@ def test_error_as_the_reset_stops_instead(place: Place) -> None:
 @pytest.mark.broker
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> None:
-    """Protects against silent loss: that a topic made again is longer than the old one was proves nothing."""
+    """Protects against silent loss: a recreated topic may be longer than the old one was."""
     with closing(connect(f"{scheme}://{broker.address}")) as bus:
         place = place_on(bus, partial(delete_records, broker))
         topic = place.channels.inputs["numbers"].topic
@@ -228,10 +228,10 @@ def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> 
 
 
 def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
-    """Protects against silent loss: a replica that was behind becomes the leader (unclean.leader.election.enable).
+    """Protects against silent loss when a replica that is behind becomes the leader (unclean.leader.election.enable).
 
-    What comes then at offsets that had been read before is new, though the log may be longer by then than it was. Of both clients
-    one worker runs meanwhile and one is away: each new record counts once, and what the cluster lost is counted.
+    Records at offsets that had been read before are new then, even if the log has become longer than it was. For each client
+    library one worker runs meanwhile and one is away: each new record counts once, and lost ones are counted.
     """
     leader, behind = 0, 1
     with Broker(nodes=3) as broker, ExitStack() as stack:
@@ -260,7 +260,7 @@ def test_workers_go_on_where_a_log_was_cut_back_to() -> None:
                     found = [place.totals() for place in places]
 
         def send(first: int, last: int) -> None:
-            # Each time a new writer: of one that wrote what is lost the new leader says that its sequence numbers have a gap.
+            # A new writer each time: for a writer of lost records the new leader reports a gap in its sequence numbers.
             for place in places:
                 deadline = time.monotonic() + 120
                 while True:

@@ -1,4 +1,4 @@
-"""Workers whose brokers die: none of them dies with them, and all of them say so, with a partition or without."""
+"""Workers whose brokers die: no worker dies with them, and every worker reports it, with or without partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plants import Plant, Voice
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Step, Subscription, TopicSpec, connect
 
 SCHEMES = ["kafka+librdkafka", "kafka"]
-# `make kill-brokers` kills a hundred times, under many workers of both clients.
+# `make kill-brokers` kills a hundred times, under many workers with both client libraries.
 CAMPAIGN = os.environ.get("STREAMFL_TEST_KILLS")
 KILLS, WORKERS, KILLED = (int(CAMPAIGN), 20, SCHEMES) if CAMPAIGN else (1, 6, SCHEMES[:1])
 PATIENCE = 6
@@ -33,7 +33,7 @@ OWN = {"the bus is unavailable", "the cluster does not say how this worker's top
 
 
 def from_libraries(voice: Voice) -> list[str]:
-    """What the client libraries said."""
+    """The log lines of the client libraries."""
     return [str(line["event"]) for line in voice.lines() if line["level"] in ("warning", "error") and line["event"] not in OWN]
 
 
@@ -73,8 +73,8 @@ class Workers:
 def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> None:
     """Protects workers from their client library: an admin call of librdkafka ended the process (SIGABRT) when its broker died.
 
-    They ask their cluster every second. Usually it is 5, and most deaths would come between two questions. The broker stays away
-    for longer than an answer is waited for.
+    They query their cluster every second. The default of 5 seconds would put most deaths between two queries. The broker stays away
+    for longer than the timeout of a query.
     """
     chance = random.Random(33)
     with Broker() as broker:
@@ -92,9 +92,9 @@ def test_a_dying_broker_takes_no_worker_with_it(tmp_path: Path, scheme: str) -> 
 
 @pytest.mark.parametrize(("scheme", "hangs"), [(SCHEMES[0], False), (SCHEMES[1], True)], ids=["librdkafka-killed", "kafka-hangs"])
 def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str, hangs: bool) -> None:
-    """Protects an alert on dead brokers: a standby of librdkafka stayed green, and active workers named another reason.
+    """Protects an alert on dead brokers: a librdkafka standby used to stay green, and active workers named another reason.
 
-    And the log: what the client libraries say meanwhile is a line a broker and minute, where it was thousands.
+    Also protects the log: the client libraries get one line a broker and minute; there used to be thousands.
     """
     with Broker() as broker:
         plant = Plant(tmp_path, broker, scheme, patience=PATIENCE)
@@ -128,14 +128,14 @@ def test_every_worker_is_red_while_no_broker_answers(tmp_path: Path, scheme: str
             minutes = (time.monotonic() - died) / 60
             lines = [from_libraries(one)[told:] for one, told in zip(workers.voices, before, strict=True)]
             print(f"{[len(said) for said in lines]} lines in {minutes:.1f} minutes", flush=True)
-            # A line that names no broker comes once for each kind of it, as the connections break. There were thousands.
+            # A line that names no broker comes once for each kind, as the connections break. There used to be thousands.
             assert all(len(said) <= 8 + minutes for said in lines), lines
             print(f"green again after {time.monotonic() - back:.1f} s", flush=True)
 
 
 def test_a_group_is_seen_after_its_coordinator_died() -> None:
-    """Protects standbys, which were red for good after an outage: the library asked the broker that coordinated their group before
-    it, for ever, and took the refusal for a group without members.
+    """Protects standbys, which stayed red after an outage: the library kept asking the broker that used to coordinate their group,
+    and took the refusal for a group without members.
     """
     name = f"samples-{uuid.uuid4().hex[:8]}"
     with Broker(nodes=3) as broker, closing(connect(broker.url)) as bus:

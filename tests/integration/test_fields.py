@@ -1,4 +1,4 @@
-"""Records as companies keep them, on a real broker: nested, keyed by an int64, with text, times, categories and holes."""
+"""Records as companies write them, on a real broker: nested, with int64 keys, text, times, categories and gaps."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def sample(number: int) -> dict[str, Any]:
 def test_records_are_read_as_they_are(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a topic that nobody reshaped: every good record is predicted once, also by a second worker that takes the means
-    back, each label finds its sample, and each bad record is a dead letter with the full path in its reason.
+    """Protects an unchanged topic: every good record is predicted once, also by a second worker that restores the means. Each label
+    finds its sample, and each bad record becomes a dead letter with the full path in its reason.
     """
     name = f"plant-{uuid.uuid4().hex[:8]}"
     config = tmp_path / "client.toml"

@@ -1,4 +1,4 @@
-"""Records as companies have them, on a real broker and beside a real schema registry: predictions come out, bad ones go aside."""
+"""Companies' record formats on a real broker with a real schema registry: good records are predicted, bad ones dead-lettered."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def zigzag(number: int) -> bytes:
 
 
 def in_avro(number: int) -> Callable[[dict[str, Any]], bytes]:
-    """By hand, from Avro's specification."""
+    """Encoded by hand from Avro's specification."""
 
     def text(content: str) -> bytes:
         return zigzag(len(content)) + content.encode()
@@ -98,7 +98,7 @@ def in_avro(number: int) -> Callable[[dict[str, Any]], bytes]:
 
 
 def in_protobuf(number: int) -> Callable[[dict[str, Any]], bytes]:
-    """By hand, from Protobuf's encoding: the second message of the schema."""
+    """Encoded by hand from Protobuf's encoding: the second message of the schema."""
 
     def written(row: dict[str, Any]) -> bytes:
         texts = b"".join(bytes([tag, len(row[name])]) + row[name].encode() for tag, name in ((0x0A, "site"), (0x12, "id")))
@@ -111,11 +111,11 @@ def in_protobuf(number: int) -> Callable[[dict[str, Any]], bytes]:
 
 @pytest.mark.parametrize("format", ["avro", "protobuf", "debezium", "csv"])
 def test_topics_as_companies_have_them(format: str, registry: str, broker: Broker, tmp_path: Path) -> None:
-    """Protects whoever has such a topic: each good record is predicted once, deletions are counted, and a broken one goes aside
-    with its reason.
+    """Protects users with such a topic: each good record is predicted once, deletions are counted, and a broken record is
+    dead-lettered with its reason.
     """
     name = f"plant-{uuid.uuid4().hex[:8]}"
-    # The name of what a dead letter says, and what is passed over.
+    # The dead letter's reason, and the number of ignored records.
     letter, passed = "malformed", 0
     samples, more = f'format = "{format}"', f'[registry]\nurl = "{registry}"\n[predictions]\nformat = "avro"'
     broken: bytes | None = b"\0\0\0\0"

@@ -1,4 +1,4 @@
-"""The group protocol of KIP-848, with librdkafka, on a real broker."""
+"""The group protocol of KIP-848, with librdkafka on a real broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.broker
 OPTIONS = {"group.protocol": "consumer"}
 RECORDS, PARTITIONS = 2000, 4
 
-# Copies every record in a transaction of its own batch, as a worker does.
+# Copies every record in a transaction for each batch, like a worker.
 WORKER = """
 import sys
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription, connect
@@ -42,8 +42,8 @@ while True:
 
 
 def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
-    """Protects exactly-once under the new protocol: a member is killed in the middle of its transactions, the group notices by the
-    cluster's own session timeout, another takes over its partitions, and no record is lost or processed twice.
+    """Protects exactly-once under the new protocol: a member is killed in the middle of its transactions, the group notices it
+    after the cluster's session timeout, another takes over its partitions, and no record is lost or processed twice.
     """
     run = uuid.uuid4().hex[:8]
     group, samples, outputs = (f"{name}-{run}" for name in ("group", "samples", "outputs"))
@@ -61,7 +61,7 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
             written, by, killed = 0, set[bytes | None](), False
             while written < RECORDS or len(seen) < RECORDS or not killed:
                 assert time.monotonic() < deadline, f"{len(seen)} of {written}"
-                # A few at a time until both have partitions, then all that is left: both are busy when one is killed.
+                # A few records at a time until both have partitions, then all the rest: both are busy when one is killed.
                 some = range(written, RECORDS if len(by) == 2 else min(written + PARTITIONS, RECORDS))
                 bus.write([Outgoing(samples, None, expected[number], number % PARTITIONS) for number in some])
                 written = some.stop
@@ -83,7 +83,7 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_groups_members_are_counted(broker: Broker, protocol: str) -> None:
-    """Protects a standby under the new protocol: kafka-python sees no members of its group, so a worker too many would be red."""
+    """Protects a standby under the new protocol: kafka-python does not see its group's members, so the standby would be red."""
     group, samples = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("group", "samples"))
     with closing(connect(f"kafka+librdkafka://{broker.address}", {"group.protocol": protocol})) as bus:
         bus.create([TopicSpec(samples, 1, False)])
@@ -99,19 +99,19 @@ def test_a_groups_members_are_counted(broker: Broker, protocol: str) -> None:
 
 
 def test_a_member_that_was_put_out_vouches_for_nothing() -> None:
-    """Protects a group that has become empty: the cluster takes offsets of epoch -1 there from anybody, and under this protocol a
-    member that was put out still has its name.
+    """Protects an empty group: the cluster accepts offsets of epoch -1 there from anybody, and under this protocol an expelled
+    member keeps its name.
     """
     alive, out = (b"CGMDv2:" + epoch.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\1" for epoch in (7, -1))
     assert _vouches(alive, "member")
     assert not _vouches(out, "member")
     assert not _vouches(alive, None)
-    # What is not known is as it was before this protocol: the name decides.
+    # Unknown metadata is treated as before this protocol: the name decides.
     assert _vouches(b"CGMDv9:whatever", "member")
 
 
 def test_the_librarys_metadata_is_as_it_is_read(broker: Broker) -> None:
-    """Protects the check above from another release of the library, which may write its metadata otherwise."""
+    """Protects the check above from a library release that writes its metadata differently."""
     with closing(connect(f"kafka+librdkafka://{broker.address}", OPTIONS)) as bus:
         name = f"alone-{uuid.uuid4().hex[:8]}"
         bus.create([TopicSpec(name, 1, False)])
@@ -126,7 +126,7 @@ def test_the_librarys_metadata_is_as_it_is_read(broker: Broker) -> None:
 
 
 def test_what_ends_the_librarys_consumer_is_not_waited_out() -> None:
-    """Protects a worker on a cluster without the protocol: the library says it once, in words, and then brings nothing for ever."""
+    """Protects a worker on a cluster without the protocol: the library reports it once in a text, and then returns nothing."""
     lacking = KafkaError(KafkaError._FATAL, "Fatal error: Broker: API version not supported: ConsumerGroupHeartbeat fatal error")
     assert isinstance(failure := told("polling", lacking), ConfigurationError)
     assert "leave out bus.options 'group.protocol'" in str(failure)
@@ -144,7 +144,7 @@ def test_what_ends_the_librarys_consumer_is_not_waited_out() -> None:
     ],
 )
 def test_what_does_not_go_with_the_protocol_is_named(broker: Broker, options: dict[str, Any], message: str) -> None:
-    """Protects the operator from a timeout that does nothing: under this protocol the cluster has it."""
+    """Protects the operator from a timeout without effect: under this protocol the cluster sets it."""
     with closing(connect(f"kafka+librdkafka://{broker.address}")) as bus:
         name = f"wrong-{uuid.uuid4().hex[:8]}"
         bus.create([TopicSpec(name, 1, False)])

@@ -1,5 +1,5 @@
-"""Offsets that a transaction holds although it is over, with both connectors, on a real broker that is told to ask no coordinator
-about them, as old ones do.
+"""Offsets that a transaction still holds after its end, with both connectors, on a real broker that is set not to verify them with
+the coordinator, like old brokers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing, Step, Subscription, T
 pytestmark = pytest.mark.broker
 
 SECONDS = 30.0
-# What a broker says to a request of an epoch that is over.
+# A broker's answer to a request of an old epoch.
 FENCED = {47, 90}
 OFFSETS_PARTITIONS = 8
 
@@ -36,7 +36,7 @@ def _address() -> Iterator[str]:
 
 
 class Federation:
-    """A worker's session that has a partition, of which its predecessor has committed offset 1.
+    """A worker's session with a partition whose previous owner committed offset 1.
 
     admin: an operator's client.
     """
@@ -54,20 +54,20 @@ class Federation:
         self.producer.commit_transaction()
         self._wait_until_over()
         self.session: Any = stack.enter_context(closing(self.bus.session(Subscription(self.group, (self.samples,)))))
-        # Not to wait as long as a transaction may take that is under way.
+        # Shorter than the longest possible transaction, to save time.
         self.session._decision_seconds = 1.0
         deadline = time.monotonic() + SECONDS
         while not self.session.poll(0.2, 1).assigned:
             assert time.monotonic() < deadline
 
     def begin(self, offset: int) -> None:
-        """A transaction of the predecessor that holds this offset, and stays open."""
+        """Opens a transaction of the previous owner that holds this offset."""
         self.producer.begin_transaction()
         offsets = {TopicPartition(self.samples, 0): OffsetAndMetadata(offset, "", -1)}
         self.producer.send_offsets_to_transaction(offsets, ConsumerGroupMetadata(self.group))
 
     def late_offset(self, offset: int) -> int:
-        """A TxnOffsetCommit that the predecessor sent before its end, and that arrives now; the broker's answer."""
+        """A TxnOffsetCommit that the previous owner sent before its end, and that arrives now. Returns the broker's answer."""
         producer = self.producer._transaction_manager.producer_id_and_epoch
         topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         partition = topic.TxnOffsetCommitRequestPartition(
@@ -91,13 +91,12 @@ class Federation:
         return int(self.admin._manager.run(send).topics[0].partitions[0].error_code)
 
     def poll_for(self, seconds: float) -> None:
-        """Poll for so long."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.session.poll(0.2, 1)
 
     def committed(self) -> int | None:
-        """What a worker asks for before it takes its state back."""
+        """The committed offset that a worker requests before it restores its state."""
         found = self.session.committed(self.samples, 0)
         assert found is None or isinstance(found, int)
         return found
@@ -111,8 +110,8 @@ class Federation:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_what_a_transaction_holds_after_its_end_is_dropped(scheme: str, address: str) -> None:
-    """Protects a federation from standing still for ever: offsets of a worker's transaction that arrive after its end are dropped,
-    not committed; who takes over reads what was committed before and goes on; and no more such offsets are taken.
+    """Protects a federation from stopping for ever: offsets of a worker's transaction that arrive after its end are dropped, not
+    committed. The new owner reads the earlier committed offset and goes on, and no more such offsets are accepted.
     """
     with ExitStack() as stack:
         federation = Federation(scheme, address, "{group}:predecessor", stack)
@@ -124,8 +123,8 @@ def test_what_a_transaction_holds_after_its_end_is_dropped(scheme: str, address:
 
 
 def test_what_no_worker_may_end_is_told(address: str) -> None:
-    """Protects the operator: offsets that a stranger's transaction holds after its end are left alone, the worker says where they
-    are, and what it says to do helps.
+    """Protects the operator: offsets that a stranger's transaction holds after its end are left alone. The worker says where they
+    are, and its remedy works.
     """
     with ExitStack() as stack:
         federation = Federation("kafka+librdkafka", address, "stranger-{group}", stack)
@@ -138,14 +137,14 @@ def test_what_no_worker_may_end_is_told(address: str) -> None:
         ]
         with pytest.raises(BusUnavailable, match=rf"producer {held.producer_id}, .*--partition {place.partition} "):
             federation.committed()
-        # What the tool does with a start offset.
+        # The tool does this when it gets a start offset.
         abort = AbortTransactionSpec(place, held.producer_id, held.producer_epoch, held.coordinator_epoch)
         federation.admin.abort_transaction(abort)
         assert federation.committed() == 1
 
 
 def test_a_transaction_that_is_under_way_is_left_alone(address: str) -> None:
-    """Protects the worker that has a transaction open: who waits for it says so, and does not end it."""
+    """Protects a worker with an open transaction: a waiting worker reports it, and does not end it."""
     with ExitStack() as stack:
         federation = Federation("kafka", address, "{group}:slow", stack)
         federation.begin(2)
@@ -158,8 +157,8 @@ def test_a_transaction_that_is_under_way_is_left_alone(address: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_partition_that_cannot_begin_is_no_silence(scheme: str, address: str) -> None:
-    """Protects readiness: where the offset is held after the worker has asked for it and before it reads, the session says so and
-    does not stand still; who asks for it then has it dropped.
+    """Protects readiness: if the offset becomes held after the worker requested it and before it reads, the session reports that
+    and does not stall. The next request drops it.
     """
     with ExitStack() as stack:
         federation = Federation(scheme, address, "{group}:predecessor", stack)
@@ -172,8 +171,8 @@ def test_a_partition_that_cannot_begin_is_no_silence(scheme: str, address: str) 
 
 
 def test_an_answer_to_an_earlier_question_is_not_taken(address: str) -> None:
-    """Protects who takes a partition over from an offset of before: kafka-python keeps the answer to a question that took too long,
-    and gives it to the next who asks. What was committed since then would count as not committed.
+    """Protects a new owner from an old offset: kafka-python keeps a late answer, and returns it to the next request. Later commits
+    would then be ignored.
     """
     with ExitStack() as stack:
         federation = Federation("kafka", address, "{group}:other", stack)

@@ -1,6 +1,4 @@
-"""The Kafka connector against a real broker: the laws of every bus, and the library's traps that have cost records
-before.
-"""
+"""The Kafka connector on a real broker: the laws of every bus, and the library's traps that have lost records before."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def values(records: list[Record]) -> list[bytes | None]:
 
 
 def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: float = 30.0) -> Polled:
-    """Everything that polls bring until ``enough`` of it has come."""
+    """Everything that the polls until ``enough`` return."""
     whole = Polled()
     deadline = time.monotonic() + seconds
     while not enough(whole):
@@ -77,9 +75,7 @@ def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: floa
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Guards against the client's silent loss: its commit succeeds although a send of the same transaction has
-    failed.
-    """
+    """Guards against the client's silent loss: its commit succeeds although a send of the same transaction failed."""
     samples, outputs, state = topic(bus), topic(bus, 2, max_message_bytes="1000"), topic(bus, compacted=True)
     bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
@@ -107,8 +103,8 @@ def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee:
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_record_too_large_for_its_topic_is_told_before_anything_is_sent(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Guards against a worker that tries for ever: the client splits a refused batch, the rest of it comes out of
-    sequence, and that looks like a cluster that is away.
+    """Guards against endless retries: the client splits a refused batch, the rest is out of sequence, and that looks like an
+    outage.
     """
     samples, outputs = topic(bus), topic(bus, max_message_bytes="20000")
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
@@ -122,7 +118,7 @@ def test_a_record_too_large_for_its_topic_is_told_before_anything_is_sent(bus: K
 
 
 def test_a_record_of_exactly_the_topics_limit_is_written(bus: KafkaBus) -> None:
-    """Guards the check of sizes against refusing what the cluster takes, and against letting pass what it refuses."""
+    """Guards the size check against refusing what the cluster accepts, and against the reverse."""
     outputs = topic(bus, max_message_bytes="20000")
     framing = 61 + 3 + 3 + 2 + 3 + 1
     bus.write([Outgoing(outputs, b"k", bytes(20_000 - framing))])
@@ -132,9 +128,7 @@ def test_a_record_of_exactly_the_topics_limit_is_written(bus: KafkaBus) -> None:
 
 
 def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
-    """Guards against a worker that stays dead after it was fenced: the library's producer cannot be revived, only
-    replaced.
-    """
+    """Guards against a worker that stays dead after it was fenced: the library's producer has to be replaced."""
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     identifier = new("transactions")
@@ -152,13 +146,11 @@ def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
 
 
 def test_a_step_without_positions_is_fenced_too(bus: KafkaBus) -> None:
-    """Guards against a worker that lost its partitions and still writes on a tick: state of a partition that is
-    somebody else's.
-    """
+    """Guards against a worker that lost its partitions and still writes state at a tick: the partition has another owner."""
     samples, state = topic(bus), topic(bus, compacted=True)
     bus.write([Outgoing(samples, None, b"a")])
     group = new("group")
-    # A session this short and polls this far apart: the group takes the first member for dead while it is busy.
+    # With such a short session and slow polls, the group declares the first member dead while it is busy.
     slow = connect(_url(bus), {"max_poll_interval_ms": 6000, "session_timeout_ms": 6000})
     sleeper = slow.session(Subscription(group, (samples,)))
     other = bus.session(Subscription(group, (samples,)))
@@ -178,9 +170,7 @@ def test_a_step_without_positions_is_fenced_too(bus: KafkaBus) -> None:
 
 
 def test_latest_does_not_skip_what_a_refused_step_had_read(bus: KafkaBus) -> None:
-    """Guards against loss under auto_offset_reset = latest: asking for the end again after a refusal would pass over
-    records.
-    """
+    """Guards against loss under auto_offset_reset = latest: reading from the end again after a refusal would skip records."""
     samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
     session = bus.session(Subscription(new("group"), (samples,), auto_offset_reset="latest"))
     try:
@@ -196,9 +186,7 @@ def test_latest_does_not_skip_what_a_refused_step_had_read(bus: KafkaBus) -> Non
 
 
 def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) -> None:
-    """Guards both halves of auto_offset_reset = error: no silent default, and no error where the changelog knows the
-    position.
-    """
+    """Guards both parts of auto_offset_reset = error: no silent default, but no error if the changelog has the position."""
     samples = topic(bus)
     bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
     subscription = Subscription(new("group"), (samples,), auto_offset_reset="error")
@@ -218,8 +206,8 @@ def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) 
 
 
 def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
-    """Guards the memory of a start: it grows with the table and not with its log. A marker that is written again after
-    what it covers still comes after it, a deletion is told, and later changes come one by one.
+    """Guards the memory at a start: it grows with the table, not with its log. A marker that is written again still follows the
+    records that it covers, a deletion is reported, and later changes come one by one.
     """
     table = topic(bus, 2, compacted=True)
     written = [(b"a", b"1"), (b"marker", b"1"), (b"gone", b"1"), (b"b", b"1"), (b"a", b"2"), (b"gone", None), (b"marker", b"2")]
@@ -238,7 +226,7 @@ def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
 
 
 def test_records_are_written_as_the_librarys_own_send_writes_them(bus: KafkaBus, broker: Broker) -> None:
-    """Guards joins by key with topics that others write: the same partition for a key, the same keys, values and headers."""
+    """Guards joins by key with other writers' topics: the same partition for a key, and the same keys, values and headers."""
     count, ours, theirs = 5, topic(bus, 5), topic(bus, 5)
     headers = (("one", b"1"), ("two", b""))
     keys = [b"", b"k", b"key", *(f"client-{number}".encode() for number in range(200)), b"long" * 100]
@@ -261,7 +249,7 @@ def test_records_are_written_as_the_librarys_own_send_writes_them(bus: KafkaBus,
 
 
 def test_what_cannot_be_written_is_a_clear_error(bus: KafkaBus) -> None:
-    """Guards a sender from waiting for a partition that will never be there, and from a library's traceback."""
+    """Guards a sender from waiting for a partition that never exists, and from a library's traceback."""
     name = topic(bus, 2)
     with pytest.raises(ConfigurationError, match="there is no partition 2"):
         bus.write([Outgoing(name, b"key", b"value", 2)])
@@ -272,7 +260,9 @@ def test_what_cannot_be_written_is_a_clear_error(bus: KafkaBus) -> None:
 
 
 def test_a_null_header_of_somebody_else_can_be_passed_on(bus: KafkaBus) -> None:
-    """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write, stops no stream."""
+    """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write, must not stop the
+    stream.
+    """
     found = ConsumerRecord("elsewhere", 0, -1, 7, 1_700_000_000_000, 0, b"key", b"value", [("null", None)], None, 3, 5, 4)
     record = record_of(found)
     assert record.headers == (("null", b""),)
@@ -282,7 +272,7 @@ def test_a_null_header_of_somebody_else_can_be_passed_on(bus: KafkaBus) -> None:
 
 
 def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
-    """Guards co-partitioning: labels of a client at another worker than its samples would never meet them."""
+    """Guards co-partitioning: labels of a client on another worker than its samples would never meet them."""
     samples, labels = topic(bus, 4), topic(bus, 4)
     bus.write([Outgoing(name, None, str(p).encode(), p) for name in (samples, labels) for p in range(4)])
     group = new("group")
@@ -308,7 +298,7 @@ def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
 
 @pytest.mark.parametrize("of", ["inputs", "tables"])
 def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> None:
-    """Protects a worker from standing still for ever: the library may forget a fetch whose broker died as it was connected to."""
+    """Protects a worker from stalling for ever: the library may forget a fetch if the broker dies during the connect."""
     bus = connect(broker.url, {"connect_timeout_seconds": 3})
     assert isinstance(bus, KafkaBus)
     samples, table = topic(bus), topic(bus, compacted=True)
@@ -321,7 +311,7 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
         while not fetcher._fetch_futures:
             assert time.monotonic() < deadline
             session.poll(0.05, 100)
-        # What it leaves behind then: nodes that are asked no more, and a future that nobody will ever fulfil.
+        # The library then leaves this behind: nodes that get no more requests, and a future that never completes.
         fetcher._clear_pending_fetch_request = lambda node, answer: None
         fetcher._fetch_futures.append(Future())
         with pytest.raises(BusUnavailable, match="has not answered for 3 s"):
@@ -339,9 +329,7 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against loss
-    around it.
-    """
+    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against loss around it."""
     options = {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000}
     bus = connect(mortal_broker.url, options)
     samples, outputs = new("samples"), new("outputs")
@@ -361,7 +349,7 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
             except BaseException as error:
                 outcome.append(error)
 
-        # In a thread, so that a hang fails this test instead of hanging the run.
+        # In a thread, so that a hang only fails this test.
         thread = threading.Thread(target=commit, daemon=True)
         thread.start()
         thread.join(120)
@@ -387,8 +375,8 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Guards the operator's first contact: not a traceback of the library, not 30 s of silence, not a page of its log,
-    but where and why.
+    """Guards the operator's first contact: no traceback, no 30 s of silence and no page of the library's log, but the address and
+    the cause.
     """
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -396,7 +384,7 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
     with pytest.raises(BusUnavailable, match=f"127.0.0.1:{port} within 1 s: .*ECONNREFUSED"):
         connect(f"kafka://127.0.0.1:{port}", {"connect_timeout_seconds": 1})
     assert caplog.messages == []
-    # A line that passes whatever was logged of an outage within the last minute.
+    # A line that passes whatever was logged about an outage within the last minute.
     logging.getLogger("kafka.net").error("heard again", extra={"left_out": 0})
     assert caplog.messages == ["heard again"]
 
@@ -421,13 +409,13 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
     ],
 )
 def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
-    """Guards against a mistyped option that is dropped in silence, and against one that would undo the guarantees."""
+    """Guards against a mistyped option that is dropped silently, and against one that would break the guarantees."""
     with pytest.raises(ConfigurationError, match=message):
         connect(url, options)
 
 
 def test_a_missing_topic_is_named(bus: KafkaBus) -> None:
-    """Guards against a worker that polls a topic that does not exist, for ever and without a word."""
+    """Guards against a worker that silently polls a missing topic for ever."""
     samples, missing = topic(bus), new("missing")
     with pytest.raises(ConfigurationError, match=missing):
         bus.session(Subscription(new("group"), (missing,)))

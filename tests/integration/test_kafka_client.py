@@ -1,6 +1,4 @@
-"""What the connector knows about the client library's inside, against a real broker: a version that changes it fails
-here.
-"""
+"""The connector's assumptions about the client library's internals, on a real broker: a version that changes them fails here."""
 
 from __future__ import annotations
 
@@ -28,12 +26,12 @@ pytestmark = pytest.mark.broker
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for(mortal_broker: Broker) -> None:
-    """Guards the commit against an outage between its records and its offsets: the library forgets the request for
-    ever, and only the connector's mended producer sends it when the broker is back.
+    """Guards the commit against an outage between its records and its offsets: the library forgets the request, and only the
+    connector's patched producer sends it again when the broker is back.
     """
     run = uuid.uuid4().hex[:12]
     outputs, group = f"outputs-{run}", f"group-{run}"
-    # Long: a broker that starts slowly must not abort the transaction in the meantime.
+    # Long: a broker that starts slowly must not abort the transaction meanwhile.
     bus = KafkaBus(mortal_broker.url, {"transaction_timeout_ms": 300_000})
     bus.create([TopicSpec(outputs, 1, False)])
     session = bus.session(Subscription(group, ()))
@@ -63,7 +61,7 @@ def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for(mortal_broke
 
 
 def test_a_signal_while_the_cluster_is_looked_for_ends_at_once(tmp_path: Path) -> None:
-    """Protects an orchestrator: nothing is held before the first poll, so there is nothing to wait for and nothing to report."""
+    """Protects an orchestrator: nothing is open before the first poll, so the process ends at once and silently."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]

@@ -1,6 +1,6 @@
-"""What the client library's failures mean: the table in the code, the one in the documents, and both against a real broker.
+"""The meaning of the client library's errors: the code's table equals the documented one, and both hold on a real broker.
 
-The library's traps are shown on its own clients first: a version without one fails here, and what is done about it can go.
+The library's traps are first shown on its own clients. A version without a trap fails here; then the workaround can go.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SECONDS = 60.0
 
 
 def documented() -> dict[str, str]:
-    """What the document says that every error means, by the library's name of it."""
+    """The documented meaning of each error, by the library's name."""
     text = DOCUMENT.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`\w+Error`.*?) \| (retry|restore and rejoin|stop) \|", text, re.MULTILINE)
     return {name: meaning for names, meaning in rows for name in re.findall(r"`(\w+)`", names)}
 
 
 def test_the_document_and_the_code_name_the_same_errors() -> None:
-    """Protects the operator: an error that the code treats specially is in the document, and none that it does not."""
+    """Protects the operator: the documentation lists exactly the errors that the code treats specially."""
     named = {error.__name__ for failure in FAILURES for error in failure.errors} | {error.__name__ for error in NOT_LET_IN}
     told_apart = {"MessageSizeTooLargeError", "RecordListTooLargeError"}
     assert documented().keys() == named | told_apart
@@ -57,19 +57,19 @@ def test_the_document_and_the_code_name_the_same_errors() -> None:
     "name", sorted(error.__name__ for failure in FAILURES for error in failure.errors if error is not kafka_errors.KafkaError)
 )
 def test_an_error_means_what_the_document_says(name: str) -> None:
-    """Protects every row: a worker that retries for ever what only an operator can mend, or stops at what mends itself."""
+    """Protects every row: a worker must not retry for ever what an operator has to fix, nor stop at what fixes itself."""
     error = getattr(kafka_errors, name)
     with pytest.raises(RAISED[documented()[name]]), translated("trying"):
         raise error("told")
     if issubclass(error, kafka_errors.BrokerResponseError) and error.errno is not None:
-        # As the library tells what it did not expect of a coordinator.
+        # This is how the library reports an unexpected answer of a coordinator.
         with pytest.raises(RAISED[documented()[name]]), translated("trying"):
             raise kafka_errors.KafkaError(f"Unexpected error in a response: {error()}")
 
 
 @pytest.mark.parametrize("name", ["KafkaTimeoutError", "NotEnoughReplicasError", "NotCoordinatorError", "IllegalStateError"])
 def test_every_other_error_is_waited_out(name: str) -> None:
-    """Protects the last row, KafkaError: whatever is not in the table is no reason to give up."""
+    """Protects the last row, KafkaError: an error that is not in the table is no reason to give up."""
     assert documented()["KafkaError"] == "retry"
     with pytest.raises(BusUnavailable), translated("trying"):
         raise getattr(kafka_errors, name)("told")
@@ -103,7 +103,7 @@ def poll_until(session: KafkaSession[KafkaMembership], enough: Callable[[Polled]
 
 
 def lower_known_limit(bus: KafkaBus, name: str, size: int) -> None:
-    """Have the topic refuse what this bus, which has asked already, takes for allowed."""
+    """Lower the topic's limit after this bus has read it."""
     bus.topics.limits([name])
     lower_limit(bus.cluster.servers, name, size)
 
@@ -118,7 +118,7 @@ def producer_of(bus: KafkaBus, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
-    """Protects against H2 and H3, a commit that hangs, or succeeds without the record, after a partition was refused."""
+    """Protects against H2 and H3, a commit that hangs or succeeds without the record after a partition was refused."""
     samples, outputs, refusing = topic(bus), topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
@@ -142,7 +142,7 @@ def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, 
 
 
 def test_a_batch_above_the_topics_limit_arrives_whole(bus: KafkaBus) -> None:
-    """Protects records that are small by themselves: the client splits their batch, and each of them comes once and in order."""
+    """Protects small records: the client splits their batch, and each record comes once and in order."""
     outputs = topic(bus)
     lower_known_limit(bus, outputs, 4_000)
     producer = producer_of(bus)
@@ -155,16 +155,16 @@ def test_a_batch_above_the_topics_limit_arrives_whole(bus: KafkaBus) -> None:
 
 
 def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> None:
-    """Protects the reason for looking at every future (H3): the library's own commit succeeds although a record is missing."""
+    """Protects the reason for checking every future (H3): the library's own commit succeeds although a record is missing."""
     outputs = topic(bus)
-    # Sent by the flush, or not before the test is over.
+    # Sent by the flush, not by the linger time.
     producer = producer_of(bus, transactional_id=new("plain"), linger_ms=10_000)
     try:
         producer.begin_transaction()
         producer.send(outputs, b"kept")
         producer.flush(10)
         missing = producer.send(outputs, b"expired")
-        # What delivery_timeout_ms does to a batch that waited too long.
+        # delivery_timeout_ms does this to a batch that waited too long.
         expired = kafka_errors.KafkaTimeoutError("expired")
         batches = producer._accumulator._batches[TopicPartition(outputs, 0)]
         while batches:
@@ -179,7 +179,7 @@ def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> N
 
 
 def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None:
-    """Protects writes outside a session against H5: a plain idempotent producer is dead for good after a refused record."""
+    """Protects writes outside a session against H5: a plain idempotent producer is unusable after a refused record."""
     good, refusing = topic(bus), topic(bus)
     lower_known_limit(bus, refusing, 500)
     bus.write([Outgoing(good, None, b"before")])
@@ -190,7 +190,7 @@ def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None
 
 
 def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> None:
-    """Protects the reason for a NEW producer (H6): the library's second init_transactions returns and revives nothing."""
+    """Protects the reason for a NEW producer (H6): the library's second init_transactions returns but repairs nothing."""
     outputs, identifier = topic(bus), new("plain")
     fenced = producer_of(bus, transactional_id=identifier)
     other = producer_of(bus, transactional_id=identifier)
@@ -207,7 +207,7 @@ def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> N
 
 
 def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) -> None:
-    """Protects against H4, a zombie's offsets: the cluster takes them from a generation below zero, the connector does not."""
+    """Protects against H4, a zombie's offsets: the cluster accepts them from a negative generation, the connector does not."""
     samples = topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
     group = new("group")
@@ -215,7 +215,7 @@ def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) 
     producer = producer_of(bus, transactional_id=new("plain"))
     try:
         poll_until(session, lambda seen: bool(seen.records))
-        # The trap: with the metadata that the library gives to a member that was put out, the cluster fences nobody.
+        # The trap: with the metadata that the library gives to an expelled member, the cluster fences nobody.
         stranger = ConsumerGroupMetadata(group, -1, "", None)
         producer.begin_transaction()
         offsets = {TopicPartition(samples, 0): OffsetAndMetadata(0, "", -1)}
@@ -231,7 +231,7 @@ def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) 
 
 
 def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
-    """Protects a worker that stood still, as after SIGSTOP: the cluster has aborted its transaction and fenced its producer."""
+    """Protects a stalled worker, as after SIGSTOP: the cluster has aborted its transaction and fenced its producer."""
     bus = KafkaBus(broker.url, {"transaction_timeout_ms": 1_000})
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
@@ -241,7 +241,7 @@ def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
         send = session.commits.producer._transaction_manager.send_offsets_to_transaction
 
         def late(*arguments: Any) -> Any:
-            # The cluster looks for transactions that are over their time once a second.
+            # The cluster looks for expired transactions once a second.
             time.sleep(4)
             return send(*arguments)
 
@@ -258,7 +258,7 @@ def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("session_timeout_ms", 1_000), ("transaction_timeout_ms", 2_000_000_000)])
 def test_a_timeout_that_the_broker_does_not_allow_stops_with_its_name(broker: Broker, option: str, value: int) -> None:
-    """Protects the operator from a worker that tries for ever with a setting that the cluster will never take."""
+    """Protects the operator from endless retries with a setting that the cluster never accepts."""
     bus = KafkaBus(broker.url, {option: value})
     samples = topic(bus)
 
@@ -274,7 +274,7 @@ def test_a_timeout_that_the_broker_does_not_allow_stops_with_its_name(broker: Br
 
 
 def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
-    """Protects against two static members displacing one another for ever, each reading nothing."""
+    """Protects against two static members that displace each other for ever, without reading anything."""
     bus = KafkaBus(broker.url, {"group_instance_id": "same"})
     samples, group = topic(bus), new("group")
     bus.write([Outgoing(samples, None, b"a")])
@@ -289,7 +289,7 @@ def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
 
 
 def test_a_commit_without_a_cluster_ends_with_librdkafka_too(mortal_broker: Broker) -> None:
-    """Protects a worker from its own watchdog: librdkafka closes a producer amid a transaction only once the cluster is back."""
+    """Protects a worker from its own watchdog: within a transaction librdkafka only closes a producer once the cluster is back."""
     options = {"socket.timeout.ms": 2_000, "message.timeout.ms": 4_000, "connect_timeout_seconds": 5}
     outcome: list[BaseException] = []
     bus = connect(f"kafka+librdkafka://{mortal_broker.address}", options)
@@ -304,7 +304,7 @@ def test_a_commit_without_a_cluster_ends_with_librdkafka_too(mortal_broker: Brok
         except BaseException as error:
             outcome.append(error)
 
-    # In a thread, so that a hang fails this test instead of hanging the run.
+    # In a thread, so that a hang only fails this test.
     thread = threading.Thread(target=commit, daemon=True)
     thread.start()
     time.sleep(1)

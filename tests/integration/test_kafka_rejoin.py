@@ -1,4 +1,4 @@
-"""Joins that the client library would forget, and what a member keeps through them."""
+"""Joins that the client library would forget, and what a member keeps during them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 30.0
 
 @pytest.fixture
 def member(broker: Broker) -> Iterator[tuple[Bus, Session, str]]:
-    """A bus, a session that has the one partition of a topic, and that topic."""
+    """A bus, a session with a topic's only partition, and that topic."""
     topic = f"rejoin-{uuid.uuid4().hex[:8]}"
     bus = connect(broker.url)
     bus.create([TopicSpec(topic, 1, compacted=False)])
@@ -41,13 +41,13 @@ def coordinator_of(session: Session) -> Any:
 
 
 def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(member: tuple[Bus, Session, str]) -> None:
-    """Protects a worker from falling silent for ever: the library drops the join when metadata changes and changes back."""
+    """Protects a worker from silence for ever: the library drops the join when metadata changes and changes back."""
     bus, session, topic = member
     coordinator = coordinator_of(session)
     deadline = time.monotonic() + SECONDS
     other = 0
     while not coordinator.rejoining:
-        # Mostly too short for an answer of the broker, so that the join is left under way; another change if it was not.
+        # Mostly too short for the broker's answer, so that the join stays pending. If it did not, change again.
         assert time.monotonic() < deadline, "no join was left under way"
         other += 1
         coordinator._metadata_snapshot = {topic: {0, other}}
@@ -62,14 +62,14 @@ def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(member: tuple[Bus
 
 
 def test_joins_answered_between_polls_come_to_an_end(member: tuple[Bus, Session, str]) -> None:
-    """Protects a group with short polls from rebalancing for ever: the library drops such an answer and joins again."""
+    """Protects a group with short polls from endless rebalances: the library drops such an answer and joins again."""
     _, session, _ = member
     coordinator = coordinator_of(session)
     coordinator.request_rejoin()
     session.poll(0.0, 10)
     polls = 0
     while coordinator.rejoining:
-        # Long enough for an answer of the broker, which comes while nobody polls.
+        # Long enough for the broker's answer, which comes while nobody polls.
         time.sleep(0.5)
         session.poll(0.0, 10)
         polls += 1
@@ -77,7 +77,7 @@ def test_joins_answered_between_polls_come_to_an_end(member: tuple[Bus, Session,
 
 
 def join_under_way(session: Session) -> None:
-    """Polls that begin a join; its answer is left untaken."""
+    """Polls that begin a join and do not take its answer."""
     deadline = time.monotonic() + SECONDS
     while not coordinator_of(session).rejoining:
         assert time.monotonic() < deadline, "no join was begun"
@@ -85,7 +85,7 @@ def join_under_way(session: Session) -> None:
 
 
 def told(session: Session, enough: int) -> Polled:
-    """What the session says until it has brought so many records."""
+    """The session's output until it has returned this many records."""
     whole = Polled()
     deadline = time.monotonic() + SECONDS
     while len(whole.records) < enough:
@@ -99,7 +99,9 @@ def told(session: Session, enough: int) -> Polled:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Broker, guarantee: Guarantee) -> None:
-    """Protects kept partitions from being restored at every join of another: the step of a member of both generations counts."""
+    """Protects kept partitions from being restored at every join of another member: the step of a member of both generations
+    counts.
+    """
     topic, group = f"rejoin-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
     bus = connect(broker.url)
     bus.create([TopicSpec(topic, 2, compacted=False)])
@@ -141,12 +143,12 @@ def test_what_is_read_again_after_a_member_was_put_out_was_not_lost(member: tupl
 
 
 def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, Session, str]) -> None:
-    """Protects against two owners: the library would go on with partitions that somebody else may have had meanwhile."""
+    """Protects against two owners: the library would keep partitions that may have had another owner meanwhile."""
     bus, session, topic = member
     coordinator = coordinator_of(session)
     coordinator.request_rejoin()
     join_under_way(session)
-    # As the cluster's answer to a heartbeat of a member that it does not know in this generation.
+    # Like the cluster's answer to a heartbeat of a member that it does not know in this generation.
     coordinator.reset_generation(member_id=coordinator._generation.member_id)
     bus.write([Outgoing(topic, b"key", b"value")])
     seen = told(session, 1)
@@ -159,7 +161,7 @@ def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, S
 def test_a_member_that_lives_but_does_not_join_is_not_waited_for(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, scheme: str, module: ModuleType, options: dict[str, int]
 ) -> None:
-    """Protects everybody else: either library would have the group wait for such a member for five minutes."""
+    """Protects the other members: either library would make the group wait for such a member for five minutes."""
     monkeypatch.setattr(module, "LONGEST_REBALANCE_SECONDS", 5)
     topic = f"rejoin-{uuid.uuid4().hex[:8]}"
     with closing(connect(f"{scheme}://{broker.address}", options)) as bus:
@@ -169,6 +171,6 @@ def test_a_member_that_lives_but_does_not_join_is_not_waited_for(
             deadline = time.monotonic() + 60
             while 0 not in silent.poll(0.1, 10).assigned:
                 assert time.monotonic() < deadline, "never assigned"
-            # Its heartbeats go on by themselves.
+            # Its heartbeats go on in the background.
             while 0 not in other.poll(0.1, 10).assigned:
                 assert time.monotonic() < deadline, "the group waits for a member that does not poll"

@@ -1,4 +1,4 @@
-"""The Kafka connector against a broker that asks who one is and what one may do."""
+"""The Kafka connector on a broker with authentication and authorisation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _admin(secured: Broker) -> Iterator[KafkaBus]:
 
 
 def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperation) -> None:
-    """Let the worker do this to everything whose name begins like that."""
+    """Grant the worker this right on every name with this prefix."""
     admin = KafkaAdminClient(bootstrap_servers=secured.address, **secured.options)
     pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
     result = admin.create_acls([ACL(f"User:{WORKER}", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations])
@@ -51,7 +51,7 @@ def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperat
 
 
 def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Guards the operator: not 'no broker answers', which sends them looking at the network; and the password itself."""
+    """Guards the operator from 'no broker answers', which points to the network, and guards the password itself."""
     with pytest.raises(ConfigurationError, match="Authentication") as caught:
         KafkaBus(secured.url, {**options(WORKER, WRONG), "connect_timeout_seconds": 12})
     assert WRONG not in str(caught.value)
@@ -59,9 +59,7 @@ def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured
 
 
 def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secured: Broker, admin: KafkaBus) -> None:
-    """Guards the start under access control: the client itself polls nothing for ever, or says only that something was
-    denied.
-    """
+    """Guards the start under access control: the client itself polls nothing for ever, or only says that something was denied."""
     run = uuid.uuid4().hex[:12]
     samples, outputs, group = f"samples-{run}", f"outputs-{run}", f"group-{run}"
     admin.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
@@ -124,7 +122,7 @@ kind = "pofmkl-server"
 def test_the_password_comes_from_the_environment_and_is_never_printed(
     secured: Broker, tmp_path: Path, password: str, code: int
 ) -> None:
-    """Guards the secret: it can be kept out of the settings file, and no command shows it."""
+    """Guards the secret: it need not be in the settings file, and no command shows it."""
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(url=secured.url))
     environment = {**os.environ, "STREAMFL_BUS__OPTIONS__SASL_PLAIN_PASSWORD": password}
@@ -138,9 +136,7 @@ def test_the_password_comes_from_the_environment_and_is_never_printed(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
 def test_tls_is_checked_against_the_certificate_authority(tmp_path: Path) -> None:
-    """Guards encrypted connections: they work with the right authority, and without it the error says so and is the
-    settings' fault.
-    """
+    """Guards encrypted connections: they work with the right authority; without it the error names the settings."""
     key, certificate, both = tmp_path / "key.pem", tmp_path / "certificate.pem", tmp_path / "both.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "1", "-subj", "/CN=broker"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]

@@ -1,5 +1,5 @@
-"""An EndTxn that comes late (KAFKA-17754): what one transaction's end may not do to another, with both connectors, on a real broker
-behind a proxy that delays exactly that request.
+"""An EndTxn that comes late (KAFKA-17754) may not end another transaction: both connectors, on a real broker behind a proxy that
+delays exactly that request.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, S
 
 pytestmark = pytest.mark.broker
 
-# What a broker says to a request of an epoch that is over.
+# A broker's answer to a request of an old epoch.
 FENCED = {47, 90}
-# So that its own time for a request is over while the test looks on.
+# Short, so that the client's request timeout expires during the test.
 SHORT = {"kafka": {"request_timeout_ms": 2_000}, "kafka+librdkafka": {"socket.timeout.ms": 2_000}}
 # Two of them do not fit into one request.
 LARGE = 600_000
@@ -53,18 +53,18 @@ def topic(bus: Bus, partitions: int) -> str:
 
 
 def step(outputs: str, name: bytes) -> Step:
-    """A step that takes two Produce requests."""
+    """A step with two Produce requests."""
     return Step({}, [Outgoing(outputs, name, name * LARGE, partition) for partition in (0, 1)])
 
 
 def commit_until_done(session: Session, bus: Bus, outputs: str, name: bytes) -> int:
-    """What a worker does: whatever comes of a commit, the topics say whether it counts. The number of attempts."""
+    """Commits like a worker: whatever a commit's result, the topics show whether it counts. Returns the number of attempts."""
     for attempt in range(1, 6):
         try:
             session.commit(step(outputs, name))
             return attempt
         except (BusUnavailable, CommitRefused):
-            # The cluster decides what was left undecided.
+            # The cluster decides an undecided transaction.
             session.poll(0.0, 1)
             if name in {record.key for record in bus.read(outputs)}:
                 return attempt
@@ -72,7 +72,7 @@ def commit_until_done(session: Session, bus: Bus, outputs: str, name: bytes) -> 
 
 
 def provoke(session: Session, refusing: str) -> None:
-    """Have a step refused with records of it in the topic, so that its transaction is aborted."""
+    """Make a step fail with records already in the topic, so that its transaction is aborted."""
     written = [Outgoing(refusing, b"aborted", b"", 0), Outgoing(refusing, b"aborted", bytes(5_000), 1)]
     with pytest.raises(ConfigurationError, match="too large"):
         session.commit(Step({}, written))
@@ -84,9 +84,9 @@ def provoke(session: Session, refusing: str) -> None:
 def test_a_late_end_ends_no_other_transaction(
     proxy: EndTxnProxy, address: str, scheme: str, fault: Fault, committed: bool
 ) -> None:
-    """Protects exactly once from the network: an EndTxn that got no answer, of a commit or an abort, is refused when it arrives
-    amid a later transaction; no transaction begins in an epoch of which one may still come. With either library as it is, the late
-    one is obeyed: it commits half a transaction, or aborts half of one that is then committed.
+    """Protects exactly-once from the network: an unanswered EndTxn, of a commit or an abort, is refused when it arrives in a later
+    transaction. No transaction begins in an epoch whose EndTxn may still come. With either unpatched library the late request is
+    obeyed: it commits half a transaction, or aborts half of one that is then committed.
     """
     bus = connect(f"{scheme}://{address}", SHORT[scheme])
     outputs, refusing = topic(bus, 2), topic(bus, 2)
@@ -118,9 +118,9 @@ def test_a_late_end_ends_no_other_transaction(
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_who_takes_over_waits_for_an_end_that_is_under_way(proxy: EndTxnProxy, address: str, scheme: str) -> None:
-    """Protects a partition of which a step had remembered something without reading from it, as when time passes: the worker died
-    with its EndTxn under way. Its successor, of another transactional id, does not take the state back before that is decided;
-    else it would go on from a state that is older than what then becomes visible.
+    """Protects a partition whose state a step wrote without reading from it, as at a tick: the worker died with its EndTxn on the
+    way. The new owner, with another transactional id, does not restore the state before that is decided. Otherwise it would
+    continue from an older state than the one that becomes visible.
     """
     bus = connect(f"{scheme}://{address}")
     samples, changelog = topic(bus, 2), topic(bus, 2)
@@ -143,7 +143,7 @@ def test_who_takes_over_waits_for_an_end_that_is_under_way(proxy: EndTxnProxy, a
         arrival = threading.Timer(1.0, proxy.deliver, (caught,))
         arrival.start()
         restored = {}
-        # The other way round than offsets are fenced one by one.
+        # In the opposite order to the fencing of offsets one by one.
         for partition in (1, 0):
             assert taker.committed(samples, partition) == 1
             restored[partition] = [record.value for record in taker.restore(changelog, partition)]
@@ -163,7 +163,7 @@ def _commit(session: Session, made: Step) -> None:
 
 
 def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> None:
-    """Protects the reason for ``end_once``: a version that does not send it again fails here, and the mend can go."""
+    """Protects the reason for ``end_once``: a version that does not send the request again fails here; then the patch can go."""
     bus = KafkaBus(f"kafka://{address}", {})
     outputs = topic(bus, 1)
     producer = bus.cluster.make(KafkaProducer, PRODUCER_DEFAULTS, transactional_id=f"plain-{uuid.uuid4().hex[:12]}")
@@ -181,8 +181,8 @@ def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> No
 
 
 def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, address: str) -> None:
-    """Protects speed and the reason for listening to the log: a version whose log says something else has every commit make a new
-    producer, and a version that does not send EndTxn again needs no listening.
+    """Protects speed, and the reason for reading the log: with another log text every commit makes a new producer. A version that
+    does not send EndTxn again does not need this.
     """
     bus = connect(f"kafka+librdkafka://{address}")
     outputs = topic(bus, 1)

@@ -1,4 +1,4 @@
-"""The librdkafka connector against a real broker: what the laws of every bus cannot know about it."""
+"""The librdkafka connector on a real broker: what the laws of every bus do not cover."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def topic(bus: Bus, partitions: int = 1, **options: str) -> str:
 
 
 def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: float = 60.0) -> Polled:
-    """Everything that polls bring until ``enough`` of it has come."""
+    """Everything that the polls until ``enough`` return."""
     whole = Polled()
     deadline = time.monotonic() + seconds
     while not enough(whole):
@@ -70,7 +70,7 @@ def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: floa
 
 
 def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
-    """A commit is decided before every partition has heard of it."""
+    """A commit is decided before all partitions have its marker."""
     deadline = time.monotonic() + 30
     while (found := [record.value for record in bus.read(name)]) != expected:
         assert time.monotonic() < deadline, found
@@ -78,7 +78,7 @@ def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
 
 
 def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Broker) -> None:
-    """Protects a worker with much to take back: put out of its group meanwhile, it would take the same back for ever."""
+    """Protects a worker with much to restore: if it were expelled meanwhile, it would restore the same again for ever."""
     samples, state = topic(bus), topic(bus, cleanup_policy="compact")
     bus.write([Outgoing(samples, None, b"a")])
     bus.write([Outgoing(state, b"%d" % number, b"old", 0) for number in range(8)])
@@ -99,8 +99,8 @@ def test_a_member_that_restores_for_long_stays_in_its_group(bus: Bus, broker: Br
 
 
 def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
-    """Protects scale-out from stopping everybody: who keeps a partition is not told to give it back, its step on it is good
-    after the rebalance, and partitions of the second input move with those of the first.
+    """Protects scale-out from stopping all members: a kept partition is not revoked, a step on it is valid after the rebalance, and
+    partitions of the second input move with those of the first.
     """
     samples, labels, group = topic(bus, 4), topic(bus, 4), new("group")
     bus.write([Outgoing(name, None, b"x", p) for name in (samples, labels) for p in range(4)])
@@ -132,7 +132,7 @@ def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_step_begins_again_where_it_was(bus: Bus, guarantee: Guarantee) -> None:
-    """Protects what was read before a refusal, under 'latest' too: it comes again, and is committed once."""
+    """Protects records read before a refusal, also under 'latest': they come again, and are committed once."""
     samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee, auto_offset_reset="latest"))
     try:
@@ -170,7 +170,7 @@ def test_a_displaced_producer_is_replaced(bus: Bus) -> None:
 
 
 def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Broker) -> None:
-    """Protects joins by key, and a change of connector: a client's records stay with the task that knows it."""
+    """Protects joins by key, and a change of connector: a client's records stay with their task."""
     ours, theirs = topic(bus, 5), topic(bus, 5)
     keys = [b"", *(f"client-{number}".encode() for number in range(200)), b"long" * 100]
     bus.write([Outgoing(ours, key, b"v") for key in keys])
@@ -184,7 +184,7 @@ def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Br
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
-    """Protects against a wait without end: librdkafka aborts the transaction that met the outage, and hangs in the next one."""
+    """Protects against an endless wait: librdkafka aborts the transaction that met the outage, and hangs in the next one."""
     bus = connect(f"{SCHEME}://{mortal_broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000})
     samples, outputs = topic(bus), topic(bus)
     bus.write([Outgoing(samples, None, b"a")])
@@ -205,7 +205,7 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
         except BusUnavailable:
             time.sleep(0.2)
     assert [record.value for record in records] == [b"a"]
-    # In a thread, so that a hang fails this test instead of hanging the run.
+    # In a thread, so that a hang only fails this test.
     thread = threading.Thread(target=session.commit, args=(step,), daemon=True)
     thread.start()
     thread.join(60)
@@ -217,8 +217,8 @@ def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
 
 @pytest.mark.parametrize("which", ["input", "table"])
 def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: str) -> None:
-    """Protects against standing still for ever: after an outage the library may not ask for a partition again. Here it is told not
-    to, behind the session's back. A partition that is only idle, behind a transaction's marker, is no cause for alarm.
+    """Protects against stalling for ever: after an outage the library may not fetch a partition again. Here the test stops the
+    fetch behind the session's back. A partition that is idle behind a transaction's marker is no cause for alarm.
     """
     bus = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 4})
     samples, table = topic(bus), topic(bus)
@@ -247,9 +247,9 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    """Protects restored state: librdkafka says that such a partition ends below 0, so it would count as read whole, and empty.
+    """Protects restored state: librdkafka reports an end below 0 for such a partition, so it would count as read, and empty.
 
-    And the worker that waits: a client that had looked who is there while the leader was away did not find it for five minutes.
+    Also protects the waiting worker: a client that fetched metadata without the leader used to miss it for five minutes.
     """
     with Broker(nodes=3) as broker:
         bus: Any = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 3})
@@ -268,7 +268,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
         broker.halt(1)
         with pytest.raises(BusUnavailable, match="reading the ends of partitions"):
             bus.logs.ends(places)
-        # The client that asks for the ends looks who is there, and finds two of three.
+        # The client that requests the ends fetches metadata, and finds two of three nodes.
         asking, deadline = bus.logs._asked.admin._manager, time.monotonic() + 60
         while len(asking.cluster.brokers()) == 3:
             asking.run(asking.cluster.refresh_metadata)
@@ -302,13 +302,13 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     ],
 )
 def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
-    """Protects against an option that is dropped in silence, one that would undo the guarantees, and a password in a log."""
+    """Protects against an option that is dropped silently, one that would break the guarantees, and a password in a log."""
     with pytest.raises(ConfigurationError, match=message):
         connect(f"{SCHEME}://{url}", options)
 
 
 def test_no_broker_is_a_clear_error_in_time() -> None:
-    """Protects the operator's first contact: where, and why not."""
+    """Protects the operator's first contact: the address and the cause."""
     with pytest.raises(BusUnavailable, match=r"127\.0\.0\.1:1 within 1 s: .*refused"):
         connect(f"{SCHEME}://127.0.0.1:1", {"connect_timeout_seconds": 1})
 
@@ -325,7 +325,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(f"{SCHEME}://h:1")
 
 
-# The broker makes its topic of groups when it is first asked.
+# The broker creates its groups topic at the first request.
 ASK = """
 import sys, time
 from streamfl.runtime.bus import BusUnavailable, connect
@@ -341,7 +341,7 @@ bus.close()
 
 
 def test_groups_are_asked_for_where_there_has_been_none() -> None:
-    """Protects the first start on a new cluster: the library's own way to ask ends the process with a segmentation fault."""
+    """Protects the first start on a new cluster: the library's own request ends the process with a segmentation fault."""
     with Broker() as fresh:
         command = [sys.executable, "-c", ASK, f"{SCHEME}://{fresh.address}"]
         asked = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -1,4 +1,4 @@
-"""A transaction that nobody ends holds back what lies behind it: the worker that gets nothing is red, and names the partition."""
+"""An open transaction hides the records behind it: a worker that gets nothing is red, and names the partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
 def test_a_transaction_that_stays_open_is_told_with_its_partition(broker: Broker, scheme: str) -> None:
-    """Protects a reader of committed records that gets nothing and seems to have read all: the stable end hides the rest."""
+    """Protects a reader of committed records that gets nothing and seems to be done: the last stable offset hides the rest."""
     topic = f"readings-{uuid.uuid4().hex[:8]}"
     now = 1000.0
     with closing(connect(f"{scheme}://{broker.address}")) as bus:
@@ -33,13 +33,13 @@ def test_a_transaction_that_stays_open_is_told_with_its_partition(broker: Broker
             producer.send(topic, b"held", partition=1).get(10)
             bus.write([Outgoing(topic, None, b"behind", 1)])
             assert [record.value for record in bus.read(topic)] == [b"before"]
-            # A transaction is open for a moment at any time.
+            # At any time a transaction may be open for a moment.
             assert watched.look() is None
             now += 121
             told = watched.look()
             assert told is not None
             assert f"partition 1 of {topic!r} at offset 1 for 121 s, 2 records" in told
-            # Another transaction at the same place would have another offset.
+            # Another transaction on the partition would have another offset.
             producer.commit_transaction()
         eventually(watched.look, None)
         assert [record.value for record in bus.read(topic)] == [b"before", b"held", b"behind"]

@@ -1,4 +1,4 @@
-"""Processes on a real broker: ready while they serve, red with the reason when not, and an exit code where waiting cannot help."""
+"""Processes on a real broker: ready while they serve, red with the reason otherwise, and an exit code when waiting cannot help."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _plant(request: pytest.FixtureRequest, tmp_path: Path, broker: Broker) -> It
 
 
 def test_a_deleted_input_turns_red_and_ends_with_a_number(plant: Plant) -> None:
-    """Protects against the worker that was green for ever on a deleted topic: red with the topic's name, then exit code 2.
+    """Protects against a worker that stays green on a deleted topic: red with the topic's name, then exit code 2.
 
-    And the log: sixty refused records are one line with place, reason and remedy, and progress comes while nothing happens.
+    Also protects the log: sixty refused records are one line with place, reason and remedy, and idle workers log progress.
     """
     process = plant.start()
     eventually(process, lambda: process.page("readyz") == (200, "ok\n"))
@@ -57,7 +57,7 @@ def test_a_worker_too_many_is_a_ready_standby_and_no_server_is_not_ready(plant: 
     eventually(workers[0], settled)
 
     def without_a_model() -> bool:
-        # Whoever stops sending is owed nothing.
+        # A client that stops sending is not waited for.
         plant.write(1, 0)
         plant.write(1, 1)
         pages = [one.page("readyz") for one in workers]
@@ -72,7 +72,7 @@ def test_a_worker_too_many_is_a_ready_standby_and_no_server_is_not_ready(plant: 
 
 @pytest.mark.parametrize("plant", ["kafka"], indirect=True)
 def test_an_output_that_was_deleted_is_told_as_well(plant: Plant) -> None:
-    """Protects the reader of predictions: a worker that cannot write them ends, and does not try for ever."""
+    """Protects the reader of predictions: a worker that cannot write them ends instead of trying for ever."""
     process = plant.start()
     eventually(process, lambda: process.page("readyz")[0] == 200)
     plant.delete("predictions")

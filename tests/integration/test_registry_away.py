@@ -1,4 +1,4 @@
-"""A schema registry that is taken away from a federation on a real broker, and comes back."""
+"""A schema registry that becomes unreachable for a federation on a real broker, and comes back."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def until(worker: Worker, reached: Callable[[], bool]) -> None:
 
 
 def test_an_outage_loses_and_doubles_nothing(broker: Broker, tmp_path: Path) -> None:
-    """Protects records from an outage of the registry, on a cluster: they wait, and are no dead letters.
+    """Protects records from an outage of the registry, on a cluster: they wait, and are not dead-lettered.
 
-    Whose schema is known goes on; the worker is not ready and says why; one that starts meanwhile, with the other connector and
-    without any schema, waits as well; and once the registry is back each record is predicted once.
+    Records with a known schema go on. The worker is not ready and says why. A worker that starts meanwhile, with the other
+    connector and without any schema, waits too. Once the registry is back each record is predicted once.
     """
     name = f"outage-{uuid.uuid4().hex[:8]}"
     registry = FakeRegistry()
@@ -76,7 +76,7 @@ def test_an_outage_loses_and_doubles_nothing(broker: Broker, tmp_path: Path) -> 
     def waits(worker: Worker) -> bool:
         return "cannot be asked" in (worker.health.trouble or "")
 
-    # These two keys lie in different partitions of two.
+    # These two keys are in different partitions of two.
     ahead, behind = [b"north"] * 5, [b"south"] * 5
     with ExitStack() as stack:
         bus = stack.enter_context(closing(connect(broker.url)))

@@ -1,4 +1,6 @@
-"""``streamfl rekey`` on a real broker: killed again and again, it writes every sample once, where Kafka's partitioner puts it."""
+"""``streamfl rekey`` on a real broker: killed again and again, it writes every sample once, to the partition of Kafka's
+partitioner.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def command(*arguments: object) -> subprocess.Popen[bytes]:
 
 
 def written(bus: Bus, topic: str) -> list[tuple[str, str, int]]:
-    """Of each sample its client, its span, and where it lies."""
+    """The client, span and partition of each sample."""
     found = []
     for record in bus.read(topic):
         content = json.loads(record.value or b"")
@@ -68,7 +70,7 @@ def written(bus: Bus, topic: str) -> list[tuple[str, str, int]]:
 
 
 def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(broker: Broker, tmp_path: Path) -> None:
-    """Protects samples from a worker that is killed: each is written once and predicted once, with its time and its trace."""
+    """Protects samples from a killed worker: each is written once and predicted once, with its time and its trace."""
     name = f"plant-{uuid.uuid4().hex[:8]}"
     config = tmp_path / "client.toml"
     config.write_text(CONFIGURATION.format(name=name, url=broker.url))

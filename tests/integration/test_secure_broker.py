@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 BOTH = ("kafka", "librdkafka")
-# By the file's name: what the environment has to say, for either connector.
+# By the file's name: the environment variables for either connector.
 HIDDEN = {
     "server-mtls": {"kafka": "", "librdkafka": ""},
     "client-scram": {"kafka": "sasl_plain_password", "librdkafka": "sasl_password"},
@@ -53,7 +53,7 @@ def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 @pytest.fixture(autouse=True)
 def _nobody_has_rights(secure: SecureBroker) -> None:
-    """What an earlier test granted may be what this one needs: one may write nothing or something, and that makes a difference."""
+    """Rights granted by an earlier test could hide a missing one, and it matters whether a user may write anything at all."""
     secure.take()
 
 
@@ -68,14 +68,14 @@ def hidden(connector: str, name: str) -> dict[str, str]:
 
 
 def opened(secure: SecureBroker, connector: str, name: str, **other: Any) -> Bus:
-    """The bus of a file, with other options."""
+    """The bus of a file, with further options."""
     bus = tomllib.loads(secure.local(file(connector, name).read_text()))["bus"]
     options = {**bus["options"], **hidden(connector, name), "connect_timeout_seconds": 15, **other}
     return connect(bus["url"], {option: value for option, value in options.items() if value is not None})
 
 
 def configured(secure: SecureBroker, connector: str, name: str, folder: Path, federation: str) -> Configured:
-    """The role of a file, of another federation, with the option that is hidden."""
+    """The role of a file, in another federation, with the hidden option."""
     text = secure.local(file(connector, name).read_text()).replace('"presses"', f'"{federation}"')
     more = "".join(f'{option} = "{value}"\n' for option, value in hidden(connector, name).items())
     path = folder / f"{name}.toml"
@@ -91,8 +91,8 @@ def make_topics(secure: SecureBroker, *roles: Configured) -> None:
 
 @pytest.mark.parametrize("connector", BOTH)
 def test_a_federation_learns_through_every_door(secure: SecureBroker, connector: str, tmp_path: Path) -> None:
-    """Protects whoever begins with these files: a server with a certificate, a client worker with a password and one with tokens
-    are let in, have the rights that are printed for them and no others, share the partitions, and predict every sample.
+    """Protects users who begin with these files: a server with a certificate, a client worker with a password and one with tokens
+    are admitted, have exactly the printed rights, share the partitions, and predict every sample.
     """
     name = f"presses-{connector}"
     server, scram, oauth = (configured(secure, connector, one, tmp_path, name) for one in HIDDEN)
@@ -137,8 +137,8 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
 @pytest.mark.parametrize("elsewhere", [True, False])
 @pytest.mark.parametrize("connector", BOTH)
 def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connector: str, elsewhere: bool) -> None:
-    """Protects the model from a client that was taken over: the broker refuses it, and the client's side names the right that is
-    missing instead of trying again. Also where it may write nothing else, so that its producer is refused before its record.
+    """Protects the model from a client that was taken over: the broker refuses it, and the client names the missing right instead
+    of trying again. Also if it may not write anything else, so that its producer is refused before its record.
     """
     model, own = f"guarded-{connector}-{elsewhere}.model", f"guarded-{connector}-{elsewhere}.updates"
     with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
@@ -162,7 +162,7 @@ def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connect
         assert list(admin.read(model)) == []
 
 
-# The request of a commit, what is said if it is refused, and what has to be missing. Only Describe is left of a topic.
+# The requests of a commit, the message if one is refused, and the missing right. Only Describe is left for a topic.
 REQUESTS = {
     "InitProducerId": ("Write on transactional ids with the prefix '{name}:'", "transactional-id", "{name}:", "Write"),
     "AddPartitionsToTxn": ("Write .*on topic '{name}-updates'", "topic", "{name}-updates", "Write"),
@@ -174,8 +174,8 @@ REQUESTS = {
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("connector", BOTH)
 def test_every_request_of_a_commit_names_the_right_that_it_lacks(secure: SecureBroker, connector: str, guarantee: str) -> None:
-    """Protects the operator who takes a right away, or forgot one: whichever request is refused, the worker stops and names the
-    right. The libraries put some refusals into words without a name, and some are the end of a producer.
+    """Protects the operator who revoked or forgot a right: whichever request is refused, the worker stops and names the right. The
+    libraries report some refusals without a name, and some end a producer.
     """
     name = f"lacking-{connector}-{guarantee}"
     samples, updates = f"{name}-samples", f"{name}-updates"
@@ -205,19 +205,19 @@ def test_every_request_of_a_commit_names_the_right_that_it_lacks(secure: SecureB
                 if request == "InitProducerId":
                     with pytest.raises(ConfigurationError, match=f"not authorised: .*{said}"):
                         bus.session(subscription)
-                # Before it closes: whoever may not leave the group is waited for.
+                # Before it closes: the group waits for a member that may not leave.
                 secure.allow([right])
 
 
 def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
     secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no trying for ever; and
-    ``check`` names exactly what is missing, as arguments of kafka-acls.sh.
+    """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no endless retries.
+    ``check`` prints exactly the missing rights, as arguments of kafka-acls.sh.
     """
     client = configured(secure, "kafka", "client-scram", tmp_path, "mixed")
     server = configured(secure, "kafka", "server-mtls", tmp_path, "mixed")
-    # The administrator makes the topics of a role from its own file.
+    # The administrator creates a role's topics from its own file.
     made = {
         "URL": secure.broker.url,
         "OPTIONS__SECURITY_PROTOCOL": "SSL",
@@ -241,7 +241,7 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
     assert found["check"] == "rights on topic mixed.updates"
     assert found["detail"] == "missing: Write"
     assert found["remedy"].endswith("--add --allow-principal User:NAME --operation Write --topic mixed.updates")
-    # The client's door and name, the server's role.
+    # The client's listener and name, with the server's role.
     bus, role = text[text.index("[bus]") : text.index("[role]")], server.path.read_text()
     server.path.write_text(role[: role.index("[bus]")] + bus + role[role.index("[role]") :])
     ran = subprocess.run([sys.executable, "-m", "streamfl", "run", str(server.path)], capture_output=True, text=True)
@@ -277,8 +277,8 @@ def _mistakes() -> list[Any]:
 def test_a_mistake_at_the_door_is_named(
     secure: SecureBroker, connector: str, name: str, other: dict[str, Any], message: str
 ) -> None:
-    """Protects the operator's evening: a wrong password, authority, secret, or no certificate is the settings' fault and says so,
-    instead of looking like a broker that is away.
+    """Protects the operator's time: a wrong password, authority or secret, or a missing certificate, is reported as an error in the
+    settings, and not as an outage.
     """
     here = {option: value if value is None else secure.local(value) for option, value in other.items()}
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -289,8 +289,8 @@ def test_a_mistake_at_the_door_is_named(
 
 @pytest.mark.parametrize("connector", BOTH)
 def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the tokens' door itself: what Kafka's documents show lets in whatever is signed by anybody (4.1), and the file here
-    does not. What is over is told without asking the broker.
+    """Protects the token listener: Kafka's documented example accepts a token with any signature (4.1); this file does not. An
+    expired token is reported without a request to the broker.
     """
     monkeypatch.setattr(secure.issuer, "lasting", -3600.0)
     with pytest.raises(ConfigurationError, match="is over since 3600 s"):
@@ -302,7 +302,7 @@ def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connect
 
 
 def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects workers that run longer than a token lasts: sessions of both connectors outlive several tokens without a failure."""
+    """Protects workers that run longer than a token lasts: sessions of both connectors survive several tokens without a failure."""
     admin = secure.admin()
     for kind, name, operation in (
         (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
@@ -312,7 +312,7 @@ def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: p
         pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
         admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
     admin.close()
-    # A broker refuses who signs in again within a second (KIP-368): a fifth of a token must last longer, on a busy machine too.
+    # A broker refuses a new login within a second (KIP-368). So a fifth of a token's time must be longer, on a busy machine too.
     monkeypatch.setattr(secure.issuer, "lasting", lasting := 8.0)
     with ExitStack() as held:
         full = held.enter_context(closing(connect(secure.broker.url, secure.broker.options)))

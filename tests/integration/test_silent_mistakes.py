@@ -1,4 +1,4 @@
-"""Mistakes of keys and of offsets on a real broker, where Kafka's own partitioner and its own tools make them."""
+"""Mistakes with keys and offsets on a real broker, made with Kafka's own partitioner and tools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ label = "y"
 
 
 class Plant:
-    """A client's configuration on the broker, with all its topics, and the command line in this process."""
+    """A client's configuration on the broker with all its topics, and the command line in this process."""
 
     def __init__(self, folder: Path, broker: Broker, labels: str) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
@@ -74,7 +74,7 @@ class Plant:
 
 
 def work(worker: Worker, records: int) -> None:
-    """Until so many input records were taken."""
+    """Run until the worker has read this many input records."""
     deadline = time.monotonic() + 60
     while scraped(worker.metrics.render().decode(), "records_total") != records:
         assert time.monotonic() < deadline, worker.metrics.render().decode()
@@ -85,8 +85,8 @@ def work(worker: Worker, records: int) -> None:
 def test_keys_that_are_not_the_clients_are_told(
     which: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects five sites whose records are keyed by something else, where Kafka puts them by its own hash: check and the worker
-    both say it, and neither asks for more seats.
+    """Protects five sites whose records have other keys, which Kafka's hash spreads over partitions: check and the worker both
+    report it, and neither suggests more places.
     """
     plant = Plant(tmp_path, broker, LABELS if which == "labels" else 'label = "y"')
     command = ("topics", plant.config, "--create-inputs", "--partitions", 4)
@@ -118,8 +118,8 @@ def test_offsets_that_were_reset_by_hand_are_told(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Protects whoever sets a group back with Kafka's tools and waits for predictions that do not come: the log says that the
-    state's position counts, and doing what it says really begins anew.
+    """Protects users who reset a group with Kafka's tools and wait for predictions that do not come: the log says that the state's
+    position is used, and its remedy really begins again.
     """
     plant = Plant(tmp_path, broker, 'label = "y"')
     topics = ("topics", plant.config, "--create-inputs", "--partitions", 2)

@@ -1,4 +1,5 @@
-"""A federation under load while its processes and its cluster are killed, stopped and away: the short form of ``make soak``."""
+"""A federation under load while its processes and its cluster are killed, stopped and unreachable: the short form of ``make soak``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from soak.subject import Plan, find_soaked, soaked_systems
 
 pytestmark = pytest.mark.broker
 
-# Beyond what a process has before: its client libraries may be made anew, but nothing may pile up.
+# Allowed growth of a process: its client libraries may be created again, but nothing may accumulate.
 MOST_GROWTH_MB = 100.0
 
 
@@ -17,7 +18,7 @@ FIRST, *OTHERS = soaked_systems()
 
 @pytest.mark.parametrize("system", OTHERS)
 def test_a_killed_worker_of_any_system_loses_and_doubles_nothing(system: str) -> None:
-    """Protects a system's own verdict from a load, or a federation, that it cannot judge."""
+    """Protects a system's verdict from a load or a federation that it cannot judge."""
     _, subject = find_soaked(system)
     report = run(system, Plan(subject.modes[0], rate=10.0), 0.0, 0.0, ["worker killed"])
     assert report["wrong"] == []
@@ -26,8 +27,8 @@ def test_a_killed_worker_of_any_system_loses_and_doubles_nothing(system: str) ->
 
 
 def test_faults_lose_and_double_nothing() -> None:
-    """Protects exactly-once, the changelogs and the recovery by itself: each sample is predicted once, and what the system's own
-    checks ask of its topics holds; and while the cluster is away readiness says so and memory does not grow.
+    """Protects exactly-once, the changelogs and the automatic recovery: each sample is predicted once, and the system's own checks
+    of its topics pass. While the cluster is unreachable, readiness reports it and memory does not grow.
     """
     system, subject = find_soaked(FIRST)
     plan = Plan(subject.modes[0], rate=10.0)

@@ -1,6 +1,6 @@
-"""Processes on one file, killed and stopped at any moment: what they have committed is whole, and is there once.
+"""Processes on one file, killed and stopped at any moment: their commits are complete, and each is there once.
 
-That a federation comes through the same is shown on both buses by ``test_federation.py``.
+``test_federation.py`` shows the same for a federation on both buses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
 PARTITIONS = 4
 RECORDS, FAULTS = 24_000, 16
 
-# For each partition a running sum: in the changelog, and with every record in the outputs.
+# Keeps a running sum for each partition: in the changelog, and in the output for every record.
 WORKER = """
 import json, sys
 from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription, connect
@@ -78,16 +78,16 @@ def _url(folder: Path) -> str:
 
 
 def test_killed_and_stopped_workers_lose_and_double_nothing(bus: Bus, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-    """Protects exactly-once in the file: kill -9 amid commits, and workers that wake up after their partitions moved."""
+    """Protects exactly-once in the file: kill -9 during commits, and workers that wake up after their partitions moved."""
     generator = random.Random(5)
     numbers = [generator.randrange(1_000) for _ in range(RECORDS)]
     records = [Outgoing("numbers", None, str(number).encode(), index % PARTITIONS) for index, number in enumerate(numbers)]
     workers = [start(), start()]
     amid = 0
     for fault in range(FAULTS):
-        # Each fault meets work that lies there.
+        # Each fault finds unread records.
         bus.write(records[fault * RECORDS // FAULTS : (fault + 1) * RECORDS // FAULTS])
-        # Some die before they have joined; the others amid one of many small commits.
+        # Some die before they have joined, the others during one of many small commits.
         time.sleep(generator.uniform(0.1, 1.2))
         victim = workers.pop(0)
         amid += len(list(bus.read("sums"))) < (fault + 1) * RECORDS // FAULTS

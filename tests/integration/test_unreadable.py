@@ -1,6 +1,6 @@
-"""What cannot be read, on a real broker: every compression is, and where a batch is damaged the worker stops and says where.
+"""Unreadable batches on a real broker: every compression is readable; at a damaged batch the worker stops and says where.
 
-The broker checks what producers give it, so batches are damaged where they lie on its disk.
+The broker checks what producers send, so the test damages batches on its disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CODECS = ["gzip", "snappy", "lz4", "zstd", None]
 
 
 class Topics:
-    """The counting role's topics under names of their own, and the role's workers on a bus."""
+    """The counting role's topics with their own names, and the role's workers on a bus."""
 
     def __init__(self, broker: Broker, bus: Bus) -> None:
         self.broker = broker
@@ -57,7 +57,7 @@ class Topics:
         )
 
     def write(self, topic: str, *values: bytes, codec: str | None = "zstd", partition: int = 0, key: bytes | None = b"k") -> None:
-        """The values as one batch."""
+        """Writes the values as one batch."""
         producer = KafkaProducer(bootstrap_servers=self.broker.address, compression_type=codec, linger_ms=10_000, batch_size=10**6)
         for value in values:
             producer.send(topic, key=key, value=value, partition=partition)
@@ -69,7 +69,7 @@ class Topics:
         return kind(CountingRole(), self.channels, self.bus, group, self.letters, commit_interval=0.05, restore_seconds=patience)
 
     def work(self, until: Callable[[], bool]) -> None:
-        """Let a worker work until that is so; raises what stops it."""
+        """Let a worker run until ``until``. Raises the error that stops it."""
         with closing(self.worker()) as worker:
             for _ in range(300):
                 worker.step(0.1)
@@ -89,13 +89,13 @@ def _topics(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Topics]:
 
 @pytest.fixture(name="own")
 def _own(broker: Broker) -> Iterator[Topics]:
-    """With kafka-python only."""
+    """Only with kafka-python."""
     with closing(connect(broker.url)) as bus:
         yield Topics(broker, bus)
 
 
 def test_every_compression_is_read(topics: Topics) -> None:
-    """Protects a federation from its users' producers: each may choose its own compression, and none stops or is left out."""
+    """Protects a federation from its users' producers: each may choose its compression, and none stops the worker or is lost."""
     for turn, codec in enumerate(CODECS):
         topics.write(topics.numbers, *(number(3 * turn + one, 1) for one in (1, 2, 3)), codec=codec)
     topics.work(lambda: len(topics.read(topics.totals)) == 15)
@@ -109,21 +109,21 @@ CASES = [
     ("kafka+librdkafka", "bad checksum", None),
     ("kafka+librdkafka", "unknown codec", "snappy"),
     ("kafka+librdkafka", "unknown magic", "lz4"),
-    # Of this the library says nothing at all.
+    # The library reports nothing at all about this.
     ("kafka+librdkafka", "garbage inside", None),
 ]
 
 
 @pytest.mark.parametrize(("topics", "kind", "codec"), CASES, indirect=["topics"])
 def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kind: str, codec: str | None) -> None:
-    """Protects against endless retries, against garbage that is learnt, and against losing what lies before and behind."""
+    """Protects against endless retries, against learning garbage, and against losing the records around the batch."""
     topics.write(topics.numbers, number(1, 1), number(2, 1))
     topics.write(topics.numbers, *(number(n, 100) for n in (3, 4, 5)), codec=codec)
     topics.write(topics.numbers, number(6, 1))
     spoilt = damage(topics.broker, topics.numbers, 0, 3, kind)
     with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-\d cannot be read: .") as stopped:
         topics.work(lambda: False)
-    # Of a batch that is cut, the records in front may be whole.
+    # In a truncated batch the first records may be readable.
     place = stopped.value.offset
     assert 2 <= place <= 4
     before = topics.read(topics.totals)
@@ -147,14 +147,14 @@ def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kin
 
 
 def test_a_batch_that_says_a_wrong_length_is_no_silence(topics: Topics) -> None:
-    """Protects against a green worker to which nothing comes any more: the broker itself does not get past such a batch."""
+    """Protects against a green worker that gets no more records: even the broker cannot read past such a batch."""
     for one in (1, 2, 3, 4):
         topics.write(topics.numbers, number(one, 1))
     damage(topics.broker, topics.numbers, 0, 1, "wild length")
     with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker gives nothing from there on"):
         topics.work(lambda: False)
     assert topics.read(topics.totals) == [b"1 1"]
-    # How far it goes nobody knows but the operator.
+    # Only the operator knows where the batch ends.
     with pytest.raises(ConfigurationError, match="it ends at 4"):
         topics.worker(Repair).skip(topics.numbers, 0, 1, 5)
     assert topics.worker(Repair).skip(topics.numbers, 0, 1, 4).following == 4
@@ -162,24 +162,24 @@ def test_a_batch_that_says_a_wrong_length_is_no_silence(topics: Topics) -> None:
 
 
 def test_what_is_remembered_or_shared_stops_the_worker_too(topics: Topics) -> None:
-    """Protects state and tables: a damaged changelog or table is no outage, and is never taken for an empty one."""
+    """Protects state and tables: a damaged changelog or table is not treated as an outage, nor as empty."""
     topics.write(topics.numbers, number(1, 1))
     topics.write(topics.factor, number(1, 2))
     topics.work(lambda: len(topics.read(topics.totals)) == 1)
     damage(topics.broker, topics.factor, 0, 0, "garbage inside")
     with pytest.raises(Unreadable, match=rf"{topics.factor}-0-0 cannot be read"):
         topics.work(lambda: False)
-    # Whoever repairs an input needs no table.
+    # The repair of an input needs no table.
     with pytest.raises(ConfigurationError, match="there is nothing to be read"):
         topics.worker(Repair).skip(topics.numbers, 0, 1)
-    # At a bad checksum there librdkafka ends the whole process by an assertion of its own.
+    # At a bad checksum there librdkafka's own assertion ends the whole process.
     damage(topics.broker, topics.state, 0, 0, "unknown codec")
     with pytest.raises(Unreadable, match=rf"{topics.state}-0-0 cannot be read"):
         topics.worker(Repair).skip(topics.numbers, 0, 1)
 
 
 def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> None:
-    """Protects records from a mistyped offset, and workers from a position that moves beneath them."""
+    """Protects records from a mistyped offset, and workers from a position that changes while they run."""
     own.write(own.numbers, number(1, 1))
     own.work(lambda: len(own.read(own.totals)) == 1)
     own.write(own.numbers, number(2, 1))
@@ -200,13 +200,13 @@ def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> No
             if len(own.read(own.totals)) == 2:
                 break
         assert own.read(own.totals)[-1] == b"3 2"
-        # A part of the group's partitions would do for a change, but not for a role of which another part goes on.
+        # Some of the group's partitions would be enough for a change, but not for a role whose other part goes on.
         with pytest.raises(ConfigurationError, match="belong to other workers of the group"):
             own.worker(Repair, patience=3.0).skip(own.numbers, 0, 3)
 
 
 def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
-    """Protects every worker from one record: brokers take header names that are no text, and client libraries fail at them."""
+    """Protects every worker from one record: brokers accept header names that are not text, and client libraries fail on them."""
 
     class Name(str):
         def encode(self, *_: Any) -> bytes:
@@ -214,7 +214,7 @@ def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
 
     good, bad, empty = ("yes", b"v"), (Name("no"), b"v"), (Name("no"), b"")
     producer = KafkaProducer(bootstrap_servers=topics.broker.address)
-    # Often: Python calls a function otherwise once it has called it a few times.
+    # Repeated: Python changes how it calls a function after a few calls.
     for turn in range(100):
         headers = ([bad], [good, bad], [bad, good], [good, empty], [empty, good], [bad, bad], [good, bad, good])[turn % 7]
         producer.send(topics.numbers, key=b"k", value=number(turn + 1, 1), partition=0, headers=headers)
@@ -225,7 +225,7 @@ def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
 
 
 def test_a_batch_that_expands_without_bound_is_not_read(own: Topics) -> None:
-    """Protects memory: nine kilobytes that a topic takes become hundreds of megabytes; the worker stops before it has them."""
+    """Protects memory: nine kilobytes that a topic accepts would become hundreds of megabytes. The worker stops before that."""
     for place, codec in enumerate(("gzip", "zstd", "lz4")):
         producer = KafkaProducer(bootstrap_servers=own.broker.address, compression_type=codec, max_request_size=10**9)
         producer.send(own.numbers, value=bytes(70 << 20), partition=0).get(60)
@@ -256,7 +256,8 @@ features_per_kernel = 4
 def test_an_operator_is_told_and_gets_past(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator: one line says where and which command helps, and with it the stream goes on; the letter stays."""
+    """Protects the operator: one line names the place and the command that helps. With it the stream goes on, and the letter stays.
+    """
     name, config = f"plant-{uuid.uuid4().hex[:8]}", tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=name, url=broker.url))
     readings = f"{name}.readings"

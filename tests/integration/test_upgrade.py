@@ -1,4 +1,4 @@
-"""From the release before to this one, and back: real processes of both on one file."""
+"""From the previous release to this one and back: real processes of both on one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MORE = 20
 
 @pytest.fixture(name="before", scope="module")
 def _before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The earlier release's code in a folder of its own."""
+    """The previous release's code, in its own folder."""
     return code_of(BEFORE, tmp_path_factory.mktemp("before"))
 
 
@@ -30,8 +30,8 @@ def _opened() -> Iterator[ExitStack]:
 
 @pytest.mark.parametrize("system", soaked_systems())
 def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects who upgrades: the topics that the release before left when it was killed at work are read, and this release goes on
-    from its state. Every sample is predicted once, nothing is refused, and all that a soak asks of state and messages holds.
+    """Protects upgrades: this release reads the topics that the previous one left when it was killed at work, and continues from
+    its state. Every sample is predicted once, nothing is refused, and all of the soak's checks of state and messages pass.
     """
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
     assert len(federation.predicted()) < FIRST, "there is nothing left to do"
@@ -46,10 +46,9 @@ def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tm
 
 @pytest.mark.parametrize("system", soaked_systems())
 def test_members_are_replaced_one_after_another_and_back(system: str, before: Path, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects who cannot stop a federation to upgrade it, and who has to go back: one member after another is replaced by this
-    release's, and then by the one before again, so that members of both work side by side. Where the page on upgrades names an
-    order, the soak's members have it, and whoever was last goes back first; DP Frank-Wolfe's only predict meanwhile, in any order.
-    All holds as if there had been one release.
+    """Protects rolling upgrades and downgrades: the members are replaced one after another by this release's, and then back, so
+    that both releases run side by side. The order is that of the page on upgrades, if it gives one; the last member goes back
+    first. All checks pass as with one release.
     """
     federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
     old, now = (opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late))) for code in (before, NOW))
@@ -72,8 +71,8 @@ def test_members_are_replaced_one_after_another_and_back(system: str, before: Pa
 def test_state_of_a_later_layout_is_refused_and_stays(
     system: str, tmp_path: Path, opened: ExitStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects who goes back too far: state that a later release laid out anew is neither misread nor written over. The process
-    ends with 2 and names both releases, `streamfl check` says it before, and the later release goes on as if nothing had been.
+    """Protects a downgrade that goes too far: state with a later layout is neither misread nor overwritten. The process ends with 2
+    and names both releases, `streamfl check` reports it before, and the later release goes on unharmed.
     """
     changes = {
         "streamfl/state_settings.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
@@ -108,8 +107,8 @@ def test_state_of_a_later_layout_is_refused_and_stays(
 
 @pytest.mark.parametrize("system", soaked_systems()[:1])
 def test_messages_of_another_version_are_kept_and_nobody_ends(system: str, tmp_path: Path, opened: ExitStack) -> None:
-    """Protects a federation of which one member was upgraded too early, over a change of the protocol: what it cannot read is not
-    guessed at. It is kept as a dead letter whose reason says it, which can be replayed, and all processes go on.
+    """Protects a federation with one member upgraded too early across a change of protocol: unknown messages are not guessed at.
+    They become dead letters with that reason, which can be replayed, and all processes go on.
     """
     code = later_release(tmp_path / "later", {"streamfl/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")})
     federation = opened.enter_context(closing(Federation(system, tmp_path)))

@@ -1,4 +1,4 @@
-"""The rows of docs/will-my-topic-work.md that need no schema registry, each on a real broker and by configuration alone."""
+"""The rows of docs/will-my-topic-work.md that need no schema registry: each works on a real broker by configuration alone."""
 
 from __future__ import annotations
 
@@ -49,9 +49,13 @@ features_per_kernel = 4
 
 @dataclass(frozen=True)
 class Kind:
-    """Records of one kind. write: the record's key and value by its number.
+    """Records of one kind.
 
-    bad: a record and what its dead letter says. partitions: of the topic. label: key and value of a label on a topic of its own.
+    write: returns a record's key and value by its number.
+
+    bad: a bad record and the text of its dead letter.
+    partitions: of the topic.
+    label: returns key and value of a label on a topic of its own.
     """
 
     write: Callable[[int], tuple[bytes | None, bytes]]
@@ -140,7 +144,7 @@ KINDS: dict[str, Kind] = {
 
 
 def configured(title: str) -> str:
-    """What the page says to write for this kind."""
+    """The page's settings for this kind."""
     found = re.search(rf"^### {re.escape(title)}\n.*?```toml\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
     assert found, f"the page has no section {title!r}"
     assert "\n### " not in found[0], f"the section {title!r} has no configuration"
@@ -148,23 +152,23 @@ def configured(title: str) -> str:
 
 
 def test_every_row_of_the_page_is_tried() -> None:
-    """Protects the page from a kind that nobody tries. Formats and samples in several records have files of their own."""
+    """Protects the page from an untested kind. Formats and samples in several records have their own files."""
     elsewhere = {"Avro", "Protobuf", "JSON Schema", "CSV", "Debezium", "One sensor a record"}
     assert set(re.findall("^### (.*)", PAGE, re.MULTILINE)) == KINDS.keys() | elsewhere
-    # Each row of the table leads to its section.
+    # Each row of the table links to its section.
     assert len(re.findall(r"^\| \[", PAGE, re.MULTILINE)) == len(KINDS.keys() | elsewhere)
 
 
 @pytest.mark.parametrize("title", re.findall("^### (.*)", PAGE, re.MULTILINE))
 def test_what_the_page_says_can_be_loaded(title: str) -> None:
-    """Protects whoever copies from the page: each block is valid settings."""
+    """Protects users who copy from the page: each block has valid settings."""
     PofmklSettings(**tomllib.loads(BASE.format(name="plant", url="memory://plant") + configured(title)))
 
 
 def work_off(workers: list[Worker], bus: Bus, name: str) -> None:
-    """Let the workers step until all that they have to write is written."""
+    """Let the workers run until they have written all their output."""
     deadline = monotonic() + 60
-    # All of them in every round: any() of a generator would leave some out.
+    # Every worker steps in every round: any() of a generator would skip some.
     while sum([worker.step(0.1) for worker in workers]) or sum(1 for _ in bus.read(f"{name}.predictions")) < COUNT:
         assert monotonic() < deadline, list(bus.read(f"{name}.dead-letters"))
 
@@ -173,9 +177,9 @@ def work_off(workers: list[Worker], bus: Bus, name: str) -> None:
 def test_a_topic_works(
     title: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a topic that nobody reshaped: each good record is predicted once, each bad one goes aside with its reason."""
+    """Protects an unchanged topic: each good record is predicted once, each bad one is dead-lettered with its reason."""
     kind, name = KINDS[title], f"plant-{uuid.uuid4().hex[:8]}"
-    # The page's topics, by names that no other test has.
+    # The page's topics, renamed to names that no other test uses.
     own = re.sub('topic = "(.*?)"', rf'topic = "{name}-\1"', configured(title))
     config = tmp_path / "client.toml"
     config.write_text(BASE.format(name=name, url=broker.url) + own)

@@ -1,4 +1,4 @@
-"""Long messages in parts, as the laws of a role see them, and under any order, any crash and any repetition."""
+"""Long messages in parts: the role laws, and any order, crash and repetition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def received(value: bytes, key: bytes, partition: int) -> Received:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Received]:
-    """Blocks of one to four parts of three senders, each sender's in their order, between each other in any."""
+    """Blocks of one to four parts from three senders. Each sender's parts are in order; the senders mix freely."""
     lengths = {sender: draw(st.lists(st.integers(1, 4 * PART), max_size=3)) for sender in SENDERS}
     queues = []
     for sender, partition in SENDERS.items():
@@ -41,7 +41,7 @@ def conversations(draw: st.DrawFn) -> list[Received]:
 
 @st.composite
 def traffics(draw: st.DrawFn) -> Traffic:
-    """The parts of a conversation, polled in any portions."""
+    """The parts of a conversation, divided into any polls."""
     parts = draw(conversations())
     batches = []
     while parts:
@@ -52,7 +52,7 @@ def traffics(draw: st.DrawFn) -> Traffic:
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    """A block in parts under a name as its sender, with a number, and its repetition."""
+    """A block in parts with a name as its sender and a number, and its repetition."""
     values = split(extreme.name, 7, abs(extreme.whole), b"\1" * 20, PART)
     return [("blocks", Record("blocks", 0, place, extreme.key, value, (), 100.0)) for place, value in enumerate([*values, *values])]
 
@@ -71,19 +71,19 @@ BAD = [
     wrong("implausible", 0, epoch=2**52),
 ]
 
-# Short blocks bring no number: the second law's copies of those are the role's to know, and this one counts them.
+# Short blocks have no number. The second law's copies of those are for the role to recognise, and this role counts them.
 SUBJECT = Subject(BlockReader, traffics(), anybody, {"blocks": DECODE}, bad=BAD)
 
 
 @pytest.mark.parametrize("subject", [SUBJECT])
 class TestBlockReader(RoleLaws):
-    """A role that owns long messages obeys every law, with messages that are under way at any cut."""
+    """A role with long messages obeys every law, with unfinished messages at any cut."""
 
 
 @given(conversation=conversations(), data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_order_crash_and_repetition_gives_each_block_once(conversation: list[Received], data: st.DataObject) -> None:
-    """Protects exactly-once: parts come again at any later time, workers end between any two, with or without their commit."""
+    """Protects exactly-once: parts may come again at any time, and workers may end between any two, before or after the commit."""
     long = [one for one in conversation if not isinstance(one.message, bytes)]
     stream: list[Received] = []
     for one in long:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 class TestKafkaBus(BusLaws):
     @pytest.fixture
     def bus(self, request: pytest.FixtureRequest) -> Iterator[Bus]:
-        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        # A silent member is removed after this time, not after Kafka's five minutes.
         options = {"max_poll_interval_ms": 8000}
         if (named := named_bus("kafka", options)) is not None:
             yield from named

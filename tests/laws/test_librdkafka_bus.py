@@ -17,7 +17,7 @@ pytestmark = pytest.mark.broker
 class TestLibrdkafkaBus(BusLaws):
     @pytest.fixture
     def bus(self, request: pytest.FixtureRequest) -> Iterator[Bus]:
-        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        # A silent member is removed after this time, not after Kafka's five minutes.
         options = {"max.poll.interval.ms": 8000, "session.timeout.ms": 6000}
         if (named := named_bus("kafka+librdkafka", options)) is not None:
             yield from named

@@ -1,4 +1,4 @@
-"""The memory bus obeys the laws of every bus, and a few that only it can be asked for."""
+"""The memory bus obeys the laws of every bus, and a few of its own."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _bus() -> Iterator[MemoryBus]:
 
 
 def test_a_url_names_one_bus() -> None:
-    """Protects the embedded federation: roles that are given the same URL meet on the same bus, others do not."""
+    """Protects the embedded federation: roles with the same URL share a bus, others do not."""
     assert connect("memory://laws-here") is connect("memory://laws-here")
     assert connect("memory://laws-here") is not connect("memory://laws-there")
 
 
 def test_an_expelled_member_is_refused_and_comes_back(bus: MemoryBus) -> None:
-    """Protects the simulator's crashes: expelling fences at once, and the member starts again from what is committed."""
+    """Protects the simulator's crashes: expelling fences a member at once, and it starts again from the committed offsets."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     session = bus.session(Subscription("group", ("samples",)))
     assert session.poll(0, 10).assigned == [0, 1]
@@ -49,7 +49,7 @@ def test_an_expelled_member_is_refused_and_comes_back(bus: MemoryBus) -> None:
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: MemoryBus) -> None:
-    """Protects restored state: who has a partition again that was another's meanwhile must not trust what it remembers."""
+    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust its old state."""
     first = bus.session(Subscription("group", ("samples",)))
     first.poll(0, 10)
     second = bus.session(Subscription("group", ("samples",)))
@@ -61,7 +61,7 @@ def test_a_partition_that_went_and_came_back_is_reported(bus: MemoryBus) -> None
 
 
 def test_latest_is_asked_once(bus: MemoryBus) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not passed over."""
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not skipped."""
     session = bus.session(Subscription("group", ("samples",), auto_offset_reset="latest"))
     session.poll(0, 10)
     bus.write([Outgoing("samples", None, b"x", 0)])
@@ -74,7 +74,7 @@ def test_latest_is_asked_once(bus: MemoryBus) -> None:
 
 
 def test_compaction_keeps_the_latest_of_every_key() -> None:
-    """Protects a long run's memory and its state: old versions go, the newest value of each key and its offset stay."""
+    """Protects the memory of a long run and its state: old versions go, each key's newest value and its offset stay."""
     bus = MemoryBus()
     bus.create([TopicSpec("state", 1, compacted=True)])
     bus.write([Outgoing("state", b"rare", b"kept", 0), Outgoing("state", b"gone", b"x", 0), Outgoing("state", b"gone", None, 0)])
@@ -91,7 +91,7 @@ def test_compaction_keeps_the_latest_of_every_key() -> None:
 
 
 def test_a_waiting_poll_wakes_up(bus: MemoryBus) -> None:
-    """Protects latency: a poll returns when something is written, not when its timeout is over (which would end this test)."""
+    """Protects latency: a poll returns when something is written, and not only at its timeout, which would end this test."""
     session = bus.session(Subscription("group", ("samples",)))
     session.poll(0, 10)
     writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))

@@ -1,4 +1,4 @@
-"""The laws of a model of one's own: good ones pass, and each law is broken by a model that is wrong in its way."""
+"""The laws of users' models: good models pass, and each law finds a model that breaks it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def own(function: str, **keys: Any) -> OwnModel:
 
 
 class TestLine(ModelLaws):
-    """A model that remembers itself."""
+    """A model with state and restore."""
 
     own = own("line")
 
 
 class TestLogisticRegression(ModelLaws):
-    """A pipeline's last step of River's, which has no state to show."""
+    """River's logistic regression after a scaler. It has no state to show."""
 
     own = OwnModel("river", "river.linear_model:LogisticRegression")
     loss = "logistic"
@@ -40,7 +40,7 @@ class TestLogisticRegression(ModelLaws):
     ],
 )
 def test_each_law_can_be_broken(model: OwnModel, law: str, error: type[Exception]) -> None:
-    """Protects whoever trusts the laws: one that nothing breaks says nothing."""
+    """Protects users of the laws: a law that no model can break checks nothing."""
 
     class Broken(ModelLaws):
         own = model

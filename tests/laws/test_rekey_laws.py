@@ -1,4 +1,4 @@
-"""The laws of a role on the worker of `streamfl rekey`."""
+"""The role laws on the worker of `streamfl rekey`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def row(client: str, place: int, name: str, value: float, time: float, offset: i
 
 @st.composite
 def traffic(draw: st.DrawFn, span: float | None) -> Traffic:
-    """Rows of three clients, early, late, twice and never."""
+    """Rows of three clients: early, late, repeated and missing."""
     now, offset = 1000.0, 0
     batches: list[tuple[float, list[Received]]] = []
     for _ in range(draw(st.integers(1, 6))):
@@ -62,7 +62,7 @@ READER = RowReader(format_named("json"), "site", None, SECTION, FIELDS)
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    """Records as a plant's sensors write them, and rows as nobody but a stranger would."""
+    """Records as a plant's sensors write them, and rows as only a stranger would write them."""
     contents = [
         {"site": extreme.name, "ts": 12.5, "temp": extreme.number},
         {"site": extreme.name, "ts": 13, "hum": 1, "temp": extreme.whole},
@@ -94,7 +94,7 @@ def subject(together: Together) -> Subject:
         anybody=anybody if together.span is None else lambda extreme: anybody(extreme)[:-1],
         decode={"source": READER.decode, "pieces": decode_row},
         bad=bad,
-        # Without room, whoever is oldest by the clock gives way and is forgotten, and what comes of it later is sent again.
+        # Without room the oldest sample by the clock is forgotten. Records that come for it later are sent again.
         paced=["keyed", "refused"] if together.limit < ROOMY else [],
     )
 
@@ -109,7 +109,7 @@ SUBJECTS = {
 
 @pytest.mark.parametrize("subject", [pytest.param(subject(together), id=name) for name, together in SUBJECTS.items()])
 class TestAssembly(RoleLaws):
-    """Samples that come in several records."""
+    """Samples that are assembled from several records."""
 
 
 def rekeyed(client: str, offset: int) -> Received:
@@ -134,11 +134,11 @@ PLAIN = RekeyReader(format_named("json"), "site", None, None)
     ],
 )
 class TestRekeying(RoleLaws):
-    """Records that go on one by one."""
+    """Records that are rekeyed one by one."""
 
 
 def test_the_sections_are_those_of_a_topic() -> None:
-    """Protects `streamfl rekey` from a section that its topic's own settings do not have."""
+    """Protects `streamfl rekey` from a section that its topic's own settings lack."""
     section = AssembledTopic(topic="samples", rekey=RekeySection(topic="readings"), assemble=SECTION)
     assert section.model_dump()["topic"] == "samples"
     assert "rekey" not in section.model_dump(), "no state is made with it"

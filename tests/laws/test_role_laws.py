@@ -1,4 +1,4 @@
-"""The role laws, on a role that obeys them and on one broken role for each: a law that cannot fail protects nothing."""
+"""The role laws on a role that obeys them, and on broken roles for each law: a law that cannot fail protects nothing."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PARTITIONS = (0, 1)
 
 
 def received(message: Message, key: bytes = b"pump", partition: int = 0, offset: int = 0, channel: str = "numbers") -> Received:
-    """A message as a worker would hand it over."""
+    """A message in the form that a worker passes on."""
     return Received(channel, message, Record(channel, partition, offset, key, b""))
 
 
 @st.composite
 def traffics(draw: st.DrawFn, least: int) -> Traffic:
-    """Numbers, at least this large, and factors."""
+    """Numbers, at least ``least``, and factors."""
     offsets = itertools.count()
     sequences = itertools.count(1)
     one = st.tuples(
@@ -77,7 +77,7 @@ EXAMPLE = Traffic(
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    """A number under a name as its key and one under the key, then what makes them larger."""
+    """A number under a name as its key, and one under the key, then a factor that makes them larger."""
     return [
         ("numbers", Record("numbers", 0, 0, extreme.name.encode(), number(1, extreme.whole))),
         ("factor", Record("factor", 0, 0, extreme.key, number(extreme.whole, extreme.whole))),
@@ -92,17 +92,17 @@ def subject(role: Callable[[], Role]) -> Subject:
     return Subject(role, traffics(1), anybody, DECODE, bad=BAD, repeatable=["numbers"])
 
 
-# A reset by zero forgets a key and its sequence, so a copy that comes after one is new to the role.
+# A reset by zero forgets a key and its sequence, so a later copy is new to the role.
 WITH_RESETS = Subject(CountingRole, traffics(0), anybody, DECODE, bad=BAD)
 
 
 @pytest.mark.parametrize("subject", [subject(CountingRole), WITH_RESETS], ids=["adding", "resetting"])
 class TestCountingRole(RoleLaws):
-    """A correct role passes all laws on any traffic: they are not too strict."""
+    """A correct role passes all laws on any traffic, so they are not too strict."""
 
 
 class Moody(CountingRole):
-    """Answers differ from one object to the next."""
+    """Answers differently from one object to the next."""
 
     made = itertools.count()
 
@@ -112,14 +112,14 @@ class Moody(CountingRole):
 
 
 class Summing(CountingRole):
-    """Answers a batch, not its messages."""
+    """Answers only the last message of a batch."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         return super().receive(batch, now)[-1:]
 
 
 class Forgetful(CountingRole):
-    """Does not take everything back."""
+    """Does not restore everything."""
 
     def restore(self, change: StateChange) -> None:
         if change.key != b"pump":
@@ -127,7 +127,7 @@ class Forgetful(CountingRole):
 
 
 class Secretive(CountingRole):
-    """Remembers what it does not say."""
+    """Has state that it does not write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Secretive(CountingRole):
 
 
 class Hasty(CountingRole):
-    """Changes its state before it looks whether the message is good."""
+    """Changes its state before it checks the message."""
 
     def _take(self, received: Received) -> list[Send]:
         totals, key = self.totals[received.partition], received.record.key or b""
@@ -150,7 +150,7 @@ class Hasty(CountingRole):
 
 
 class Lenient(CountingRole):
-    """Lets mistakes pass in silence."""
+    """Ignores mistakes without a refusal."""
 
     def _take(self, received: Received) -> list[Send]:
         try:
@@ -160,7 +160,7 @@ class Lenient(CountingRole):
 
 
 class Gullible(CountingRole):
-    """Adds what it has already added."""
+    """Adds a repeated number again."""
 
     def _take(self, received: Received) -> list[Send]:
         totals, key = self.totals[received.partition], received.record.key or b""
@@ -170,7 +170,7 @@ class Gullible(CountingRole):
 
 
 class Clinging(CountingRole):
-    """Keeps what a partition was that is somebody else's now."""
+    """Keeps the state of a partition that now belongs to another worker."""
 
     def open(self, partition: int) -> None:
         self.totals.setdefault(partition, {})
@@ -180,14 +180,14 @@ class Clinging(CountingRole):
 
 
 class Talkative(CountingRole):
-    """Has something to remember of a partition that is somebody else's now."""
+    """Still writes state for a partition that now belongs to another worker."""
 
     def close(self, partition: int) -> None:
         del self.totals[partition]
 
 
 class Waiting(CountingRole):
-    """Waits until a minute after its last message, by the clock of then."""
+    """Waits until a minute after its last message, by the clock at that time."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         if batch:
@@ -196,7 +196,7 @@ class Waiting(CountingRole):
 
 
 class Dated(CountingRole):
-    """Remembers when it last had a message, by the clock of then."""
+    """Remembers the time of its last message, by the clock at that time."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         if batch:
@@ -209,7 +209,7 @@ class Dated(CountingRole):
 
 
 class Hurried(CountingRole):
-    """Forgets what is a minute old, by a clock that may be ahead."""
+    """Forgets entries older than a minute, by a clock that may be ahead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Hurried(CountingRole):
 
 
 class Sulking(CountingRole):
-    """Answers nothing once the clock was set back."""
+    """Does not answer after the clock was set back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +237,7 @@ class Sulking(CountingRole):
 
 
 class Counting(CountingRole):
-    """Says that what came since it was made still waits."""
+    """Reports every message since it was made as waiting."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         waiting = self.waiting.get("numbers", 0) + len(batch)
@@ -246,7 +246,7 @@ class Counting(CountingRole):
 
 
 class Idle(CountingRole):
-    """Tells of what does not wait."""
+    """Reports a count of 0 as waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Idle(CountingRole):
 
 
 class Haunted(CountingRole):
-    """Says of a partition that is gone that something waits there."""
+    """Reports waiting messages for a partition that is gone."""
 
     def close(self, partition: int) -> None:
         super().close(partition)
@@ -262,23 +262,23 @@ class Haunted(CountingRole):
 
 
 def law_of_a_clock_ahead(subject: Subject, traffic: Traffic) -> None:
-    """The law, for the role that was there and for one that takes its state back."""
+    """The law, for a role that stayed and for a restored one."""
     for restart in (False, True):
         law_clock_ahead(subject, traffic, 1, 3, False, restart=restart)
 
 
 def law_of_a_clock_set_right(subject: Subject, traffic: Traffic) -> None:
-    """The law, with a batch before, one meanwhile and one after."""
+    """The law, with one batch before, one during and one after."""
     law_clock_is_right_again(subject, traffic, 1, 2)
 
 
 def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
-    """The law of moves, with some that a role must survive."""
+    """The law of moves, with moves that a role must survive."""
     law_moves(subject, traffic, [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]])
 
 
 class Verbose(CountingRole):
-    """Says and remembers a key twice."""
+    """Sends a value that repeats the key 16 times."""
 
     def _take(self, received: Received) -> list[Send]:
         super()._take(received)
@@ -287,14 +287,14 @@ class Verbose(CountingRole):
 
 
 class Hoarder(CountingRole):
-    """Remembers more than fits, and says nothing of it."""
+    """Its state is larger than fits, and nothing reports that."""
 
     def changed_state(self) -> Iterable[StateChange]:
         return [replace(change, value=(change.value or b"") + b" " * 20 * len(change.key)) for change in super().changed_state()]
 
 
 class Choosy(CountingRole):
-    """Takes no total back that it could have made itself."""
+    """Refuses to restore a total that it wrote itself."""
 
     def restore(self, change: StateChange) -> None:
         super().restore(change)
@@ -303,7 +303,7 @@ class Choosy(CountingRole):
 
 
 def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:
-    """The law that looks for its messages itself."""
+    """The law finds its messages itself."""
     law_accepted_can_be_written(subject)
 
 
@@ -333,6 +333,6 @@ def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:
     ],
 )
 def test_a_broken_role_is_found(role: type[CountingRole], law: Callable[[Subject, Traffic], None]) -> None:
-    """Protects the laws from being empty: each finds the role that was made to break it."""
+    """Protects the laws from being empty: each law finds the role that breaks it."""
     with pytest.raises(AssertionError):
         law(subject(role), EXAMPLE)

@@ -1,4 +1,4 @@
-"""The SQLite bus obeys the laws of every bus, and a few of its own: a file has rights, versions and an end of the disk."""
+"""The SQLite bus obeys the laws of every bus, and a few of its own: a file has permissions, versions and a full disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def member(bus: Bus, **settings: Any) -> Iterator[Session]:
 
 
 def change(path: Path, statement: str) -> None:
-    """Change the file as somebody else would."""
+    """Change the file as another program would."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(statement)
 
@@ -61,7 +61,7 @@ def found(path: Path, statement: str) -> list[Any]:
 
 
 def test_two_connections_are_one_cluster(bus: Bus, path: Path) -> None:
-    """Protects several processes: what one has created and written is there for another that opens the file."""
+    """Protects several processes: what one process has created and written is visible to others that open the file."""
     with closing(opened(path)) as other:
         assert other.describe(["samples"])["samples"].partitions == 2
         other.write([Outgoing("samples", b"k", b"x", 1, (("h", b"1"),))])
@@ -69,20 +69,21 @@ def test_two_connections_are_one_cluster(bus: Bus, path: Path) -> None:
 
 
 def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a laptop's short configuration, and the rule that what follows sqlite:// is the path as it is."""
+    """Protects a laptop's short configuration, and the rule that the text after sqlite:// is the path."""
     monkeypatch.chdir(tmp_path)
     connect("sqlite://here.db").close()
     assert (tmp_path / "here.db").is_file()
 
 
 def test_only_the_owner_may_read_the_file(bus: Bus, path: Path) -> None:
-    """Protects samples and predictions from other users of the machine, in the file and in the files beside it."""
+    """Protects samples and predictions from the machine's other users, also in the files that SQLite adds."""
     assert sorted(file.name for file in path.parent.iterdir()) == ["plant.db", "plant.db-shm", "plant.db-wal"]
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:
-    """Protects the start of a whole deployment: who comes second while the file is made waits, and finds it whole."""
+    """Protects the start of a whole deployment: a process that opens the file while another makes it waits, and finds it complete.
+    """
     together = threading.Barrier(8)
 
     def create(number: int) -> None:
@@ -110,7 +111,7 @@ def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_said_and_left_as_it_was(tmp_path: Path, name: str, text: str) -> None:
-    """Protects somebody else's file, and one of a newer version: the operator is told, and nothing is written to it."""
+    """Protects other files and files of a newer version: the operator gets an error, and nothing is written."""
     path = tmp_path / name
     match name:
         case "text.txt":
@@ -130,7 +131,7 @@ def test_a_wrong_file_is_said_and_left_as_it_was(tmp_path: Path, name: str, text
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///nowhere/at/all/plant.db"])
 def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
-    """Protects the operator: a path that cannot be is said at the start, with its key."""
+    """Protects the operator: an impossible path is reported at the start, with its key."""
     with pytest.raises(ConfigurationError, match=r"bus\.url"):
         connect(url)
 
@@ -140,14 +141,14 @@ def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
     [{"session_timeout_ms": 5000}, {"session_timeout_seconds": 0}, {"session_timeout_seconds": "5"}, {"retention_hours": True}],
 )
 def test_wrong_options_are_configuration_errors(path: Path, options: dict[str, Any]) -> None:
-    """Protects the operator: a misspelt option must not be passed over, nor a value that cannot be meant."""
+    """Protects the operator: a misspelt option or an invalid value must not be ignored."""
     with pytest.raises(ConfigurationError, match=f"bus.options.{next(iter(options))}"):
         opened(path, **options)
     assert not path.exists()
 
 
 def test_a_damaged_file_is_a_configuration_error(bus: Bus, path: Path) -> None:
-    """Protects the operator of a failing disk: no traceback and no endless trying."""
+    """Protects the operator of a failing disk from a traceback and from endless retries."""
     bus.write([Outgoing("samples", None, b"x" * 1000, 0) for _ in range(1000)])
     bus.close()
     with path.open("r+b") as file:
@@ -158,7 +159,7 @@ def test_a_damaged_file_is_a_configuration_error(bus: Bus, path: Path) -> None:
 
 
 def test_a_locked_file_is_an_unavailable_bus(bus: Bus, path: Path) -> None:
-    """Protects a worker beside a process that hangs while it writes: it is told to try again, and nothing is half done."""
+    """Protects a worker when another process hangs during a write: the error says to try again, and nothing is half done."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     with closing(opened(path, connect_timeout_seconds=0.05)) as hasty, member(hasty) as session:
         session.poll(0, 10)
@@ -169,7 +170,7 @@ def test_a_locked_file_is_an_unavailable_bus(bus: Bus, path: Path) -> None:
                 session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y")]))
             with pytest.raises(BusUnavailable, match="locked"):
                 hasty.write([Outgoing("outputs", None, b"z")])
-            # Reading does not wait for who writes.
+            # Readers do not wait for writers.
             assert len(list(hasty.read("samples"))) == 1
         polled = session.poll(0, 10)
         assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
@@ -179,7 +180,7 @@ def test_a_locked_file_is_an_unavailable_bus(bus: Bus, path: Path) -> None:
 
 
 def test_a_full_disk_is_an_unavailable_bus(bus: Bus) -> None:
-    """Protects a site whose disk runs full: the step is taken back whole, and goes through once there is room."""
+    """Protects a site with a full disk: the step is rolled back whole, and succeeds once there is room."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     with member(bus) as session:
         session.poll(0, 10)
@@ -201,7 +202,7 @@ def test_a_full_disk_is_an_unavailable_bus(bus: Bus) -> None:
 
 @pytest.mark.parametrize("table", ["records", "offsets"])
 def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
-    """Protects exactly-once: whichever part of a step cannot be written takes all the others with it."""
+    """Protects exactly-once: if any part of a step cannot be written, no part is."""
     bus.create([TopicSpec("state", 1, compacted=True)])
     bus.write([Outgoing("samples", None, b"x", 0)])
     with member(bus) as session:
@@ -225,7 +226,7 @@ def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
 
 
 def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
-    """Protects against a process that was taken for dead: nothing of it is seen, a step without inputs included."""
+    """Protects against a process that was declared dead: none of its writes appear, also of a step without inputs."""
     bus.write([Outgoing("samples", None, b"x", 0)])
     with member(bus) as session:
         session.poll(0, 10)
@@ -242,7 +243,7 @@ def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> Non
 
 
 def test_the_silent_are_taken_for_dead(path: Path) -> None:
-    """Protects against partitions that nobody reads: those of a killed member go to the others, and a waiting poll notices it."""
+    """Protects against unread partitions: a killed member's partitions go to others, and a waiting poll notices that."""
     with closing(opened(path, session_timeout_seconds=0.2)) as bus:
         bus.create([TopicSpec("samples", 2, compacted=False)])
         with member(bus), member(bus) as other:
@@ -251,7 +252,7 @@ def test_the_silent_are_taken_for_dead(path: Path) -> None:
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
-    """Protects restored state: who has a partition again that was another's meanwhile must not trust what it remembers."""
+    """Protects restored state: a partition may have been another's meanwhile, so its new owner must not trust its old state."""
     with member(bus) as first:
         first.poll(0, 10)
         with member(bus) as second:
@@ -263,7 +264,7 @@ def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
 
 
 def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
-    """Protects against loss under 'latest': records polled before a refused first commit are read again, not passed over."""
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not skipped."""
     with member(bus, auto_offset_reset="latest") as session:
         session.poll(0, 10)
         bus.write([Outgoing("samples", None, b"x", 0)])
@@ -276,7 +277,7 @@ def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
 
 
 def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
-    """Protects latency: a poll returns when something is written, not when its timeout is over (which would end this test)."""
+    """Protects latency: a poll returns when something is written, and not only at its timeout, which would end this test."""
     with member(bus) as session:
         session.poll(0, 10)
         writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))
@@ -286,8 +287,8 @@ def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
 
 
 def test_restoring_is_a_sign_of_life(path: Path) -> None:
-    """Protects a member with much to restore: it must not be taken for dead over it, restore again, and so on for ever."""
-    # So short that every beat is due.
+    """Protects a member with much to restore: it must not be declared dead meanwhile, which would repeat for ever."""
+    # The timeout is so short that every heartbeat is due.
     with closing(opened(path, session_timeout_seconds=1e-6)) as bus:
         bus.create([TopicSpec("samples", 1, compacted=False), TopicSpec("state", 1, compacted=True)])
         bus.write([Outgoing("state", f"{number}".encode(), b"x", 0) for number in range(5_000)])
@@ -299,7 +300,8 @@ def test_restoring_is_a_sign_of_life(path: Path) -> None:
 
 
 def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:
-    """Protects the disk and the time to restore: old versions go, the newest of each key and its offset stay, recent ones all."""
+    """Protects the disk and the time to restore: old versions go; each key's newest value and offset stay, and so do recent ones.
+    """
     bus.create([TopicSpec("state", 1, compacted=True)])
     bus.write([Outgoing("state", b"rare", b"kept", 0), Outgoing("state", b"gone", b"x", 0), Outgoing("state", b"gone", None, 0)])
     written = [(f"{number * 7919 % 100}".encode(), None if number % 311 == 5 else f"{number}".encode()) for number in range(30_000)]
@@ -319,7 +321,7 @@ def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:
 
 
 def test_compaction_waits_as_long_as_the_topic_says(bus: Bus) -> None:
-    """Protects readers of the model that are behind: versions younger than min.compaction.lag.ms stay."""
+    """Protects slow readers of the model: versions younger than min.compaction.lag.ms stay."""
     bus.create([TopicSpec("model", 1, compacted=True, options={"min.compaction.lag.ms": "3600000"})])
     for _ in range(20):
         bus.write([Outgoing("model", b"k", b"v", 0) for _ in range(500)])
@@ -327,7 +329,7 @@ def test_compaction_waits_as_long_as_the_topic_says(bus: Bus) -> None:
 
 
 def test_old_records_go_after_the_retention(bus: Bus, path: Path) -> None:
-    """Protects the disk: topics that are not compacted lose what is older than retention_hours, a slice with a write."""
+    """Protects the disk: other topics lose records older than retention_hours, a part at each write."""
     with member(bus) as session:
         session.poll(0, 10)
         bus.write([Outgoing("samples", None, b"old", 0) for _ in range(3_500)])

@@ -1,4 +1,4 @@
-"""A role that asks for work, as the laws of a role see it, and roles that are wrong about it."""
+"""The role laws for a role that requests work, and for broken ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def received(number: int, key: bytes, offset: int) -> Received:
 
 @st.composite
 def traffics(draw: st.DrawFn) -> Traffic:
-    """Orders, each key's numbers going up."""
+    """Orders with rising numbers for each key."""
     numbers, offsets = itertools.count(1), itertools.count()
     batches = draw(st.lists(st.lists(st.sampled_from(sorted(PLACES)), max_size=4), max_size=5))
     return Traffic(
@@ -33,7 +33,7 @@ def traffics(draw: st.DrawFn) -> Traffic:
 
 
 def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
-    """An order with a number, of a key that is a name and of one that is a key."""
+    """An order with a number, once with a name as the key, and once with a key."""
     return [
         ("orders", Record("orders", 0, place, key, order(extreme.whole)))
         for place, key in enumerate((extreme.name.encode(), extreme.key))
@@ -46,7 +46,7 @@ def subject(role: Callable[[], BlockMaker]) -> Subject:
 
 @pytest.mark.parametrize("subject", [subject(BlockMaker)])
 class TestBlockMaker(RoleLaws):
-    """A role that asks for work obeys every law; where its partition is lost the work is under way, and is done again."""
+    """A role that requests work obeys every law. If its partition is lost during the work, the work is done again."""
 
 
 def roll(content: bytes) -> bytes:
@@ -54,7 +54,7 @@ def roll(content: bytes) -> bytes:
 
 
 class Rolling(BlockMaker):
-    """Its work is another at every turn."""
+    """Its work differs each time."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies = super().receive(batch, now)
@@ -81,7 +81,7 @@ def law_of_a_lost_step(subject: Subject, traffic: Traffic) -> None:
 
 @pytest.mark.parametrize(("role", "law"), [(Rolling, law_deterministic), (Waiting, law_of_a_lost_step)])
 def test_a_broken_role_is_found(role: type[BlockMaker], law: Callable[[Subject, Traffic], None]) -> None:
-    """Protects the laws from passing over work: impure work, and work that is waited for after it was given up, are found."""
+    """Protects the laws from ignoring work: they find impure work, and waiting for work that was given up."""
     law(subject(BlockMaker), EXAMPLE)
     with pytest.raises(AssertionError):
         law(subject(role), EXAMPLE)

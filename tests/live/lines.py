@@ -1,7 +1,7 @@
-"""What every line of a board has to show, against what it shows.
+"""Compares every line of a dashboard with its true value.
 
-A line is a query of a panel, by the panel's title and the line's legend. A truth is its one value, or one for each series by the
-values of the legend's labels, joined; a series that it does not name has to be 0.
+A line is a panel's query, identified by the panel's title and the line's legend. A truth is a single value, or one for each series,
+by the joined values of the legend's labels. A series without a truth has to be 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Line: TypeAlias = tuple[str, str]
 Truth: TypeAlias = Any
 Asked: TypeAlias = Callable[[str], Sequence[tuple[Mapping[str, str], float]]]
 
-# Prometheus extrapolates to the ends of the time that it is asked for, by a good deal where a busy machine scrapes late.
+# Prometheus extrapolates to the ends of the time range, by a lot if a busy machine scrapes late.
 TOLERANCE = 0.3
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -37,9 +37,11 @@ def wrong_lines(
     empty: Iterable[Line] = (),
     members: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What is wrong with any line of the boards: another value than the truth, no truth, or a truth of no line.
+    """Errors of the dashboards' lines: a wrong value, a line without a truth, or a truth without a line.
 
-    seen: lines that are only seen to have numbers. empty: lines that have none here. members: by instance, its name.
+    seen: lines that only have to have numbers.
+    empty: lines that have none here.
+    members: by instance, its name.
     """
     lines = {(panel.title, query.legend): query for board in boards for panel in board.panels for query in panel.queries}
     told = [*truths, *seen, *empty]
@@ -62,7 +64,7 @@ def wrong_lines(
 
 
 def _shown(query: Query, asked: Asked, members: Mapping[str, str]) -> dict[str, float]:
-    """The series of a line by the values of the legend's labels, joined."""
+    """The series of a line, by the joined values of the legend's labels."""
     found: dict[str, float] = {}
     for labels, value in asked(query.expression):
         named = {**labels, "instance": members.get(labels.get("instance", ""), labels.get("instance", ""))}
@@ -87,9 +89,10 @@ def _differences(line: Line, found: Mapping[str, float], truth: Truth) -> list[s
 
 @dataclass
 class Figures:
-    """What workers served at /metrics at one time.
+    """The workers' /metrics at one time.
 
-    texts: by worker. at: when.
+    texts: by worker.
+    at: the time.
     """
 
     texts: Mapping[str, str]
@@ -97,11 +100,11 @@ class Figures:
     _read: dict[str, list[Any]] = field(default_factory=dict)
 
     def of(self, name: str, *workers: str, **labels: str) -> float:
-        """The sum of the series of this name and these labels, of these workers or of all."""
+        """The sum of the series of this name and these labels, over these workers or all."""
         return sum(one.value for one in self.samples(*workers) if one.name == name and labels.items() <= one.labels.items())
 
     def by(self, label: str, name: str, *workers: str) -> dict[str, float]:
-        """The same by the values of a label."""
+        """The same by a label's values."""
         found: dict[str, float] = {}
         for one in self.samples(*workers):
             if one.name == name:
@@ -109,7 +112,7 @@ class Figures:
         return found
 
     def samples(self, *workers: str) -> Iterable[Any]:
-        """All of these workers, or of all."""
+        """All samples of these workers, or of all."""
         for worker in workers or self.texts:
             if worker not in self._read:
                 families = text_string_to_metric_families(self.texts[worker])
@@ -118,7 +121,7 @@ class Figures:
 
 
 def quantile(share: float, before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """What so large a share of what came between took less than, from counts by upper bound, within a bucket in proportion."""
+    """A quantile of the observations between two scrapes, from counts by upper bound, interpolated within a bucket."""
     bounds = sorted(after, key=float)
     counts = [after[bound] - before.get(bound, 0.0) for bound in bounds]
     wanted = share * counts[-1]

@@ -1,6 +1,6 @@
-"""A federation of processes on a bus in a file, which a real Prometheus scrapes through kills and restarts.
+"""A federation of processes on an SQLite bus, scraped by a real Prometheus through kills and restarts.
 
-Who takes part and what is written says the system's soak (:mod:`soak.subject`).
+The system's soak (:mod:`soak.subject`) defines the members and the records.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ session_timeout_seconds = 2
 """
 PARTITIONS = 2
 INTERVAL = "1s"
-# Prometheus extrapolates to the ends of the time that it is asked for.
+# Prometheus extrapolates to the ends of the time range.
 TOLERANCE = 0.1
-# Lines that are empty as long as nothing was refused.
+# Lines that are empty if nothing was refused.
 NOTHING_REFUSED = {("Dead letters", "{{group}} {{reason}}"), ("Model records refused", "{{group}} {{reason}}")}
 QUIET_SECONDS = 0.5
 WAIT_SECONDS = 150.0
 
 
 class Watched:
-    """What runs, what was written, and what Prometheus has seen.
+    """The processes, the records, and Prometheus' view of them.
 
     system: its name.
     plan: of its soak.
-    change: what a member's sections are, from its name and those of the soak.
+    change: returns a member's sections, from its name and the soak's sections.
     prometheus: scrapes every worker.
     calm: since when nothing was killed.
-    started: processes, over time.
-    marks: times that a test asks for.
+    started: number of processes started so far.
+    marks: times that a test stored.
     """
 
     def __init__(self, system: str, plan: Plan, folder: Path, change: Callable[[str, str], str]) -> None:
@@ -75,7 +75,7 @@ class Watched:
         specs = [spec for one in self.settings.values() for spec in find_kind(one.role.kind).topics(one)]
         self.topics = {spec.name: replace(spec, partitions=spec.partitions or PARTITIONS) for spec in specs}
         self.bus.create(list(self.topics.values()))
-        # Those of the system first: the board of service health has some panels of the same titles.
+        # The system's dashboards come first, because service health has some panels with the same titles.
         self.boards: list[Dashboard] = [*parts_of_systems("dashboards")[system], HEALTH]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.prometheus: Prometheus
@@ -88,7 +88,7 @@ class Watched:
     # ---- processes
 
     def start(self, *members: str) -> None:
-        """Start these, or all."""
+        """Start these members, or all."""
         for member in members or self.files:
             self.started += 1
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_METRICS__PORT": str(self.ports[member])}
@@ -97,7 +97,7 @@ class Watched:
                 self.processes[member] = subprocess.Popen(line, env=environment, stdout=log, stderr=log)
 
     def kill(self, member: str) -> None:
-        """In the middle of whatever it does."""
+        """Kill it at any point of its work."""
         process = self.processes.pop(member)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -109,17 +109,17 @@ class Watched:
         self.ready()
 
     def ready(self) -> None:
-        """Wait until every worker serves and has all partitions of its group, and Prometheus has seen that."""
+        """Wait until every worker serves, its group's partitions are all assigned, and Prometheus has seen that."""
         self.until(lambda: all(map(self._serves, self.processes)), "all serve")
         self._scraped()
 
     def _scraped(self) -> None:
-        """Wait until Prometheus has asked every worker that runs again."""
+        """Wait until Prometheus has scraped every running worker again."""
         now, ports = time.time(), [self.ports[member] for member in self.processes]
         self.until(lambda: self.prometheus.has_scraped(ports, now), "all are scraped")
 
     def _serves(self, member: str) -> bool:
-        """Whether it says that it is ready, and has all partitions."""
+        """Whether it is ready and has all of its partitions."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -133,20 +133,20 @@ class Watched:
             self.kill(member)
         self.bus.close()
 
-    # ---- what they read and write
+    # ---- their input and output
 
     def write(self, *parts: Sequence[Outgoing]) -> None:
         for part in parts:
             self.bus.write(part)
 
     def load(self, first: int, last: int) -> tuple[list[Outgoing], list[Outgoing]]:
-        """Of these samples of the soak's load, the columns and the labels."""
+        """Columns and labels of these samples of the soak's load."""
         records = [record for number in range(first, last) for record in self.soaked.records(self.plan, number)]
         columns = [record for record in records if record.topic.startswith("samples-")]
         return columns, [record for record in records if not record.topic.startswith("samples-")]
 
     def rest(self) -> None:
-        """Wait until everything was read and committed, nothing more is written, and Prometheus knows all of it."""
+        """Wait until everything was read and committed, nothing more is written, and Prometheus has scraped that."""
         before: Mapping[str, Mapping[int, int]] = {}
 
         def rests() -> bool:
@@ -160,28 +160,28 @@ class Watched:
 
         self.until(rests, "everything was read")
         lag = f'sum(last_over_time(streamfl_group_lag_records{{system="{self.system}"}}[15s])) or vector(0)'
-        # Which workers look at now and then.
+        # Workers check this from time to time.
         self.until(lambda: self.prometheus.value(lag) == 0, "workers say that everything was read")
         self._scraped()
 
     def calm_from_now(self) -> None:
-        """From now on nothing is killed: what a killed worker counted and nobody scraped is lost."""
+        """Nothing is killed from now on: counts of a killed worker that were never scraped are lost."""
         self._scraped()
         self.calm = time.time()
-        # A scrape that comes late has the time at which it was due.
+        # A late scrape gets the time at which it was due.
         self._scraped()
         self._before = {name: self.count(name) for name in self.topics}
 
     def written(self, topic: str) -> int:
-        """Records of a topic since it has been calm."""
+        """Records of a topic since the calm began."""
         return self.count(topic) - self._before[topic]
 
     def latest(self, topic: str) -> list[Record]:
-        """Records of a topic since it has been calm."""
+        """The latest record of each key of a topic since the calm began."""
         return self._by_time(topic)[self._before[topic] :]
 
     def earlier(self, topic: str) -> list[Record]:
-        """Records of a topic until then."""
+        """Records of a topic before the calm."""
         return self._by_time(topic)[: self._before[topic]]
 
     def _by_time(self, topic: str) -> list[Record]:
@@ -204,19 +204,19 @@ class Watched:
         return [source.topic for source in find_kind(settings.role.kind).channels(settings).inputs.values()]
 
     def left(self) -> Left:
-        """What lies in the topics."""
+        """The records of all topics."""
         return Left(self.plan, self.settings, {name: list(self.bus.read(name)) for name in self.topics})
 
     def count(self, topic: str) -> int:
-        """Records of a topic."""
+        """Number of records of a topic."""
         return sum(1 for _ in self.bus.read(topic))
 
     def until_more(self, topic: str, records: int) -> None:
-        """Wait until a topic has more records than these."""
+        """Wait until a topic has more than this number of records."""
         self.until(lambda: self.count(topic) > records, f"more than {records} records in {topic}")
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        """Wait for it; a process that ended is told of."""
+        """Wait for a condition. Reports a process that ended."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not true():
             ended = [member for member, process in self.processes.items() if process.poll() is not None]
@@ -227,15 +227,15 @@ class Watched:
     def _said(self, members: Sequence[str] | Mapping[str, Path]) -> str:
         return "\n".join(f"{member}: {(self.folder / f'{member}.log').read_text()[-1500:]}" for member in members)
 
-    # ---- what Prometheus has seen
+    # ---- Prometheus' view
 
     @property
     def seconds(self) -> int:
-        """Since Prometheus began to watch."""
+        """Seconds since Prometheus began to scrape."""
         return int(time.monotonic() - self.begun)
 
     def query(self, expression: str) -> str:
-        """A panel's query as Grafana sends it when everything is chosen, its rates over all that was watched."""
+        """A panel's query as Grafana sends it with everything chosen, with rates over the whole time."""
         chosen = expression.replace("$system", self.system)
         for span in ("$__rate_interval", "$__range"):
             chosen = chosen.replace(span, f"{self.seconds}s")
@@ -245,20 +245,20 @@ class Watched:
         return chosen
 
     def ask(self, expression: str, at: float | None = None) -> dict[str, float]:
-        """The series of a query by the labels that tell them apart, joined."""
+        """The series of a query, by their joined distinguishing labels."""
         found = self.prometheus.ask(self.query(expression), at)
         return {" ".join(value for name, value in sorted(labels.items()) if name != "__name__"): value for labels, value in found}
 
     def counted(self, counter: str, role: str = ".*") -> float:
-        """What workers of a role have counted since it has been calm; Prometheus' own growth would be extrapolated."""
+        """The growth of a counter over a role's workers since the calm began. Prometheus' own increase would extrapolate."""
         chosen = f'streamfl_{counter}{{system="{self.system}",role=~"{role}"}}'
-        # On a busy machine a scrape is missed now and then, and a worker's series with it.
+        # On a busy machine a scrape is missed now and then, and so is a worker's series.
         last = self.prometheus.value(f"sum(last_over_time({chosen}[15s]))")
-        # Then all had been scraped. What a killed worker had counted is not looked back at: a new one may have no such series.
+        # At that time every worker had been scraped. The query does not look back: a new worker may lack series of a killed one.
         return last - self.prometheus.value(f"sum({chosen}) or vector(0)", self.calm)
 
     def value(self, title: str, legend: str = "", at: float | None = None) -> float:
-        """Of a panel's line that has one series, on any of the system's boards. legend: what it begins with. at: then, not now."""
+        """The value of a panel's line with one series, on any of the system's dashboards. legend: its prefix. at: a past time."""
         panels = [panel for board in self.boards for panel in board.panels if panel.title == title]
         lines = [query.expression for panel in panels for query in panel.queries if query.legend.startswith(legend)]
         assert lines, f"no board of {self.system} has a panel {title!r} with a line {legend!r}"
@@ -267,19 +267,19 @@ class Watched:
         return next(iter(values.values()))
 
     def service(self) -> dict[str, float]:
-        """What the tiles of service health say of all workers: how many there are and serve, what waits, what was started again."""
+        """The values of the service health tiles for all workers: running and serving workers, lag, and restarts."""
         tiles = {"up": ("Workers up", "up"), "of": ("Workers up", "of"), "idle": ("Workers not serving", "")}
         tiles |= {"restarts": ("Restarts", ""), "waiting": ("Records waiting", "")}
         return {name: self.value(*tile) for name, tile in tiles.items()}
 
     @property
     def resting(self) -> dict[str, float]:
-        """The truth of that, once everything was read."""
+        """Their true values after everything was read."""
         workers = len(self.files)
         return {"up": workers, "of": workers, "idle": 0, "restarts": self.started - workers, "waiting": 0}
 
     def empty(self) -> set[tuple[str, str]]:
-        """Title and legend of every line of every board that has no series, or one that is NaN."""
+        """Title and legend of every dashboard line without a series, or with NaN."""
         return {
             (panel.title, query.legend)
             for board in self.boards
@@ -296,7 +296,7 @@ class Watched:
 def federation(
     system: str, plan: Plan, folder: Path, change: Callable[[str, str], str] = lambda _member, sections: sections
 ) -> Iterator[Watched]:
-    """All members of a plan, running and ready; none is left behind. change: a member's sections, from its name and the soak's."""
+    """All members of a plan, running and ready; all end with the block. change: returns a member's sections."""
     watched = Watched(system, plan, folder, change)
     with running_prometheus(list(watched.ports.values()), folder, INTERVAL) as prometheus:
         watched.prometheus, watched.begun = prometheus, time.monotonic()
@@ -309,7 +309,7 @@ def federation(
 
 
 def replaced(text: str, parts: Mapping[str, str]) -> str:
-    """The text with other parts; each has to be there."""
+    """The text with parts replaced; each part has to occur."""
     for old, new in parts.items():
         assert old in text, old
         text = text.replace(old, new)

@@ -1,6 +1,6 @@
-"""A release as somebody else gets it: both packages built as a releaser does, the wheel installed by pip where no repository is.
+"""A release as users get it: both packages built as for a release, and the wheel installed by pip without the repository.
 
-Dependencies are downloaded, so this takes a minute or two and is no part of `make test`.
+Dependencies are downloaded, so this takes a minute or two and is not part of `make test`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Installed:
-    """An environment with the wheel, an empty folder to work in, and what was built."""
+    """An environment with the wheel, an empty folder to work in, and the built packages."""
 
     environment: Path
     work: Path
@@ -33,8 +33,8 @@ class Installed:
     source: Path
 
     def run(self, command: str, *arguments: str) -> str:
-        """What a command of the environment says on standard output; it has to succeed."""
-        # Nothing of this process: the repository is not to be found.
+        """The standard output of a command in the environment. It has to succeed."""
+        # Without this process's environment, so that the repository is not found.
         clean = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         ran = subprocess.run(
             [str(self.environment / "bin" / command), *arguments],
@@ -67,7 +67,7 @@ def _run(*command: str) -> None:
 
 
 def test_it_says_which_release_it_is(installed: Installed) -> None:
-    """Protects reports of faults and upgrades: file names, metadata and the command agree."""
+    """Protects bug reports and upgrades: file names, metadata and the command name the same release."""
     assert installed.wheel.name == f"streamfl-{__version__}-py3-none-any.whl"
     assert installed.source.name == f"streamfl-{__version__}.tar.gz"
     assert installed.run("streamfl", "--version") == f"streamfl {__version__}\n"
@@ -76,13 +76,13 @@ def test_it_says_which_release_it_is(installed: Installed) -> None:
 
 
 def test_the_demo_runs(installed: Installed) -> None:
-    """Protects the first minute with streamfl: dependencies are complete, and what the demo needs is in the wheel."""
+    """Protects the first minute with streamfl: dependencies are complete, and the demo's files are in the wheel."""
     assert json.loads(installed.run("streamfl", "demo", "--format", "json"))
     assert list(installed.work.glob("*.png"))
 
 
 def test_dashboards_and_rules_come_out_of_it(installed: Installed) -> None:
-    """Protects who deploys from the wheel: the same files as in the repository, and the runbooks beside them that alerts name."""
+    """Protects deployments from the wheel: the same files as in the repository, with the runbooks that alerts name."""
     installed.run("streamfl", "dashboards", "--out", "boards")
     made = {path.name: path.read_text(encoding="utf-8") for path in (installed.work / "boards").iterdir()}
     own = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").iterdir()}
@@ -96,12 +96,12 @@ def test_dashboards_and_rules_come_out_of_it(installed: Installed) -> None:
 
 
 def _without_links(rules: str) -> list[str]:
-    """Their lines, but for comments, and for where runbooks lie."""
+    """The lines without comments, and without the runbooks' addresses."""
     return [line for line in rules.splitlines() if "runbook:" not in line and not line.startswith("#")]
 
 
 def test_the_source_makes_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
-    """Protects who packages streamfl from its source: nothing that the wheel has is missing there."""
+    """Protects packagers: the source distribution has everything that is in the wheel."""
     with tarfile.open(installed.source) as archive:
         archive.extractall(tmp_path, filter="data")
     [folder] = tmp_path.iterdir()

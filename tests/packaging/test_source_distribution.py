@@ -1,4 +1,4 @@
-"""The source distribution: what somebody who has nothing else needs to test, read and change streamfl."""
+"""The source distribution: everything that is needed to test, read and change streamfl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_BEHIND = ("__pycache__", ".egg-info", ".pytest_cache")
 
 
 def sources() -> set[str]:
-    """Every file that belongs to the project, by its path; it is looked for without git, which an unpacked archive has not."""
+    """Every file of the project, by its path, found without git, because an unpacked archive has none."""
     found = [path for pattern in FILES for path in ROOT.glob(pattern)]
     found += [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     names = {path.relative_to(ROOT).as_posix() for path in found}
@@ -28,7 +28,7 @@ def sources() -> set[str]:
 
 @pytest.fixture(scope="module", name="archive")
 def _archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: building writes into the folder that it builds from."""
+    """Built from a copy, because a build writes into its source folder."""
     folder = tmp_path_factory.mktemp("source")
     for name in sources():
         (folder / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def _archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_has_every_file_of_the_repository(archive: Path) -> None:
-    """Protects who packages streamfl: tests, pages, dashboards and examples are in it, and nothing that a build or a run left."""
+    """Protects packagers: tests, pages, dashboards and examples are included, and no leftovers of a build or a run."""
     expected = sources()
     with tarfile.open(archive) as found:
         names = {member.name.partition("/")[2] for member in found.getmembers() if member.isfile()}
@@ -51,7 +51,7 @@ def test_it_has_every_file_of_the_repository(archive: Path) -> None:
 
 
 def test_it_says_what_it_is(archive: Path) -> None:
-    """Protects the page of a package index: name, author, licence and README are there, and no address that nobody has."""
+    """Protects the page of a package index: name, author, licence and README are there, and no invalid address."""
     with tarfile.open(archive) as found:
         [name] = [name for name in found.getnames() if name.count("/") == 1 and name.endswith("/PKG-INFO")]
         file = found.extractfile(name)

@@ -1,4 +1,4 @@
-"""The wheel: what somebody who installs streamfl and has no repository is given beside the code."""
+"""The wheel: the files that it carries besides the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "st
 
 
 def test_it_carries_the_dashboards(tmp_path: Path) -> None:
-    """Protects `streamfl dashboards` where only the wheel is: Grafana's builders are not there, so the files have to be."""
+    """Protects `streamfl dashboards` with only the wheel: Grafana's builders are missing there, so the files are needed."""
     for name in READ:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""The pages and dashboards that are written from the code."""
+"""The generated pages and dashboards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.reference.settings import sections
 from streamfl.system import System, installed_systems, load, systems_with
 
 ROOT = Path(__file__).parents[2]
-# Whoever installs a system of somebody else's has its pages in that package.
+# Systems of other packages have their pages there.
 OWN = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
 
 
@@ -25,20 +25,20 @@ def written() -> dict[str, str]:
 
 
 def test_every_page_is_as_the_code_has_it() -> None:
-    """Protects the reader's trust: a key, bound, metric or panel that changed in the code is on its page by `make reference`."""
+    """Protects the reader's trust: a changed key, bound, metric or panel is on its page after `make reference`."""
     stale = [path for path, text in written().items() if (ROOT / path).read_text(encoding="utf-8") != text]
     assert not stale
 
 
 def test_there_is_no_page_of_what_is_gone() -> None:
-    """Protects the reader from pages and dashboards of a system that was removed or renamed: nobody writes them anew."""
+    """Protects the reader from pages and dashboards of a removed or renamed system, which are no longer generated."""
     there = {path.relative_to(ROOT).as_posix() for folder in ("docs/reference", "dashboards") for path in (ROOT / folder).iterdir()}
     assert there == written().keys()
 
 
 @pytest.mark.parametrize("system", installed_systems(), ids=lambda system: system.name)
 def test_every_setting_says_what_it_means(system: System) -> None:
-    """Protects whoever configures a member: a key without a sentence can only be guessed, and so can a section."""
+    """Protects users who configure a member: without a description a key or a section can only be guessed."""
     for kind in load(system.roles).values():
         for name, section in sections(kind.settings).items():
             assert section.__doc__, name
@@ -48,7 +48,7 @@ def test_every_setting_says_what_it_means(system: System) -> None:
 
 @pytest.mark.parametrize("system", systems_with("fuzz").values(), ids=lambda system: system.name)
 def test_every_metric_says_what_it_means(system: System) -> None:
-    """Protects whoever reads /metrics: each role has figures, each with a text, and none has a label that grows with clients."""
+    """Protects readers of /metrics: each role has metrics, each with a help text, and no label grows with the number of clients."""
     for kind, found in role_metrics(system).items():
         assert found, kind
         for name, one in found.items():
@@ -60,7 +60,7 @@ def test_every_metric_says_what_it_means(system: System) -> None:
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Protects `make reference`: what the drift test asks for is what it writes, and an unknown system is a mistake."""
+    """Protects `make reference`: it writes what the test above expects, and an unknown system is an error."""
     command = [sys.executable, "-m", "streamfl.reference", "--root", str(tmp_path)]
     subprocess.run([*command, OWN[0].name], check=True, capture_output=True, cwd=ROOT)
     path = f"docs/reference/settings-{OWN[0].name}.md"

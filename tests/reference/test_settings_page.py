@@ -1,4 +1,4 @@
-"""How types and bounds of settings become words."""
+"""How types and bounds of settings are described in words."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class Example(Section):
     ],
 )
 def test_a_key_is_a_row(row: str) -> None:
-    """Protects every reference page: each kind of type, default and bound is told in words, and none is lost."""
+    """Protects every reference page: each kind of type, default and bound is described."""
     assert row in section_page("e", Example).splitlines()

@@ -1,4 +1,4 @@
-"""Every figure that says how things stand of late, in every system."""
+"""Every metric about recent labels, in every system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEMS = systems_with("fuzz")
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_what_is_said_of_late_ends(name: str) -> None:
-    """Protects who looks at a board from a figure of last week: whatever is of the last labels says until when it holds."""
+    """Protects the dashboard from last week's value: every metric about recent labels has an end of validity."""
     fuzzed: Fuzzed = load(SYSTEMS[name].fuzz or "")
     found = set()
     for target_name, make in fuzzed.targets(Random(0)).items():
@@ -29,5 +29,5 @@ def test_what_is_said_of_late_ends(name: str) -> None:
                 if "the last 1000" in one.help or (one.name.startswith("held_out_") and one.name != "held_out_entities")
             }
     assert {one for one, ends in found if not ends} == set()
-    # DP Frank-Wolfe measures nothing against labels: it would tell of them without noise.
+    # DP Frank-Wolfe measures nothing against labels, because such a metric would reveal them without noise.
     assert bool(found) == (name != "dp-frank-wolfe")

@@ -1,4 +1,4 @@
-"""Makers of blocks and their readers under every fault: work that is cut short, and messages that are cut in two by a crash."""
+"""Makers of blocks and their readers under every fault: interrupted work, and messages that a crash cuts in two."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _the_toy_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Orders:
-    """A scenario: who orders when, two makers, two readers, and what fails."""
+    """A scenario: the orders with their times, two makers, two readers, and the faults."""
 
     seed: int
     rates: Rates
@@ -66,11 +66,11 @@ class Orders:
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        # So few records in a step cut every message in two.
+        # With so few records in a step, every message is divided over two steps.
         return {name: (2, settings(name, self.guarantee, 2)) for name in ROLES}
 
     def prepare(self, worker: Worker) -> None:
-        """Nothing is done differently here."""
+        """Nothing to change."""
 
     def check_bounds(self, worker: Worker) -> None:
         if worker.role.waiting.get("messages in parts", 0) > 2 * LIMITS.messages:
@@ -85,7 +85,7 @@ class Orders:
         return f"{len(missing)} blocks were not read" if missing else ""
 
     def check(self, bus: FaultyBus) -> None:
-        """Every block came whole, once where nothing may come twice, and nobody was wronged."""
+        """Every block is complete, once if nothing may come twice, and nothing correct was refused."""
         found = Counter((record.key, record.value) for record in bus.read("checksums"))
         if found.keys() != self.wanted(last=True):
             raise CheckFailed(f"read was {found}, wanted {self.wanted(last=True)}")
@@ -123,7 +123,7 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 @pytest.fixture(name="resumed")
 def _resumed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """The parts that were taken back from a changelog."""
+    """Counts the parts that were restored from a changelog."""
     found: list[bytes] = []
     real = LongMessages.restore
 
@@ -138,7 +138,7 @@ def _resumed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("bus", ["memory", "sqlite"])
 def test_every_block_is_read_whole_and_once(bus: str, resumed: list[bytes]) -> None:
-    """Protects long messages and long work under every fault: crashes between two parts and during work are among them."""
+    """Protects long messages and long work under every fault, including crashes between two parts and during work."""
     verdicts = [simulate(seed, bus) for seed in (SEEDS if bus == "memory" else SEEDS[:8])]
     assert [f"seed {verdict.seed}: {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter[str]())
@@ -148,12 +148,12 @@ def test_every_block_is_read_whole_and_once(bus: str, resumed: list[bytes]) -> N
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: work takes the same virtual time, and gives the same bytes, again."""
+    """Protects the reproduction of a failure: repeated work takes the same virtual time and gives the same bytes."""
     assert [simulate(seed).hash for seed in SEEDS[:4]] == [simulate(seed).hash for seed in SEEDS[:4]]
 
 
 def test_work_that_is_done_again_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects what was sent and not committed: whoever read it and then its repetition learns nothing from a difference."""
+    """Protects uncommitted output: a reader of it and of its repetition learns nothing from a difference."""
     made: dict[bytes, set[bytes]] = {}
     real = Work.received
     twice: Counter[bytes] = Counter()
@@ -189,6 +189,6 @@ def goes_on_without_its_partition(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mutation", [forgets_the_parts, does_not_know_what_it_heard, goes_on_without_its_partition])
 def test_a_mistake_is_found(mutation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation from being empty: each of these mistakes fails some seed."""
+    """Protects the simulation from being empty: each of these bugs fails some seed."""
     mutation(monkeypatch)
     assert any(simulate(seed).failure for seed in range(60))

@@ -1,4 +1,4 @@
-"""Faults that stay, and a core that has to go on: everything that does not depend on what is gone comes to its end."""
+"""Permanent faults: all work that does not depend on the lost parts has to be finished."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SYSTEMS = {name: found.simulate_liveness for name, found in fault_simulations().
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_what_can_go_on_does(system: str) -> None:
-    """Protects everybody from one who is gone for good: a process that is cut off in one direction or dead, a whole member, a
-    partition that cannot be read. All others' samples are predicted and learnt in bounded time, and whatever must hold does.
+    """Protects all members from one that is permanently gone: a process cut off in one direction or dead, a whole member, or an
+    unreadable partition. All others' samples are predicted and learnt in bounded time, and all checks hold.
     """
     verdicts = [SYSTEMS[system](seed, "memory") for seed in SEEDS]
     assert [f"LIVENESS=1 SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
@@ -31,12 +31,12 @@ def test_what_can_go_on_does(system: str) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_seed_is_one_history(system: str) -> None:
-    """Protects whoever reproduces a failure."""
+    """Protects the reproduction of a failure."""
     assert SYSTEMS[system](2, "memory").hash == SYSTEMS[system](2, "memory").hash
 
 
 def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the way back from a failure: the command of a liveness run is another one."""
+    """Protects the reproduction of a failure: a liveness run has another command."""
     withholds_ticks_for_ever(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["simulate", "--liveness", "--seed", "21", "--system", "pofmkl"])
     assert main() != 0
@@ -44,10 +44,10 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tick_that_is_withheld_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200 seeds."""
+    """Protects the value of permanent faults: waiting for ever for something that never comes fails within 200 seeds."""
     withholds_ticks_for_ever(monkeypatch)
     check_caught("worker: a tick is withheld for ever", simulate_liveness, 21)
-    # Where everybody comes back in the end it does no harm that shows.
+    # If everybody comes back in the end, the bug has no visible effect.
     assert [seed for seed in range(5) if simulate(seed).failure] == []
 
 

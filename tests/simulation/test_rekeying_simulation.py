@@ -1,4 +1,4 @@
-"""`streamfl rekey` under faults, and mistakes put into it on purpose: some seeds of it run in test_systems."""
+"""`streamfl rekey` under faults, and with deliberate bugs. Some of its seeds run in test_systems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick_starts")
 
 
 def test_scenarios_are_of_every_kind() -> None:
-    """Protects the breadth of the seeds: one by one and put together, both guarantees, alone and scaled out."""
+    """Protects the variety of seeds: single and assembled records, both guarantees, one worker and several."""
     chosen = [scenario(seed) for seed in range(60)]
     guarantees = {(one.together, one.settings.bus.processing_guarantee) for one in chosen}
     assert guarantees == {(together, of) for together in (True, False) for of in ("exactly_once", "at_least_once")}
@@ -64,6 +64,6 @@ MUTATIONS: dict[str, Mutation] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worth of the simulation for the command: what it does wrong fails within 200 seeds."""
+    """Protects the value of the simulation for the command: each bug fails within 200 seeds."""
     MUTATIONS[name](monkeypatch)
     check_caught(f"rekey: {name}", simulate)

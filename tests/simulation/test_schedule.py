@@ -1,4 +1,4 @@
-"""Processes in virtual time: who is killed does nothing more, and an error ends the run."""
+"""Processes in virtual time: a killed process does nothing more, and an error ends the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamfl.simulation.faults.schedule import Killed, Scheduler
 
 
 def test_a_killed_process_does_nothing_more() -> None:
-    """Protects the meaning of a crash: whatever would have come next does not, and others go on."""
+    """Protects the meaning of a crash: the process's next actions do not happen, and others go on."""
     scheduler = Scheduler(7)
     done: list[tuple[str, float]] = []
 
@@ -27,7 +27,7 @@ def test_a_killed_process_does_nothing_more() -> None:
 
 
 def test_what_a_process_raises_is_raised_by_the_run() -> None:
-    """Protects against silence: a process that ends by an error it does not know fails the run, unlike one that was killed."""
+    """Protects against silence: an unexpected error in a process fails the run, unlike a kill."""
 
     def fails() -> None:
         scheduler.sleep(1.0)

@@ -1,4 +1,4 @@
-"""The bus in a file under the same faults as the one in memory, and mistakes put into it on purpose."""
+"""The SQLite bus under the same faults as the memory bus, and with deliberate bugs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten", "late EndT
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
-    """Protects sites without Kafka: exactly once, the lockstep theorem and progress are the file's as they are the cluster's.
+    """Protects sites without Kafka: exactly-once, the lockstep theorem and progress hold for the file as for the cluster.
 
-    The file is the same for every system; test_systems.py has a few seeds of each.
+    The file works the same for every system; test_systems.py has a few seeds of each.
     """
     verdicts = [simulate(seed, "sqlite") for seed in range(20)]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
@@ -35,7 +35,7 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: neither the process's number nor the machine's clock is in it."""
+    """Protects the reproduction of a failure: it does not depend on the process id or the machine's clock."""
     here = [simulate(seed, "sqlite").hash for seed in range(3)]
     program = "from streamfl.pofmkl.lab.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in range(3)))"
     environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -70,6 +70,6 @@ MUTATIONS: dict[str, Mutation] = {
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_of_the_bus_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worth of the simulation for the file: what it does wrong fails within 200 seeds."""
+    """Protects the value of the simulation for the file: each bug fails within 200 seeds."""
     MUTATIONS[name](monkeypatch)
     check_caught(f"sqlite: {name}", partial(simulate, bus="sqlite"))

@@ -1,4 +1,4 @@
-"""``make soak``: a federation on a real cluster, and faults by a seed. Exit code 1 if anything is lost, doubled or wrong."""
+"""``make soak``: a federation on a real cluster, with faults by a seed. Exit code 1 if anything is lost, doubled or wrong."""
 
 from __future__ import annotations
 

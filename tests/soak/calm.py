@@ -1,4 +1,4 @@
-"""The same federation without faults, on the bus in memory."""
+"""The same federation without faults, on the memory bus."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from streamfl.settings import Bus, RoleSettings
 
 __all__ = ["run_calmly", "written_again"]
 
-# Seconds: what falls due later is not waited for.
+# Seconds. Ticks that are due later are not waited for.
 SOON = 1.0
 MOST_WAITS = 20
 
 
 def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Outgoing]]) -> dict[str, list[Record]]:
-    """What lies in every topic when one process of each member has worked off the load, part after part."""
+    """The records of every topic after one process of each member has processed the load, part by part."""
     bus = MemoryBus()
     topics = all_topics(settings)
     bus.create(list(topics.values()))

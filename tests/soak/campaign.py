@@ -31,7 +31,8 @@ def run(
     kinds: Iterable[str] | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """A system under faults by seed for so many seconds, or these ``kinds`` in order, then an outage; a report that JSON can hold.
+    """Run a system under faults by seed for ``seconds``, or under these ``kinds`` in order, then an outage. Returns a report for
+    JSON.
 
     ConfigurationError if the system has no soak. RuntimeError if the cluster cannot be started.
     """
@@ -92,7 +93,7 @@ def run(
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
-    """The table of faults and the counts."""
+    """Print the table of faults and the counts."""
     table = Table("fault", "times", "lasted, longest (s)", "no prediction, mean (s)", "no prediction, longest (s)")
     for kind, figures in report["by_kind"].items():
         table.add_row(kind, *(str(figures[name]) for name in ("times", "lasted_longest", "stall_mean", "stall_longest")))
@@ -108,7 +109,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
 
 
 def _kept(log: Path) -> str:
-    """A copy that outlives the soak's own folder."""
+    """A copy that is kept when the soak's folder is deleted."""
     return str(shutil.copy(log, tempfile.mkdtemp(prefix="streamfl-soak-wrong-")))
 
 
@@ -129,12 +130,12 @@ def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def _bad_exits(federation: Federation, codes: list[int]) -> list[str]:
-    # Killed by us; the cluster away at the start. Anything else is a worker that gave up.
+    # Killed by the soak, or the cluster was unreachable at the start. Anything else is a worker that gave up.
     unexpected = {code: count for code, count in federation.exits.items() if code not in (-signal.SIGKILL, 3)}
     if not unexpected and not any(codes):
         return []
     said = federation.log.read_text(errors="replace")
-    # What a library says before it aborts, or a traceback, is no line of the log.
+    # A library's text before it aborts, or a traceback, is not a log line.
     other = "".join(line for line in said.splitlines(keepends=True) if not line[:1].isdigit())
     return [f"processes ended with {unexpected}, at the end {codes}: {other[-4000:]}{said[-2000:]}"]
 

@@ -1,8 +1,9 @@
-"""Topics that change while a member is away: unread records are deleted, and a topic is made again. What is gone is told.
+"""Topics that change while a member is away: unread records are deleted, and a topic is deleted and created again. The loss must be
+reported.
 
-Each member that reads a user's topic is away in turn, for longer than the topic keeps its records. What was gone before it was read
-is then exactly what ``streamfl inspect`` says; everything else is processed. In the end one such topic is deleted and made again:
-its reader stops with exit code 2.
+Each member that reads a user's topic is away in turn, for longer than the topic keeps its records. ``streamfl inspect`` must report
+exactly the records that were deleted unread; all others are processed. In the end one such topic is deleted and created again: its
+reader stops with exit code 2.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CONFIGURATION_ERROR = 2
 
 
 def run_with_changed_topics(name: str, plan: Plan, console: Console | None = None) -> dict[str, Any]:
-    """A report that JSON can hold; RuntimeError if the cluster cannot be started."""
+    """Returns a report for JSON. RuntimeError if the cluster cannot be started."""
     say = console or Console(quiet=True)
     _, system = find_soaked(name)
     wrong: list[str] = []
@@ -64,7 +65,7 @@ def run_with_changed_topics(name: str, plan: Plan, console: Console | None = Non
 
 
 def _readers(federation: Federation) -> dict[str, list[str]]:
-    """By member, the users' topics that it reads."""
+    """By member: the users' topics that it reads."""
     settings = load_members(federation.files)
     users = {topic for topic, spec in all_topics(settings).items() if spec.users}
     inputs = {member: [one.topic for one in build_channels(own).inputs.values()] for member, own in settings.items()}
@@ -73,7 +74,7 @@ def _readers(federation: Federation) -> dict[str, list[str]]:
 
 
 def _away(federation: Federation, member: str, topics: list[str], wrong: list[str]) -> dict[str, int]:
-    """By topic, records that were deleted while the member was away; and what it says of them when it is back."""
+    """By topic: the number of records that were deleted while the member was away. Checks its report after its return."""
     federation.hold(member)
     time.sleep(AWAY_SECONDS)
     before = _inputs(federation, member)
@@ -107,7 +108,7 @@ def _away(federation: Federation, member: str, topics: list[str], wrong: list[st
 
 
 def _made_again(federation: Federation, member: str, topic: str, wrong: list[str]) -> None:
-    """A topic that is deleted and made again while its reader is away stops the reader, which says so."""
+    """If a topic is deleted and created again while its reader is away, the reader stops and says so."""
     federation.hold(member)
     spec = all_topics(load_members(federation.files))[topic]
     with closing(KafkaAdminClient(bootstrap_servers=federation.broker.address)) as admin:
@@ -123,7 +124,7 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
 
 
 def _inputs(federation: Federation, member: str) -> list[dict[str, Any]]:
-    """Where the member reads."""
+    """The member's input positions."""
     command = streamfl_command("inspect", federation.files[member], "--format", "json")
     ended = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
     found: list[dict[str, Any]] = json.loads(ended.stdout)["inputs"]

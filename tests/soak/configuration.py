@@ -1,4 +1,4 @@
-"""The settings files of a federation's members, and what they make of the topics."""
+"""The settings files of a federation's members, and the topics that they need."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ connect_timeout_seconds = 10
 [bus.options]
 {options}
 """
-# The shortest session that a broker allows by default, and a cluster that is away noticed soon.
+# The shortest session timeout that a broker allows by default, and quick detection of an outage.
 OPTIONS = {
     "session_timeout_ms": round(SESSION_SECONDS * 1000),
     "transaction_timeout_ms": round(TRANSACTION_SECONDS * 1000),
@@ -41,7 +41,7 @@ SPELLINGS = {
 
 
 def write_configuration(system: SoakedSystem, plan: Plan, url: str, folder: Path) -> dict[str, Path]:
-    """Write every member's settings file; by member, where it is."""
+    """Writes every member's settings file. Returns the paths by member."""
     spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
     bus = BUS.format(url=url, options="\n".join(f"{name} = {value}" for name, value in spelled.items()))
     files = {}
@@ -63,11 +63,11 @@ def give_keys(files: Mapping[str, Path], keys: Keys) -> None:
 
 
 def load_members(files: Mapping[str, Path]) -> dict[str, RoleSettings]:
-    """By member, its settings, as a worker reads them."""
+    """The members' settings, as a worker reads them."""
     return {name: load_settings(path, find_kind(load_kind(path)).settings) for name, path in files.items()}
 
 
 def all_topics(settings: Mapping[str, RoleSettings]) -> dict[str, TopicSpec]:
-    """By name, the topics of all members, with their partitions."""
+    """The topics of all members by name, with their partitions."""
     specs = [spec for one in settings.values() for spec in find_kind(one.role.kind).topics(one)]
     return {spec.name: replace(spec, partitions=spec.partitions or PARTITIONS) for spec in specs}

@@ -1,4 +1,4 @@
-"""What is done to a federation, by seed, and how long its predictions stood still."""
+"""Faults for a federation, by seed, and how long its predictions stopped."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from soak.configuration import SESSION_SECONDS, TRANSACTION_SECONDS
 from soak.federation import Federation
 from soak.verdict import left_by
 
-# What a federation may take to come back to the present, on a busy machine.
+# The longest time that a federation may take to catch up, on a busy machine.
 PATIENCE_SECONDS = 240.0
-# And until its first predictions, before anything is done to it: a first training is hundreds of messages one behind the other.
+# The longest time until its first predictions, before any fault: a first training is hundreds of messages in sequence.
 START_SECONDS = 900.0
 SETTLING_SECONDS = 3.0
-# A commit that was under way has to fail first.
+# A pending commit has to fail first.
 READINESS_SECONDS = 90.0
-# Every worker commits many times a second while samples come.
+# While samples come, every worker commits many times a second.
 CAUGHT_SECONDS = 60.0
 LATE_SECONDS = 10.0
 
 
 class NotRecovered(Exception):
-    """The federation did not come back."""
+    """The federation did not recover."""
 
 
 @dataclass
 class Fault:
-    """One fault. lasted: seconds of it. stall: the longest that no prediction came, until all was caught up again."""
+    """One fault.
+
+    lasted: its seconds.
+    stall: the longest time without a prediction until the federation had caught up.
+    """
 
     kind: str
     victim: str
@@ -44,9 +48,11 @@ class Fault:
 
 @dataclass
 class Outage:
-    """What was seen of every process around the time that the whole cluster was away.
+    """Observations of every process before, during and after an outage of the whole cluster.
 
-    seconds: until the cluster was started again. before, during, after: memory in MB. red_after: seconds until /readyz was red.
+    seconds: until the cluster was started again.
+    before, during, after: memory in MB.
+    red_after: seconds until /readyz was red.
     """
 
     seconds: float
@@ -58,7 +64,7 @@ class Outage:
 
 
 class Killer:
-    """Chooses faults and victims by seed; every kind comes before one comes again."""
+    """Chooses faults and victims by seed. Every kind comes before one is repeated."""
 
     def __init__(self, federation: Federation, proxy: EndTxnProxy, outage_seconds: float) -> None:
         self.faults: list[Fault] = []
@@ -86,7 +92,9 @@ class Killer:
             self.kinds["broker and worker killed"] = self._kill_node_and_worker
 
     def begin(self) -> None:
-        """Begin the load once all that it needs is there, and wait until it is predicted. NotRecovered if that never is."""
+        """Begin the load once everything that it needs is there, and wait until it is predicted. Raises NotRecovered if it never
+        is.
+        """
         federation, deadline = self._federation, time.monotonic() + START_SECONDS
         federation.load.write_first()
         while not federation.system.begun(left_by(federation)):
@@ -102,7 +110,8 @@ class Killer:
             yield from self._draws.permutation(sorted(self.kinds)).tolist()
 
     def strike(self, kind: str) -> None:
-        """One fault; back when everything that was written by its end is predicted. NotRecovered if that never is."""
+        """Inject one fault, and wait until everything that was written by its end is predicted. Raises NotRecovered if it never is.
+        """
         do = self._outage if kind == "outage" else self.kinds[kind]
         federation, begin = self._federation, time.monotonic()
         fault = Fault(kind, "", begin - self._begin)
@@ -118,14 +127,14 @@ class Killer:
         time.sleep(float(self._draws.uniform(2, 5)))
 
     def _green(self) -> list[str]:
-        """The processes that are ready: all of them, in time; one that had no part in catching up may be so a little later."""
+        """The processes that are ready: all of them, in time. One without part in catching up may be ready a little later."""
         workers, deadline = self._federation.workers, time.monotonic() + READINESS_SECONDS
         while len(green := [worker.name for worker in workers if worker.ready]) < len(workers) and time.monotonic() < deadline:
             time.sleep(0.5)
         return green
 
     def catch_up(self, after: str, patience: float = PATIENCE_SECONDS) -> None:
-        """Wait until all samples of now and a little later are predicted: what a fault stops does not stop at once."""
+        """Wait until all samples of now and a little later are predicted, because a fault may not stop predictions at once."""
         federation, deadline = self._federation, time.monotonic() + patience
         time.sleep(SETTLING_SECONDS)
         wanted = federation.load.written
@@ -181,7 +190,7 @@ class Killer:
         return f"broker {node}, {victim}"
 
     def _hold_end(self, fault: EndTxn, kill: bool = False, slow: bool = False) -> str:
-        """A request to end a transaction is held back, or its answer is; it arrives in the midst of a later transaction, if any."""
+        """Delays a request to end a transaction, or its answer. It arrives during a later transaction, if there is one."""
         nodes = self._federation.plan.nodes
         requests = 1 + int(self._draws.integers(3))
         moment = Moment(slow_node=int(self._draws.integers(nodes))) if slow else Moment(produce_requests=requests)
@@ -190,13 +199,15 @@ class Killer:
             raise NotRecovered(f"no EndTxn came within {CAUGHT_SECONDS:g} s")
         if kill:
             self._kill_worker()
-        # After a kill nobody goes on under that id: then it comes by itself in the end.
+        # After a kill nobody continues under that id; then the request arrives by itself in the end.
         if fault is not EndTxn.LOSE_ANSWER and not caught.answered.wait(LATE_SECONDS):
             self._proxy.deliver(caught)
         return caught.request.transactional_id
 
     def _fill_disk(self) -> str:
-        """No file of one broker grows any more, as on a full disk: it says so and ends, or is ended, and comes back with room."""
+        """Stops the growth of all files of one broker, like a full disk. It reports that and ends, or is ended, and restarts with
+        space.
+        """
         broker, node = self._federation.broker, int(self._draws.integers(self._federation.plan.nodes))
         broker.limit_files(node)
         time.sleep(float(self._draws.uniform(5, 10)))

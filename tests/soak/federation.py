@@ -1,4 +1,4 @@
-"""A federation of processes under a steady load, and what is seen of it from outside."""
+"""A federation of processes under a steady load, observed from outside."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
 from streamfl.runtime.bus import Outgoing
 
 MOST_SECONDS_AHEAD = 30.0
-# Longer than any commit interval, and than an answer to an answer takes.
+# Longer than any commit interval, and than a chain of two answers.
 QUIET_SECONDS, MOST_RESTLESS_SECONDS = 5.0, 120.0
 ATTEMPTS = 5
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 class WorkerProcess:
-    """One place in the deployment: whatever process runs there is started again when it ends, as a supervisor would."""
+    """One process of the deployment. When it ends it is started again, as by a supervisor."""
 
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class WorkerProcess:
             return subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
 
     def look_after(self) -> int | None:
-        """The exit code of a process that has ended, with a new one in its place; None if it still runs."""
+        """The exit code of a process that has ended, after starting a new one; None if it still runs."""
         code = None if self.held else self.process.poll()
         if code is not None:
             self.process = self._start()
@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether /readyz is green; a process that does not answer is not."""
+        """Whether /readyz is green. A process that does not answer is not ready."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -71,7 +71,7 @@ class WorkerProcess:
 
     @property
     def memory(self) -> float | None:
-        """Resident memory in MB; None of a process that is just ending."""
+        """Resident memory in MB; None for a process that is just ending."""
         try:
             found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         except OSError:
@@ -80,7 +80,7 @@ class WorkerProcess:
 
 
 class Federation:
-    """All processes of a :class:`Plan` on a cluster, the load on them, and the predictions that come of it."""
+    """All processes of a :class:`Plan` on a cluster, their load, and their predictions."""
 
     def __init__(self, system: SoakedSystem, plan: Plan, broker: Broker, folder: Path) -> None:
         self.system = system
@@ -124,7 +124,7 @@ class Federation:
                     self.exits[code] += 1
 
     def hold(self, member: str) -> None:
-        """End a member's processes as an operator would, and start none for it."""
+        """End a member's processes as an operator would, and do not restart them."""
         for worker in self._of(member):
             worker.held = True
             worker.process.terminate()
@@ -136,14 +136,14 @@ class Federation:
             worker.held = False
 
     def ready(self, member: str) -> bool:
-        """Whether all of a member's processes are."""
+        """Whether all of a member's processes are ready."""
         return all(worker.ready for worker in self._of(member))
 
     def _of(self, member: str) -> list[WorkerProcess]:
         return [worker for worker in self.workers if worker.name.rpartition("-")[0] == member]
 
     def rest(self) -> None:
-        """Wait until nothing is written any more: what an answer brings about, a round that is open, a last commit."""
+        """Wait until nothing is written any more: consequences of answers, open rounds, and last commits."""
         topics = all_topics(load_members(self.files))
         places = [TopicPartition(name, number) for name, spec in topics.items() for number in range(spec.partitions or PARTITIONS)]
         before, deadline = None, time.monotonic() + MOST_RESTLESS_SECONDS
@@ -156,7 +156,7 @@ class Federation:
                 time.sleep(QUIET_SECONDS)
 
     def leave(self) -> list[int]:
-        """End every process as an operator would; their exit codes."""
+        """End every process as an operator would. Returns their exit codes."""
         self._stop.set()
         self._supervisor.join()
         for worker in self.workers:
@@ -166,9 +166,9 @@ class Federation:
 
 @dataclass
 class Load:
-    """Writes numbered samples at a steady rate until told to end; remembers what the cluster acknowledged.
+    """Writes numbered samples at a steady rate until it is stopped, and stores the cluster's acknowledgements.
 
-    It waits when predictions are ``MOST_SECONDS_AHEAD`` behind, so that a slow machine, too, gets to the end.
+    It pauses when predictions are ``MOST_SECONDS_AHEAD`` behind, so that a slow machine also finishes.
 
     written: samples so far.
     acknowledged: topic, partition and offset of their records.
@@ -185,7 +185,7 @@ class Load:
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
-        # Whatever happens to the cluster it is waited for: a sample whose fate is unknown would have to be counted as both.
+        # It waits through any fault: a sample with an unknown result would have to count both as written and as missing.
         self._producer = KafkaProducer(
             bootstrap_servers=self.address.split(","),
             enable_idempotence=True,
@@ -198,7 +198,7 @@ class Load:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def write_first(self) -> None:
-        """What comes before the load."""
+        """Write the records that come before the load."""
         for record in self.system.first(self.plan):
             self._send(record)
         self._producer.flush(60)
@@ -223,7 +223,7 @@ class Load:
         future.add_errback(lambda error: self.failures.append(repr(error)))
 
     def end(self) -> None:
-        """Write no more, and wait for what is on its way."""
+        """Stop writing, and wait for pending records."""
         self._stop_writing()
         self._producer.flush(60)
 
@@ -238,10 +238,10 @@ class Load:
 
 
 class Seen:
-    """Predictions as a user's consumer sees them.
+    """Predictions, read by a user's consumer.
 
     times: at which they came.
-    samples: that have one.
+    samples: the samples with a prediction.
     """
 
     def __init__(self, system: SoakedSystem, address: str) -> None:
@@ -255,7 +255,7 @@ class Seen:
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             reconnect_backoff_max_ms=1_000,
-            # The broker tells by its start only that it has another address for a partition.
+            # Only a restarted broker's metadata show its new address for a partition.
             metadata_max_age_ms=5_000,
         )
         places = [TopicPartition(f"{FEDERATION}.predictions", number) for number in range(PARTITIONS)]
@@ -277,7 +277,7 @@ class Seen:
             self.times += [now] * len(records)
 
     def longest_gap(self, begin: float, end: float) -> float:
-        """Seconds, the longest without a new prediction of those that touch begin..end."""
+        """The longest time in seconds without a new prediction, among the gaps that touch begin..end."""
         within = [begin, *(at for at in list(self.times) if begin <= at <= end), end]
         return float(max(np.diff(within)))
 
@@ -288,7 +288,7 @@ class Seen:
 
 
 def _make_topics(path: Path) -> None:
-    """RuntimeError with what the command said if it does not succeed. Several brokers may not all know yet what one has made."""
+    """RuntimeError with the command's output if it fails. With several brokers, some may not know a new topic yet."""
     command = streamfl_command("topics", path, "--create-inputs", "--partitions", str(PARTITIONS))
     for _ in range(ATTEMPTS):
         ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
@@ -299,5 +299,5 @@ def _make_topics(path: Path) -> None:
 
 
 def streamfl_command(command: str, path: Path, *options: str) -> list[str]:
-    """What runs a command of streamfl on a settings file."""
+    """The command line that runs a streamfl command on a settings file."""
     return [sys.executable, "-m", "streamfl", command, str(path), *options]

@@ -1,6 +1,6 @@
-"""What a system tells the soak of itself: who takes part, what is written, and what has to hold in the end.
+"""A system's part of the soak: its members, its records, and the checks at the end.
 
-It stands in ``tests/<system>/soak.py`` and is called ``SOAK``.
+It is the object ``SOAK`` in ``tests/<system>/soak.py``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TESTS = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs.
+    """The plan of a run.
 
-    mode: how the system learns, one of its modes.
-    nodes: of the cluster.
-    rate: samples a second, of all members.
-    keys: members have keys, and what they send each other is sealed.
+    mode: one of the system's ways to learn.
+    nodes: number of the cluster's nodes.
+    rate: samples a second, over all members.
+    keys: whether members have keys and seal their messages.
     """
 
     mode: str
@@ -46,8 +46,8 @@ class Plan:
 class Member:
     """One settings file and the processes that run with it.
 
-    sections: the file, but for ``[bus]``.
-    processes: how many.
+    sections: the file without ``[bus]``.
+    processes: their number.
     """
 
     sections: str
@@ -56,12 +56,12 @@ class Member:
 
 @dataclass
 class Verdict:
-    """What came of a federation.
+    """The result of a soak.
 
-    samples: that were to be predicted.
-    lost, doubled: predictions.
+    samples: number of samples to predict.
+    lost, doubled: numbers of predictions.
     counts: further figures of the system, by name.
-    wrong: what does not hold, in words.
+    wrong: descriptions of failed checks.
     """
 
     samples: int = 0
@@ -77,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Left:
-    """What a federation left behind.
+    """A federation's topics at the end.
 
     settings: by member.
     topics: by name, the records of every topic.
@@ -88,7 +88,7 @@ class Left:
     topics: dict[str, list[Record]]
 
     def read(self, topic: str) -> Iterator[Record]:
-        """The records of a topic, as a bus gives them."""
+        """The records of a topic, as a bus returns them."""
         return iter(self.topics[topic])
 
     def of(self, name: str) -> list[Record]:
@@ -96,22 +96,22 @@ class Left:
         return self.topics[f"{FEDERATION}.{name}"]
 
     def latest(self, topic: str, positions: bool = False) -> dict[tuple[int, bytes], bytes]:
-        """What compaction would leave of state, or of a worker's own positions beside it."""
+        """The latest record of each key: of state, or with ``positions`` of a worker's positions."""
         return latest(self.topics[topic], positions)
 
 
 @dataclass(frozen=True)
 class SoakedSystem:
-    """A system under the soak. Its federation is called :data:`FEDERATION`.
+    """A system under the soak. Its federation's name is :data:`FEDERATION`.
 
-    modes: in which it can learn; the first, if none is named.
-    members: of a plan, by name.
-    records: what is written of a sample of the load, by the plan and the sample's number. It is the same every time.
-    predicted: which sample a prediction is of, by the prediction's content. Every sample has to have one.
-    check: adds to the verdict what does not hold, and counts. Positions and dead letters are looked at besides.
-    turn: the load ends after a multiple of so many samples, as where a round waits for all clients.
-    first: what is written before the load, and is no sample of it, as where nothing is predicted before there is a model.
-    begun: whether that has come to what the load needs, by what the topics hold.
+    modes: its ways to learn. The first is the default.
+    members: returns a plan's members, by name.
+    records: returns the records of a sample of the load, by the plan and the sample's number. They are the same every time.
+    predicted: returns the sample of a prediction, by the prediction's content. Every sample has to have one.
+    check: adds failed checks and counts to the verdict. Positions and dead letters are checked separately.
+    turn: the load ends after a multiple of this number of samples, for example if a round waits for all clients.
+    first: returns records that precede the load and are not part of it, for example if predictions need a model.
+    begun: returns whether these have had the effect that the load needs, by the topics' records.
     """
 
     modes: tuple[str, ...]
@@ -130,7 +130,7 @@ def soaked_systems() -> tuple[str, ...]:
 
 
 def find_soaked(name: str | None = None) -> tuple[str, SoakedSystem]:
-    """Name and subject of a system, by default the first that has one; ConfigurationError says which there are."""
+    """Name and soak of a system, by default the first that has one. ConfigurationError lists the existing ones."""
     known = soaked_systems()
     if name is None and not known:
         raise ConfigurationError("no installed system has a file tests/<system>/soak.py")
@@ -144,7 +144,7 @@ def find_soaked(name: str | None = None) -> tuple[str, SoakedSystem]:
 
 
 def latest(records: Sequence[Record], positions: bool = False) -> dict[tuple[int, bytes], bytes]:
-    """What compaction would leave of state, or of a worker's own positions beside it."""
+    """The latest record of each key: of state, or with ``positions`` of a worker's positions."""
     found: dict[tuple[int, bytes], bytes | None] = {}
     for record in records:
         key = record.key or b""

@@ -1,4 +1,4 @@
-"""What has to hold of any system in the end, read from the topics as anybody could; the rest the system checks itself."""
+"""Checks that hold for any system at the end, from the topics alone. The system checks the rest itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check_inputs", "judge", "judge_topics", "left_by"]
 
 
 def judge(federation: Federation) -> Verdict:
-    """Read everything that the federation left behind and check it; its processes have ended."""
+    """Read all of a federation's topics and check them, after its processes have ended."""
     left = left_by(federation)
     verdict = judge_topics(federation.system, left)
     check_inputs(verdict, federation.system, left, federation.load.written)
@@ -28,7 +28,7 @@ def judge(federation: Federation) -> Verdict:
 
 
 def left_by(federation: Federation) -> Left:
-    """What lies in its topics now."""
+    """The records of its topics now."""
     settings = load_members(federation.files)
     with closing(connect(federation.url, {})) as bus:
         topics = {name: list(bus.read(name)) for name in all_topics(settings)}
@@ -36,7 +36,7 @@ def left_by(federation: Federation) -> Left:
 
 
 def judge_topics(system: SoakedSystem, left: Left) -> Verdict:
-    """What can be said of a federation by its topics."""
+    """Check a federation by its topics."""
     verdict = Verdict()
     system.check(verdict, left)
     check_positions(verdict, left)
@@ -46,7 +46,7 @@ def judge_topics(system: SoakedSystem, left: Left) -> Verdict:
 
 
 def check_inputs(verdict: Verdict, system: SoakedSystem, left: Left, written: int) -> None:
-    """Of the load's samples up to this number, and what came first, every record is in the topic it was written to, once."""
+    """Check that every record of the first samples up to this number, and of the records before, is in its topic exactly once."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
     found = Counter((name, record.key, record.value) for name in users for record in left.topics[name])
     records = [*system.first(left.plan)]
@@ -58,7 +58,7 @@ def check_inputs(verdict: Verdict, system: SoakedSystem, left: Left, written: in
 
 
 def check_acknowledged(verdict: Verdict, load: Load, left: Left) -> None:
-    """The writer's own account: what was acknowledged is where the cluster said."""
+    """The writer's account: acknowledged records are where the cluster said."""
     verdict.require(not load.failures, f"{len(load.failures)} records failed: {load.failures[:1]}")
     places = {(record.topic, record.partition, record.offset) for records in left.topics.values() for record in records}
     missing = set(load.acknowledged) - places
@@ -66,7 +66,7 @@ def check_acknowledged(verdict: Verdict, load: Load, left: Left) -> None:
 
 
 def check_positions(verdict: Verdict, left: Left) -> None:
-    """The changelogs' own account: each state reflects all records of all inputs."""
+    """The changelogs' account: each state includes all records of all inputs."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
     for settings in left.settings.values():
         channels = build_channels(settings)
@@ -78,7 +78,7 @@ def check_positions(verdict: Verdict, left: Left) -> None:
             for partition, end in sorted(ends.items()):
                 value = remembered.get((partition, POSITION_KEY + topic.encode()), bytes(8))
                 (position,) = struct.unpack("<q", value)
-                # What ends a transaction has an offset, too, and is no record.
+                # A transaction's end marker has an offset too, but is not a record.
                 reached = position == end if topic in users else position >= end
                 verdict.require(reached, f"{topic}, partition {partition}: the state reflects {position} of {end} records")
 

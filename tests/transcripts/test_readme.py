@@ -1,4 +1,4 @@
-"""What the README and the documents say that commands print is what they print. The README's own commands, without a broker."""
+"""Commands in the README and the documents print what the text says. Runs the README's own commands without a broker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Run = Callable[[str], tuple[int, str, str]]
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the README's two files and samples such as it speaks of, on a memory bus of its own."""
+    """A directory with the README's two files and samples as it describes, on a memory bus of its own."""
     for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
         role = re.search(r'kind = "pofmkl-(\w+)"', block)
         assert role
@@ -94,18 +94,18 @@ def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def shown(beginning: str) -> str:
-    """The README's command that begins so."""
+    """The README's command with this beginning."""
     [command] = [command for command in COMMANDS if command.startswith(beginning)]
     return command
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of a printed table, without its heading."""
+    """The cells of a printed table, without its header."""
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")]
 
 
 def as_json(text: str) -> Any:
-    """One JSON object on one line, with none of the numbers that JSON does not have."""
+    """One JSON object on one line, without numbers that JSON does not have."""
 
     def refuse(name: str) -> NoReturn:
         raise AssertionError(f"{name} is no JSON")
@@ -116,13 +116,13 @@ def as_json(text: str) -> Any:
 
 
 def test_every_command_of_the_readme_is_tried() -> None:
-    """Protects this file from falling behind: a command that the README gains has to be added here."""
+    """Protects this file from falling behind: a new command in the README has to be added here."""
     tried = ["init", "topics", "topics", "check", "run", "run", "simulate", "compare"]
     assert [command.split()[0] for command in COMMANDS] == tried
 
 
 def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> None:
-    """Protects the first thing that anybody sees: the table's rows, the picture, and the same figures as JSON."""
+    """Protects the first output that people see: the table's rows, the picture, and the same figures as JSON."""
     code, out, error = run("demo")
     rows = table(out)
     assert code == 0
@@ -141,7 +141,7 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
     change = f"{1 - found['mae'] / found['mae_local_only']:.0%}"
     assert re.search(rf"is {found['mae']:.3f} points off, .* {found['mae_local_only']:.3f}: .* {change} smaller", notes)
     assert found["rmse"] < min(found["rmse_local_only"], *(one["rmse"] for one in found["challengers"].values()))
-    # What the README says of it.
+    # The README's text about it.
     for told in (*(f"{found[f'mae{whose}']:.3f} points" for whose in ("", "_local_only", "_running_mean")), f"{change} less off"):
         assert told in README
     assert f"{found['record_bytes']} bytes" in README
@@ -149,7 +149,7 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
 
 
 def test_simulate_prints_one_object(run: Run) -> None:
-    """Protects scripts that read the figures, and the README's own command line on data such as it describes."""
+    """Protects scripts that read the figures, and the README's command line on data as it describes."""
     command = shown("simulate").replace("--rounds 300", "--rounds 4")
     code, out, _ = run(command)
     found = as_json(out)
@@ -164,7 +164,7 @@ def test_simulate_prints_one_object(run: Run) -> None:
 
 
 def test_compare_puts_every_method_in_one_table(run: Run, folder: Path) -> None:
-    """Protects who chooses a method by the README's own command line: every method has its error and its bytes, best first."""
+    """Protects users who choose a method with the README's command line: every method has its error and its bytes, best first."""
     command = shown("compare").replace("--rounds 300", "--rounds 4")
     code, out, _ = run(command)
     rows = table(out)
@@ -181,7 +181,7 @@ def test_compare_puts_every_method_in_one_table(run: Run, folder: Path) -> None:
 
 
 def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
-    """Protects the README's way from nothing to a running federation: check says what is missing, topics makes it."""
+    """Protects the README's way to a running federation: check says what is missing, topics creates it."""
     check = shown("check")
     code, out, _ = run(check)
     assert code == 4
@@ -189,7 +189,7 @@ def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
     assert missing
     assert all("To do: " in text and "streamfl topics client.toml --create" in text for text in missing)
     for command in (command for command in COMMANDS if command.startswith("topics")):
-        # The README has readings; here there is nothing yet.
+        # The README has readings already; here there are none yet.
         code, out, _ = run(command.replace("client.toml --create", "client.toml --create-inputs"))
         assert code == 0
         assert {row[3] for row in table(out)} == {"ok"}
@@ -203,7 +203,7 @@ def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
 
 
 def test_features_say_what_was_written(run: Run, folder: Path) -> None:
-    """Protects whoever computes without streamfl: the file's arrays are those that the line and the object describe."""
+    """Protects users who compute without streamfl: the file's arrays are those that the line and the object describe."""
     code, out, error = run("features client.toml --out f.npz")
     assert (code, out) == (0, "")
     assert error.startswith("wrote f.npz: frequencies_standardised (6, 100, 3) float32, ")
@@ -217,11 +217,11 @@ def test_features_say_what_was_written(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("beginning", ["check", "init client", "topics client", "run client"])
 def test_without_a_broker_commands_say_so(folder: Path, beginning: str) -> None:
-    """Protects the first try on Kafka: a broker that is not there is exit code 3 and a line, for every command that needs it."""
+    """Protects the first try on Kafka: without a broker, every command that needs one ends with exit code 3 and a line."""
     environment = os.environ | {"STREAMFL_BUS__URL": "kafka://127.0.0.1:1", "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "streamfl", *shown(beginning).split()]
     if beginning.startswith("init"):
-        # It writes this file, and never over another; and its bus stands in the command.
+        # The command writes this file and never overwrites one; its bus is an argument.
         (folder / "client.toml").unlink()
         command = [part.replace("localhost:9092", "127.0.0.1:1") for part in command] + ["--seconds", "1"]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)

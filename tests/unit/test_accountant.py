@@ -1,4 +1,4 @@
-"""The accountant: mu, epsilon and delta, against integration and another accountant."""
+"""The accountant: mu, epsilon and delta, checked by integration and by another accountant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfl.privacy.accountant import cost_of, delta_of, epsilon_of
 
 
 def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
-    """Protects the figure that people compare: delta at epsilon by numerical integration of the two normal densities."""
+    """Protects the figures that people compare: delta at epsilon, by numerical integration of the two normal densities."""
     grid = np.linspace(-40, 40, 2_000_001)
     for mu, epsilon in ((0.5, 0.3), (1.0, 1.0), (3.0, 5.0)):
         left = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
@@ -25,12 +25,12 @@ def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
 
 
 def test_mu_is_the_epsilon_of_google_s_accountant() -> None:
-    """Protects the figures that people compare: one Gaussian release, its epsilon by dp-accounting's exact curve."""
+    """Protects the figures that people compare: the epsilon of one Gaussian release, by dp-accounting's exact curve."""
     for mu in (0.1, 0.5, 1.0, 1.4, 2.2, 4.5, 8.9):
         for delta in (1e-3, 1e-5, 1e-8):
             assert epsilon_of(mu, delta) == pytest.approx(get_epsilon_gaussian(1 / mu, delta), rel=1e-6)
 
 
 def test_costs_add_up_to_the_mechanism_of_all_releases_together() -> None:
-    """Protects composition: k releases of one value are one release with the noise of their mean."""
+    """Protects composition: k releases of one value equal one release with the noise of their mean."""
     assert math.sqrt(9 * cost_of(2.0, 6.0)) == pytest.approx(math.sqrt(cost_of(2.0, 6.0 / math.sqrt(9))))

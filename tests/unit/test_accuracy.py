@@ -1,4 +1,4 @@
-"""The accuracy figures: what is run again, and what the tables say of what was run."""
+"""The accuracy figures: which runs are repeated, and what the tables show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# The benchmarks are programs beside the package, not installed with it.
+# The benchmarks are programs beside the package. They are not installed with it.
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def kept(cache: Cache, method: str, data: str, errors: list[float | None], sent: float = 0.0, delay: int = 0) -> None:
-    """Results of seeds 0, 1, … at K = 40."""
+    """Stores results for seeds 0, 1, … at K = 40."""
     for seed, error in enumerate(errors):
         cache.put(Run(method, data, *CELLS[0], seed, delay), {"source": "s", "mse": error, "bytes": sent, "samples": 300})
 
@@ -43,7 +43,7 @@ def rows(table: str) -> list[list[str]]:
 
 
 def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cache) -> None:
-    """Protects an hour of computing, and the tables from figures of code that is no longer there."""
+    """Protects an hour of computing: only missing runs, or runs of other code, are repeated. No table shows figures of old code."""
     runs = [Run("mean", "a", CLIENTS, SAMPLES, seed) for seed in (0, 1)]
     said: list[str] = []
     assert measure(runs, {"mean": MEAN}, cache, deal, said.append) == 2
@@ -56,7 +56,7 @@ def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cac
 
 
 def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
-    """Protects against a changed constant that keeps its old figures, and against a comment that costs an hour."""
+    """Protects against a changed constant with old figures, and against a comment that costs an hour."""
     source = tmp_path / "part.py"
     method, stepped = Method("direct", ("*.py",)), Method("direct", ("*.py",), {"learning": {"exploration": 0.0}})
     source.write_text("RATE = 1\n", encoding="utf-8")
@@ -71,7 +71,7 @@ def test_a_hash_is_of_what_code_does(tmp_path: Path) -> None:
 
 
 def test_a_run_is_judged_by_its_predictions() -> None:
-    """Protects the figures: the mean over all samples and clients, times 1000, and the error so far at the kept points."""
+    """Protects the figures: the mean over all samples and clients, times 1000, and the running error at the kept points."""
     stream = deal("set", CLIENTS, SAMPLES, 0)
     found = compute(MEAN, Run("mean", "set", CLIENTS, SAMPLES, delay=0), stream)
     means = np.array([stream.labels[:t].mean(axis=0) if t else np.zeros(CLIENTS) for t in range(SAMPLES)])
@@ -85,7 +85,7 @@ def test_a_run_is_judged_by_its_predictions() -> None:
 
 
 def test_a_direct_run_is_the_federation_on_the_bus() -> None:
-    """Protects the ablation's ratios: their denominator comes from the bus, their numerators do not."""
+    """Protects the ablation's ratios: the denominator comes from the bus, the numerators come from direct runs."""
     stream, run = deal("set", CLIENTS, SAMPLES, 0), Run("default", "set", CLIENTS, SAMPLES, 1)
     method = METHODS["default"]
     direct = compute(Method("direct", method.sources, method.settings), run, stream)
@@ -96,7 +96,7 @@ def test_a_direct_run_is_the_federation_on_the_bus() -> None:
 
 
 def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) -> None:
-    """Protects the reader, who looks at the first line and at what is bold."""
+    """Protects the reader, who looks at the first line and at bold numbers."""
     for data in SETS:
         kept(cache, "knn", data, [1.0, 3.0, 2.0])
         kept(cache, "default", data, [1.0] * 3 if data == "air" else [4.0, 6.0, 5.0], 4000.0)
@@ -105,11 +105,11 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
     table = overview(Figures(cache), methods, CELLS[0])
     assert [row[0] for row in rows(table)] == ["knn", "default", "paper, M = 1"]
     knn, default, paper = rows(table)
-    # The last set is dealt without a seed: one run is all there is of a method that draws nothing.
+    # The last set is dealt without a seed, so a method without random draws has only one run there.
     assert knn[1:] == ["**2.00 ± 1**", "2.00 ± 1", "**2.00 ± 1**", "**2.00 ± 1**", "**1.00**", "none"]
     assert default[1:] == ["5.00 ± 1", "**1.00 ± 0**", *["5.00 ± 1"] * 3, "4,000"]
     assert paper[1:3] == ["9.00", "diverged"]
-    # Where a method lacks sets, the order is that of the sets that all have.
+    # If a method lacks sets, the order uses the sets that all methods have.
     kept(cache, "hoeffding", "air", [0.5])
     table = overview(Figures(cache), methods, CELLS[0])
     assert [row[0] for row in rows(table)] == ["hoeffding", "default", "knn", "paper, M = 1"]
@@ -117,7 +117,7 @@ def test_methods_are_ordered_by_all_sets_and_the_best_is_marked(cache: Cache) ->
 
 
 def test_places_are_of_each_set(cache: Cache) -> None:
-    """Protects the claim that a method is best everywhere: each set has its own order, and late labels theirs."""
+    """Protects the claim that a method is best everywhere: each set has its own order, and so do late labels."""
     kept(cache, "knn", "naval", [5.0])
     kept(cache, "default", "naval", [3.25])
     kept(cache, "knn", "air", [0.9])
@@ -140,7 +140,7 @@ def test_a_set_that_is_dealt_without_a_seed_is_run_once_by_who_draws_nothing() -
 
 
 def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
-    """Protects the ablation: a mean of errors would be that of the set with the largest labels."""
+    """Protects the ablation: the set with the largest labels would dominate a mean of errors."""
     for number, data in enumerate(SETS):
         for cell in CELLS:
             for method, factor in ((WHOLE, 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
@@ -152,7 +152,7 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
 
 
 def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
-    """Protects the reader from figures of two versions of the code that stand side by side unmarked."""
+    """Protects the reader from unmarked figures of two versions of the code side by side."""
     one, two, other = Run("default", "air", 40, 300), Run("default", "air", 40, 300, 1), Run("knn", "air", 40, 300)
     kept(cache, "default", "air", [1.0])
     found = state([one, two, other], cache)
@@ -161,7 +161,7 @@ def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
 
 
 def test_a_quantity_varied_is_seen_over_the_same_seeds(cache: Cache) -> None:
-    """Protects the experiments from a difference between seeds that looks like one of M or K."""
+    """Protects the experiments: a difference between seeds must not look like an effect of M or K."""
     for seed, factor in ((0, 1.0), (1, 5.0)):
         for method in ("exploration 0", "default", "exploration 1"):
             if (seed, method) != (1, "exploration 1"):
@@ -171,7 +171,7 @@ def test_a_quantity_varied_is_seen_over_the_same_seeds(cache: Cache) -> None:
 
 
 def test_tables_go_between_their_marks() -> None:
-    """Protects the text around the tables, and says where a mark is missing."""
+    """Protects the text around the tables, and reports a missing mark."""
     text = "A\n<!-- begin one -->\nold\n<!-- end -->\nB\n<!-- begin two -->\n<!-- end -->\n"
     filled = fill(text, {"one": "| 1 |", "two": r"| \1 |"})
     assert filled == "A\n<!-- begin one -->\n\n| 1 |\n\n<!-- end -->\nB\n<!-- begin two -->\n\n| \\1 |\n\n<!-- end -->\n"
@@ -181,7 +181,7 @@ def test_tables_go_between_their_marks() -> None:
 
 
 def test_the_document_has_a_mark_for_every_table(cache: Cache, tmp_path: Path) -> None:
-    """Protects an hour of computing from ending in an error, and the picture from a set with nothing in it."""
+    """Protects an hour of computing from ending in an error, and the picture from an empty set."""
     fill((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), tables(cache) | {"state": ""})
     measure([Run("running-mean", "naval", *CELLS[0])], {"running-mean": MEAN}, cache, lambda *_: deal("", CLIENTS, 9, 0))
     picture(cache, tmp_path / "picture.svg")
@@ -190,14 +190,14 @@ def test_the_document_has_a_mark_for_every_table(cache: Cache, tmp_path: Path) -
 
 @pytest.mark.parametrize(("value", "text"), [(107.2, "107"), (61.63, "61.6"), (0.5271, "0.527"), (3.0, "3.00"), (0.0, "0")])
 def test_digits(value: float, text: str) -> None:
-    """Protects the tables from figures that claim more, or less, than three digits."""
+    """Protects the tables: figures have exactly three digits."""
     assert digits(value) == text
 
 
 def test_without_the_data_the_program_says_what_to_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the user from a traceback: data sets are not part of the repository."""
+    """Protects the user from a traceback: the data sets are not part of the repository."""
     monkeypatch.setattr(sys, "argv", ["accuracy", "--out", str(tmp_path)])
     for folder in (None, str(tmp_path)):
         if folder is None:

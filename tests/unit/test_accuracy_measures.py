@@ -1,4 +1,4 @@
-"""Measures of classification: the same as scikit-learn's, and NaN where they are undefined."""
+"""Measures of classification: equal to scikit-learn's, and NaN where they are undefined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfl.learning.accuracy import accuracy, area_under_curve, classificatio
 @pytest.mark.parametrize("decimals", [1, 2, 12])
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_are_those_of_scikit_learn(seed: int, decimals: int) -> None:
-    """Protects who compares with figures from elsewhere; with one decimal nearly every prediction is tied, and some are 0 or 1."""
+    """Protects comparisons with other programs. With one decimal nearly all predictions are tied, and some are 0 or 1."""
     generator = np.random.Generator(np.random.PCG64(seed))
     labels = (generator.uniform(size=400) < 0.3).astype(float)
     probabilities = np.round(np.clip(0.25 * labels + generator.normal(0.4, 0.25, size=400), 0.0, 1.0), decimals)
@@ -28,14 +28,14 @@ def test_certainty_in_error_is_finite() -> None:
 
 
 def test_what_is_undefined_is_no_number() -> None:
-    """Protects a dashboard from an AUC of 0 or 1 that nobody has measured: one label alone has no order."""
+    """Protects a dashboard from an AUC of 0 or 1 that was not measured: it is undefined for a single class."""
     assert np.isnan(area_under_curve(np.array([0.2, 0.9]), np.array([1.0, 1.0])))
     assert np.isnan(kolmogorov_smirnov(np.array([0.2, 0.9]), np.array([1.0, 1.0])))
     assert all(np.isnan(value) for value in classification_figures(np.empty(0), np.empty(0)).values())
 
 
 def test_any_scores_can_be_ranked() -> None:
-    """Protects whoever ranks by outputs that are no probabilities, such as logits or distances below 0."""
+    """Protects rankings by outputs that are not probabilities, such as logits or negative distances."""
     generator = np.random.Generator(np.random.PCG64(7))
     scores, labels = generator.normal(-5.0, 3.0, size=300), generator.integers(0, 2, size=300)
     assert area_under_curve(scores, labels) == pytest.approx(metrics.roc_auc_score(labels, scores), abs=1e-12)
@@ -43,7 +43,7 @@ def test_any_scores_can_be_ranked() -> None:
 
 @pytest.mark.parametrize("decimals", [1, 12])
 def test_kolmogorov_smirnov_is_that_of_scipy(decimals: int) -> None:
-    """Protects who compares scorecards by KS: tied scores may not be told apart."""
+    """Protects comparisons of scorecards by KS: tied scores count as equal."""
     generator = np.random.Generator(np.random.PCG64(3))
     labels = (generator.uniform(size=400) < 0.3).astype(float)
     scores = np.round(generator.normal(size=400) - 0.6 * labels, decimals)

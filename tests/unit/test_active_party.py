@@ -1,4 +1,6 @@
-"""An active party has columns and labels of its own, and hears a peer: worker, ``check`` and ``topics`` take it as it is."""
+"""A role with its own columns and labels that also reads a peer's messages. The worker, ``check`` and ``topics`` support it
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ LIKE = dict.fromkeys(("my-labels", "toy.sums", "toy.asked", "toy.active.state"),
 
 
 class ActiveParty:
-    """Asks for what others know of an entity whose columns and label are there, and remembers the residual."""
+    """Requests the others' parts of an entity with columns and label, and stores the residual."""
 
     prompt = True
     trouble: str | None = None
@@ -164,7 +166,7 @@ def worker(bus: MemoryBus, role: ActiveParty) -> Worker:
 
 
 def write(bus: MemoryBus, topic: str, **numbers: int) -> None:
-    """Under each name, in its own partition."""
+    """Writes under each name, into its own partition."""
     bus.write([Outgoing(topic, name.encode(), b"%d" % number) for name, number in numbers.items()])
 
 
@@ -174,7 +176,7 @@ def drain(one: Worker) -> None:
 
 
 def test_columns_labels_and_a_peer_meet_whatever_comes_first(bus: MemoryBus) -> None:
-    """Protects an active party: the three inputs of an entity lie in one partition, and a restart between any two loses nothing."""
+    """Protects an active party: the three inputs of an entity are in one partition, and a restart between any two loses nothing."""
     residuals: dict[str, int] = {}
     for topic, numbers in (
         ("my-labels", {"a": 1, "b": 2}),
@@ -194,7 +196,7 @@ def test_columns_labels_and_a_peer_meet_whatever_comes_first(bus: MemoryBus) -> 
 
 
 def test_labels_and_peers_make_room_while_columns_wait(bus: MemoryBus) -> None:
-    """Protects against a deadlock: columns that wait for labels fill the role, and the labels are read all the same."""
+    """Protects against a deadlock: when columns that wait for labels fill the role, labels are still read."""
     names = [f"n{number}" for number in range(20)]
     write(bus, "my-columns", **dict.fromkeys(names, 1))
     role = ActiveParty()
@@ -211,7 +213,7 @@ def test_labels_and_peers_make_room_while_columns_wait(bus: MemoryBus) -> None:
 
 
 def test_a_column_in_another_partition_than_its_label_is_refused(bus: MemoryBus) -> None:
-    """Protects the join: what lies where its name does not belong would never meet the rest."""
+    """Protects the join: a record in another partition than its name's never meets the other inputs."""
     own = bus.partition_of(b"a", 2)
     bus.write([Outgoing("my-labels", b"a", b"1", 1 - own)])
     drain(worker(bus, ActiveParty()))
@@ -220,7 +222,7 @@ def test_a_column_in_another_partition_than_its_label_is_refused(bus: MemoryBus)
 
 
 def test_check_looks_at_both_inputs_of_the_user(bus: MemoryBus) -> None:
-    """Protects who sets an active party up: each topic has its finding, a wrong label is told like a wrong column."""
+    """Protects the setup of an active party: each topic has its finding, and a wrong label is reported like a wrong column."""
     write(bus, "my-columns", a=10)
     bus.write([Outgoing("my-labels", b"a", b"one")])
     found = {one.check: one for one in look_at_inputs(configured(), bus, ActiveParty(), CHANNELS, Remembered())}
@@ -230,7 +232,7 @@ def test_check_looks_at_both_inputs_of_the_user(bus: MemoryBus) -> None:
 
 
 def test_topics_are_all_wanted_with_as_many_partitions(bus: MemoryBus) -> None:
-    """Protects the join before anything runs: labels, and what peers write, have the partitions of the columns."""
+    """Protects the join before anything runs: the topics of labels and of peers get the partitions of the columns."""
     assert [one.problem for one in inspect_topics(configured(), bus)] == [None] * len(TOPICS)
     other = MemoryBus()
     other.create([TopicSpec("my-columns", 3, compacted=False), TopicSpec("my-labels", 2, compacted=False)])

@@ -1,4 +1,4 @@
-"""The ledger file: it only grows, no link is ever replaced, and what was torn by a crash is none."""
+"""The ledger file: it only grows, no link is ever replaced, and a link torn by a crash does not count."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _anchor(tmp_path: Path) -> Anchor:
 
 
 def test_links_are_noted_once_each_in_their_order(anchor: Anchor) -> None:
-    """Protects the order of releases: none is noted in the place of another, or before those in front of it."""
+    """Protects the order of releases: a link is never written in another's place, or before earlier ones."""
     assert anchor.note(1, link(1)) is None
     assert anchor.note(2, link(2)) is None
     assert anchor.note(1, link(1)) is None
@@ -47,7 +47,7 @@ def test_links_are_noted_once_each_in_their_order(anchor: Anchor) -> None:
 # Each link is written to the disk.
 @settings(max_examples=25, deadline=None)
 def test_no_place_ever_has_two_links(attempts: list[tuple[int, int, int]]) -> None:
-    """Protects the promise itself: of each lane and number at most one link is ever acknowledged, through any attempts."""
+    """Protects the promise itself: for each lane and number at most one link is ever acknowledged, whatever is attempted."""
     acknowledged: dict[tuple[int, int], int] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger"
@@ -59,7 +59,7 @@ def test_no_place_ever_has_two_links(attempts: list[tuple[int, int, int]]) -> No
 
 @pytest.mark.parametrize("torn", [1, 31])
 def test_a_torn_link_is_none(anchor: Anchor, torn: int) -> None:
-    """Protects a party that lost power: half a link was never acknowledged, and another may come in its place."""
+    """Protects a party that lost power: half a link was never acknowledged, so another may take its place."""
     anchor.note(1, link(1))
     anchor.note(2, link(2))
     path = Path(anchor.path)
@@ -81,7 +81,7 @@ for number in range(1, 100_000):
 
 
 def test_a_process_that_is_killed_has_noted_what_it_acknowledged(anchor: Anchor) -> None:
-    """Protects releases from kill -9: what left was noted, and another process goes on from there."""
+    """Protects releases from kill -9: each release that left is in the file, and another process continues from there."""
     for acknowledged in (5, 9):
         with subprocess.Popen([sys.executable, "-c", NOTING, anchor.path], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -95,7 +95,7 @@ def test_a_process_that_is_killed_has_noted_what_it_acknowledged(anchor: Anchor)
 
 
 def test_what_a_disk_made_longer_and_did_not_write_is_none(anchor: Anchor) -> None:
-    """Protects a party that lost power from zeros at the end of its file, which would refuse every release from then on."""
+    """Protects a party that lost power: zeros at the end of its file must not make it refuse all further releases."""
     anchor.note(1, link(1))
     os.truncate(anchor.path, 512 + 3 * 32)
     assert anchor.note(2, link(2)) is None
@@ -104,7 +104,7 @@ def test_what_a_disk_made_longer_and_did_not_write_is_none(anchor: Anchor) -> No
 
 
 def test_lanes_know_nothing_of_one_another(anchor: Anchor) -> None:
-    """Protects work that is done again after a crash in another order than before: only within a lane it counts."""
+    """Protects work that is repeated after a crash in another order: only the order within a lane counts."""
     anchor.note(1, link(1), 0)
     anchor.note(1, link(2), 1)
     anchor.note(2, link(3), 0)
@@ -113,7 +113,7 @@ def test_lanes_know_nothing_of_one_another(anchor: Anchor) -> None:
 
 
 def test_the_link_in_front_is_the_state_s(anchor: Anchor) -> None:
-    """Protects a release that comes before the file was looked at: it goes on behind what the state has, or it is refused."""
+    """Protects a release before the file was compared with the state: it continues after the state's link, or it is refused."""
     assert anchor.note(1, link(1), before=b"") is None
     assert anchor.note(2, link(2), before=link(1)) is None
     for number in (2, 3):
@@ -123,7 +123,7 @@ def test_the_link_in_front_is_the_state_s(anchor: Anchor) -> None:
 
 
 def test_a_new_link_waits_for_another_lane_and_an_old_one_does_not(anchor: Anchor) -> None:
-    """Protects a lane that was rolled back from the other, which goes on; what is done again after a crash is there already."""
+    """Protects a lane that was rolled back while the other goes on. Repeated work finds its link in the file."""
     anchor.note(1, link(1))
     anchor.note(1, link(1), 1)
     anchor.note(2, link(2), 1)
@@ -133,8 +133,8 @@ def test_a_new_link_waits_for_another_lane_and_an_old_one_does_not(anchor: Ancho
 
 
 def test_a_link_that_no_disk_has_confirmed_is_written_again(anchor: Anchor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects what is acknowledged from a disk that failed: a link that stands in the file may be in its cache alone, which the
-    disk forgets once it has failed to write it. So it is written anew, in its own place.
+    """Protects acknowledged links from a failed disk. A link in the file may only be in the disk's cache, which is lost when the
+    disk fails to write it. So the link is written again, in its own place.
     """
     done: list[str] = []
     write, sync = os.pwrite, os.fsync
@@ -167,7 +167,7 @@ def test_a_link_that_no_disk_has_confirmed_is_written_again(anchor: Anchor, monk
 
 
 def test_a_state_is_compared_with_the_file(anchor: Anchor) -> None:
-    """Protects against a file that was taken back: the operator hears of it before anything is released."""
+    """Protects against a file that was set back: the operator learns it before anything is released."""
     anchor.note(1, link(1))
     assert anchor.examine(0, b"") == 1
     assert anchor.examine(1, link(1)) == 0
@@ -176,14 +176,14 @@ def test_a_state_is_compared_with_the_file(anchor: Anchor) -> None:
 
 
 def test_it_is_work_that_can_be_done_twice(anchor: Anchor) -> None:
-    """Protects a worker whose step is done again: the same work has the same result."""
+    """Protects a worker that repeats a step: the same work has the same result."""
     work = msgspec.msgpack.encode((anchor.path, "people", "bank", anchor.identity, 1, link(1), 0))
     assert (note_link(work), note_link(work), examine_link(work)) == (b"", b"", b"0")
     assert b"another" in note_link(work.replace(link(1), link(2)))
 
 
 def test_the_file_of_another_ledger_is_refused(anchor: Anchor, tmp_path: Path) -> None:
-    """Protects the ledger from the wrong file: a missing one and another's are mistakes that name the command to make one."""
+    """Protects the ledger from a wrong file: a missing file and another ledger's are errors that name the command to make one."""
     wrong = ((tmp_path / "none", "people", "bank"), (anchor.path, "others", "bank"), (anchor.path, "people", "b"))
     for path, ledger, party in wrong:
         with pytest.raises(ConfigurationError, match="streamfl ledger init"):
@@ -204,7 +204,7 @@ def test_nobody_else_may_write_it(anchor: Anchor) -> None:
 
 
 def test_a_ledger_begins_once(anchor: Anchor, tmp_path: Path) -> None:
-    """Protects what was noted from a second `init`, and a worker that runs from a file that was put in the place of its own."""
+    """Protects existing links from a second `init`, and a running worker from a replaced file."""
     with pytest.raises(ConfigurationError, match="exists already"):
         Anchor.create(anchor.path, "people", "bank")
     other = Anchor.create(tmp_path / "new", "people", "bank")
@@ -214,7 +214,7 @@ def test_a_ledger_begins_once(anchor: Anchor, tmp_path: Path) -> None:
 
 
 def test_old_links_are_found_however_long_the_file_is(anchor: Anchor) -> None:
-    """Protects work that is done again long after: the file is read from its end, in pieces, and every link has to be found."""
+    """Protects work that is repeated much later: the file is read from its end in pieces, and every link has to be found."""
     for number in range(1, 200):
         assert anchor.note(number, link(number)) is None
     assert [anchor.note(number, link(number)) for number in (1, 64, 135, 199)] == [None] * 4

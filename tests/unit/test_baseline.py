@@ -1,4 +1,4 @@
-"""Whether a model that is worse than the labels' mean is told, and what that mean loses."""
+"""The warning about a model that is worse than the labels' mean, and the mean's loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANCE = np.random.default_rng(3)
 
 @pytest.mark.parametrize("classes", [1, 2, 4])
 def test_the_mean_loses_what_it_loses_label_by_label(classes: int) -> None:
-    """Protects the yardstick: written label by label, as anybody would who only counts what came."""
+    """Protects the comparison: the expected loss is computed label by label with plain counts."""
     labels = CHANCE.integers(0, classes, 50).astype(float) if classes > 1 else CHANCE.uniform(size=50)
     seen, losses = ([1 / max(2, classes)] * classes if classes > 1 else [0.5]), []
     for place, label in enumerate(labels.tolist(), 1):
@@ -35,7 +35,7 @@ def test_the_mean_loses_what_it_loses_label_by_label(classes: int) -> None:
 
 
 def test_only_what_is_worse_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects users from a model that is worse than none, and from warnings about one that is not, or was not measured."""
+    """Protects users from a model that is worse than none, and from warnings about a better or unmeasured one."""
     not_worse = [("good", 0.4, 0.5), ("even", 0.5, 0.5), ("none", None, 0.5), ("empty", 0.5, math.nan), ("alone", 0.5, None)]
     say_where_useless(not_worse, "Raise it")
     assert capsys.readouterr().err == ""

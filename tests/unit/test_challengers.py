@@ -1,4 +1,4 @@
-"""Challengers: what is called linear, knn or hoeffding is River's model of that name, asked before it is told."""
+"""Challengers: linear, knn and hoeffding are River's models of these names. Each predicts before it learns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "scaled-knn": lambda: preprocessing.StandardScaler() | neighbors.KNNClassifier(),
     "hoeffding": lambda: preprocessing.StandardScaler() | tree.HoeffdingAdaptiveTreeClassifier(seed=0),
 }
-# Below 500 samples River's own search for neighbours is exact too.
+# Below 500 samples River's own neighbour search is exact too.
 SAMPLES = 250
 
 
@@ -37,7 +37,7 @@ def stream() -> list[tuple[dict[int, float], float]]:
 
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_regressors_are_rivers(name: str) -> None:
-    """Protects the figures that are shown as River's: its model by hand says the same, but for what no label has reached."""
+    """Protects figures that are shown as River's: its model predicts the same, before the bounds of the labels seen."""
     model, found = REGRESSORS[name](), challenger(name)
     seen: list[float] = []
     for inputs, label in stream():
@@ -50,7 +50,7 @@ def test_regressors_are_rivers(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers_are_rivers(name: str) -> None:
-    """Protects the figures that are shown as River's: the probability of label 1, away from 0 and 1 by 1 / (2 n + 2)."""
+    """Protects figures that are shown as River's: the same probability of label 1, kept away from 0 and 1 by 1 / (2 n + 2)."""
     model, found = CLASSIFIERS[name](), challenger(name, "logistic")
     changes = 0
     for number, (inputs, value) in enumerate(stream()):
@@ -66,7 +66,7 @@ def test_classifiers_are_rivers(name: str) -> None:
 
 
 def test_trivial_classifiers_are_shares_and_labels() -> None:
-    """Protects the two yardsticks of classification: the share of ones, and the last label, of which neither is ever certain."""
+    """Protects the two baselines of classification: the share of ones, and the last label. Neither is ever certain."""
     share, last = challenger("running-mean", "logistic"), challenger("last-label", "logistic")
     seen: list[float] = []
     for label in (1.0, 1.0, 0.0):
@@ -79,7 +79,7 @@ def test_trivial_classifiers_are_shares_and_labels() -> None:
 
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_every_name_is_known_with_every_loss(loss: Any) -> None:
-    """Protects a configuration from losing its challengers with the loss, and a misspelt name from a KeyError."""
+    """Protects a configuration from losing its challengers when the loss changes, and a misspelt name from a KeyError."""
     assert {type(challenger(name, loss)).__name__ for name in challenger_names()}
     with pytest.raises(ConfigurationError, match="'trees': known are running-mean, last-label, linear"):
         challenger("trees", loss)
@@ -88,7 +88,7 @@ def test_every_name_is_known_with_every_loss(loss: Any) -> None:
 @pytest.mark.parametrize("name", ["knn", "scaled-knn"])
 @pytest.mark.parametrize("loss", ["square", "logistic"])
 def test_neighbours_are_sought_among_the_latest_thousand(name: str, loss: Any) -> None:
-    """Protects a worker's memory: what is kept of a client ends, and what has left the window has no say."""
+    """Protects a worker's memory: samples kept for a client are bounded, and those outside the window have no influence."""
     found = challenger(name, loss)
     for number in range(1005):
         found.learn({0: float(number)}, float(number < 5))

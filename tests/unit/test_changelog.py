@@ -1,4 +1,4 @@
-"""State in parts: what changed is written once, in the order of the last writing, and comes back as it was."""
+"""State in parts: each change is written once, in the order of the last write, and is restored unchanged."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streamfl.changelog_checks import check_within
 from streamfl.role import PeerError
 from streamfl.wire import MAXIMUM_BYTES
 
-# Keys, and values; None forgets the key.
+# Keys and values; None deletes the key.
 CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c/1"]), st.none() | st.integers(0, 9)), max_size=30)
 
 
 @given(CHANGES, st.sets(st.integers(0, 30)))
 def test_what_is_written_leads_to_what_is_remembered(changes: list[tuple[bytes, int | None]], commits: set[int]) -> None:
-    """Protects restarts: whatever commits a change falls into, the compacted changelog holds every part's last value."""
+    """Protects restarts: whatever the commits, the compacted changelog holds every part's last value."""
     parts, changelog, expected = ChangedParts(), {}, {}
     for number, (key, value) in enumerate(changes):
         if value is None:
@@ -45,7 +45,7 @@ def test_what_is_written_leads_to_what_is_remembered(changes: list[tuple[bytes, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES // 4 - 1, CHUNK_BYTES // 4, CHUNK_BYTES // 2 + 3])
 def test_arrays_come_back_from_their_chunks(dtype: type, size: int) -> None:
-    """Protects large models: every chunk fits into a record, and all of them in any order are the arrays to the last bit."""
+    """Protects large models: every chunk fits into a record, and the chunks in any order give the arrays to the last bit."""
     arrays = {"parameters": np.random.default_rng(size).normal(size=size).astype(dtype), "squares": np.arange(5.0)}
     chunks = list(changed_chunks(arrays))
     assert all(len(value) < MAXIMUM_BYTES for _, value in chunks)
@@ -70,7 +70,7 @@ def test_arrays_come_back_from_their_chunks(dtype: type, size: int) -> None:
     ],
 )
 def test_a_chunk_that_is_not_of_these_arrays_is_refused(key: bytes, value: bytes) -> None:
-    """Protects a model from a changelog of another layout, or a damaged one: nothing of it is taken."""
+    """Protects a model from a changelog of another layout, or a damaged one: nothing of it is restored."""
     arrays = {"squares": np.array([4.0, 9.0])}
     with pytest.raises(PeerError):
         restore_chunk(arrays, key, value, lambda name, numbers: check_within(numbers, 0.0, 100.0, name))

@@ -1,4 +1,4 @@
-"""Records of a changelog that were damaged, cut short or moved since they were written, whatever Kafka's own checksums say."""
+"""Changelog records that were damaged, cut short or moved after they were written, whatever Kafka's own checksums say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def worker(bus: MemoryBus) -> Worker:
 
 @dataclass
 class Left:
-    """What a worker left behind that has added two numbers."""
+    """The topics of a stopped worker that has added two numbers."""
 
     bus: MemoryBus
     records: dict[bytes, Record]
@@ -66,7 +66,7 @@ DAMAGES: dict[str, Callable[[Record, Record], Outgoing]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_record_that_its_checksum_does_not_fit_is_named(left: Left, damage: str) -> None:
-    """Protects against state that is wrong and looks right: it is refused with its place, and with what to do."""
+    """Protects against state that is wrong but looks right: the refusal names its place and the remedy."""
     one, other = (left.records[key] for key in KEYS)
     record = DAMAGES[damage](one, other)
     left.bus.write([record])
@@ -88,21 +88,21 @@ def test_a_record_without_a_checksum_is_taken_back(left: Left) -> None:
 @pytest.mark.parametrize("value", [b"", b"\1\2\3", b"\xff" * 8, b"\1" * 9])
 @pytest.mark.parametrize("topic", [b"numbers", b"\xff\xfe"])
 def test_a_position_that_is_none_is_named(left: Left, value: bytes, topic: bytes) -> None:
-    """Protects the operator from a traceback of struct's: a position without a checksum that cannot be one says where it lies."""
+    """Protects the operator from a traceback: an invalid position without a checksum is reported with its place."""
     left.bus.write([Outgoing("state", POSITION_KEY + topic, value, 0)])
     with pytest.raises(ConfigurationError, match="topic state, partition 0, key"):
         left.comes_back()
 
 
 def test_what_was_replaced_since_does_not_count(left: Left) -> None:
-    """Protects a start: of a key only the last record is taken back, and it alone has to be sound."""
+    """Protects a start: only the last record of a key is restored, so only that one has to be sound."""
     one = left.records[KEYS[0]]
     left.bus.write([written(one, value=b"nonsense"), written(one)])
     left.comes_back()
 
 
 def test_every_record_of_a_changelog_has_a_checksum(left: Left) -> None:
-    """Protects the check from finding nothing because nothing is marked: state, and the position beside it."""
+    """Protects the check from finding nothing: both the state and the position beside it have a checksum."""
     assert any(key.startswith(POSITION_KEY) for key in left.records)
     for record in left.records.values():
         assert record.headers

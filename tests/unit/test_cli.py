@@ -1,4 +1,4 @@
-"""The command line: exit codes, one JSON object on stdout, and what each command does on the memory bus."""
+"""The command line: exit codes, one JSON object on stdout, and the effect of each command on the memory bus."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ features_per_kernel = 4
 
 
 class Line:
-    """The command line in this process, on a memory bus and a data file of the test's own."""
+    """The command line in this process, with a memory bus and a data file of the test."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
@@ -69,7 +69,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_errors_become_exit_codes_without_a_traceback(line: Line) -> None:
-    """Scripts and orchestrators decide by the code; people read one line."""
+    """Scripts and orchestrators decide by the exit code; people read one line."""
     for arguments, expected in (
         (("run", "nothing.toml"), 2),
         (("bogus",), 2),
@@ -85,7 +85,7 @@ def test_errors_become_exit_codes_without_a_traceback(line: Line) -> None:
 
 
 def test_check_passes_only_when_all_is_there_and_writes_nothing(line: Line) -> None:
-    """A preflight that is green for a broken deployment, or that leaves traces, is worse than none."""
+    """A preflight that passes a broken deployment, or that changes anything, is worse than none."""
     code, before = line.json("check", line.config)
     assert (code, before["ok"]) == (4, False)
     assert line.bus.describe(["readings"]) == {}
@@ -103,7 +103,7 @@ def test_check_passes_only_when_all_is_there_and_writes_nothing(line: Line) -> N
 
 
 def test_check_reports_a_wrong_configuration_in_its_table(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first row says what to correct, with the exit code of a wrong configuration."""
+    """The first row says what to correct. The exit code is that of a wrong configuration."""
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "0")
     code, found = line.json("check", line.config)
     assert code == 2
@@ -111,7 +111,7 @@ def test_check_reports_a_wrong_configuration_in_its_table(line: Line, monkeypatc
 
 
 def test_topics_refuses_what_is_wrong(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state topic that is not co-partitioned would restore one client's state into another worker."""
+    """A state topic that is not co-partitioned would restore one client's state on another worker."""
     _, made = line.json("topics", line.config, "--create-inputs", "--partitions", 3)
     assert {topic["name"]: topic["partitions"] for topic in made["topics"]}["plant.pofmkl-client.state"] == 3
     assert set(made["created"]) >= {"readings", "plant.model", "plant.updates"}
@@ -128,7 +128,7 @@ def topic_of(result: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_topics_shows_the_policy_that_a_topic_has(line: Line) -> None:
-    """Whoever looks for the fault must not be shown the wish as the fact."""
+    """A report must show the topic's real policy, not the wanted one."""
     line.bus.create([TopicSpec("readings", 2, compacted=True), TopicSpec("plant.model", 1, compacted=False)])
     _, result = line.json("topics", line.config)
     assert (topic_of(result, "readings")["cleanup"], topic_of(result, "readings")["problem"]) == ("compact", None)
@@ -142,7 +142,7 @@ def test_topics_shows_the_policy_that_a_topic_has(line: Line) -> None:
 
 
 def test_the_users_topic_is_the_users_whatever_its_name(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects users who name their topics after the plant, as they name the federation."""
+    """Protects users whose topics have the same prefix as the federation."""
     monkeypatch.setenv("STREAMFL_SAMPLES__TOPIC", "plant.readings")
     line.bus.create([TopicSpec("plant.readings", 2, compacted=True)])
     _, result = line.json("topics", line.config)
@@ -159,7 +159,7 @@ def test_the_users_topic_is_the_users_whatever_its_name(line: Line, monkeypatch:
     ],
 )
 def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str, compacted: bool, policy: str, sound: bool) -> None:
-    """Under compact,delete a model that did not change for the retention's time would vanish without a word."""
+    """Under compact,delete a model that did not change within the retention time would be deleted silently."""
     line.bus.create([TopicSpec(name, 1, compacted, {"cleanup.policy": policy})])
     line.json("topics", line.config, "--create-inputs")
     _, result = line.json("topics", line.config)
@@ -171,7 +171,7 @@ def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str,
 
 
 def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What people read is English."""
+    """Messages use the correct singular and plural."""
     line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a"}')])
     _, found = line.json("check", line.config)
@@ -186,7 +186,7 @@ def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_path: Path) -> None:
-    """The demo is the first thing that is tried: its mistakes are explained as those of other commands are."""
+    """The demo is the first command that people try: its mistakes are explained like those of other commands."""
     for seed in (99999999999999999999999, -(2**63) - 1):
         code, _, error = line("demo", "--seed", seed, "--out", tmp_path / "demo.png")
         assert code == 2
@@ -195,7 +195,7 @@ def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_
 
 
 def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
-    """Every usable row once, dealt to the clients in turn, under their keys, and readable by the role."""
+    """Every usable row once, dealt to the clients in turn, with their keys, and readable by the role."""
     line("topics", line.config, "--create-inputs")
     code, result = line.json("replay", line.config, "--data", line.data, "--rate", 100000)
     assert (code, result["records"], result["dropped"]) == (0, 40, 1)
@@ -208,7 +208,7 @@ def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
 
 
 def test_features_are_those_of_the_clients(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who computes without streamfl has to get the very frequencies that the clients draw, whatever the preset."""
+    """A program without streamfl has to get the clients' exact frequencies, whatever the preset."""
     code, result = line.json("features", line.config, "--out", tmp_path / "default.npz")
     views = load_settings(line.config, PofmklSettings).views
     assert (code, len(views), result["arrays"].keys()) == (0, 4, {f"frequencies_{view}" for view in views})
@@ -225,7 +225,7 @@ def test_features_are_those_of_the_clients(line: Line, tmp_path: Path, monkeypat
 
 
 def _trace(line: Line, folder: Path) -> Path:
-    """What the clients of a federation had drawn."""
+    """The random draws of a federation's clients."""
     code, _, error = line("simulate", line.config, "--data", line.data, "--rounds", 2, "--trace", folder / "trace")
     assert code == 0, error
     return folder / "trace" / "trace.npz"
@@ -234,7 +234,7 @@ def _trace(line: Line, folder: Path) -> Path:
 def test_simulate_deals_rows_and_scales_them_over_the_file(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trace is what others recompute from: row t K + k is sample t of client k, gaps left out, scaled over the file."""
+    """Others recompute a run from its trace: row t K + k is sample t of client k, without gaps, scaled over the file."""
     monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     code, result = line.json(
         "simulate", line.config, "--data", line.data, "--clients", 4, "--rounds", 6, "--trace", tmp_path / "trace"
@@ -258,7 +258,7 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    """Figures of a model that has become useless would be believed; the message names the setting to change."""
+    """Users would believe the figures of a diverged model. The message names the setting to change."""
     monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e6")
     monkeypatch.setenv("STREAMFL_LEARNING__PRECISION", precision)
@@ -269,7 +269,7 @@ def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.M
 
 
 def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget of a byte a day is slow for a federation, not for whoever simulates it; and it is kept."""
+    """A budget of a byte a day is slow in virtual time only, and it is kept."""
     monkeypatch.setenv("STREAMFL_LEARNING__STALENESS", "lockstep")
     monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-5")
     code, found = line.json("simulate", line.config, "--data", line.data, "--rounds", 6)
@@ -285,7 +285,7 @@ def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest
 def test_bandwidths_below_single_precision_are_refused(
     line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
 ) -> None:
-    """Frequencies that overflow make every prediction no number; the message names the setting."""
+    """Frequencies that overflow make every prediction NaN. The message names the setting."""
     monkeypatch.setenv("STREAMFL_KERNELS__BANDWIDTHS", "[1e-40, 1.0]")
     arguments = ["--data", line.data] if command == "simulate" else ["--out", tmp_path / "f.npz"]
     code, _, error = line(command, line.config, *arguments)
@@ -294,7 +294,7 @@ def test_bandwidths_below_single_precision_are_refused(
 
 
 def test_run_predicts_and_leaves_when_told(line: Line) -> None:
-    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing; no timer outlives it."""
+    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing. No timer remains."""
     line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

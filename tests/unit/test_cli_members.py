@@ -1,4 +1,4 @@
-"""``streamfl members`` and what ``check`` and ``run`` say of keys: from nothing to a federation whose members know each other."""
+"""``streamfl members``, and what ``check`` and ``run`` report about keys: from nothing to a federation with keys."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ features_per_kernel = 4
 
 
 class Line:
-    """The command line in this process, in a folder of the test's own."""
+    """The command line in this process, in a folder of the test."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Line:
         return run_command(self._monkeypatch, self._capture, *arguments)
 
     def key(self, name: str) -> str:
-        """A new key file, and its public half as it is printed."""
+        """A new key file, and its printed public key."""
         code, out, _ = self("members", "init", self.folder / f"{name}.key")
         assert code == 0
         return out.strip()
@@ -82,7 +82,7 @@ def plant(line: Line) -> Line:
 
 
 def test_five_commands_make_a_federation_with_keys(plant: Line) -> None:
-    """Protects the first try: what the document shows leads to members who are let in, and check says who they are."""
+    """Protects the first try: the commands in the documentation make members that are accepted, and check names them."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
         assert plant("topics", one, "--create-inputs")[0] == 0
@@ -94,7 +94,7 @@ def test_five_commands_make_a_federation_with_keys(plant: Line) -> None:
 
 
 def test_nothing_that_is_printed_is_secret(plant: Line) -> None:
-    """Protects the private key from a terminal's history, a pipeline's log, and the public file."""
+    """Protects the private key from a terminal's history, a pipeline's log and the public file."""
     secret = (plant.folder / "site-a.key").read_text().splitlines()[2].partition(":")[2]
     said = [plant("members", "list", plant.members), plant("members", "rotate", plant.folder / "site-a.key")]
     said.append(plant("check", plant.config("site-a")))
@@ -105,7 +105,7 @@ def test_nothing_that_is_printed_is_secret(plant: Line) -> None:
 
 
 def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
-    """Protects a site that forgot a client: its updates would go to the dead letters while everything looks well."""
+    """Protects a site that forgot a client: its updates would become dead letters while everything looks well."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
         plant("topics", one, "--create-inputs")
@@ -118,7 +118,7 @@ def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
 
 
 def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
-    """Protects from a start that cannot work: both commands end with exit code 2 and say what to do."""
+    """Protects against a start that cannot work: both commands end with exit code 2 and say what to do."""
 
     def refused(config: Path, *expected: str) -> None:
         assert plant("topics", config, "--create-inputs")[0] == 0
@@ -147,7 +147,7 @@ def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
 
 @pytest.mark.parametrize(("left_out", "expected"), [("key_file", "identity.key_file"), ("members", "federation.members")])
 def test_half_of_it_is_a_mistake(plant: Line, left_out: str, expected: str) -> None:
-    """Protects who believes that keys are in use: one of the two settings without the other would check nobody."""
+    """Protects operators who believe that keys are in use: only one of the two settings would check nobody."""
     config = plant.config("site-a")
     config.write_text("".join(one for one in config.read_text().splitlines(True) if not one.startswith(left_out)))
     for command in ("check", "run", "topics"):
@@ -157,10 +157,10 @@ def test_half_of_it_is_a_mistake(plant: Line, left_out: str, expected: str) -> N
 
 
 def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
-    """Protects rotation: the new key stands first, both count until the old one is revoked, and no key is lost."""
+    """Protects rotation: the new key comes first, both are valid until the old one is revoked, and no key is lost."""
     path = plant.folder / "site-a.key"
     (old,) = [key.public.text for key in read_key_file(path)]
-    # What a rotation that was killed leaves behind.
+    # A leftover of a rotation that was killed.
     path.with_name(path.name + ".new").write_text("half a line")
     code, out, _ = plant("members", "rotate", path)
     new = out.strip()
@@ -190,7 +190,7 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
 
 
 def test_a_simulation_needs_no_keys(plant: Line) -> None:
-    """Protects the way from a file to a deployment: the same configuration can be simulated, where all roles are in one process."""
+    """Protects the way to a deployment: the same configuration can be simulated, with all roles in one process."""
     generator = np.random.default_rng(0)
     data = plant.folder / "data.npz"
     np.savez(data, X=generator.normal(size=(20, 1)), y=generator.random(20))
@@ -201,7 +201,7 @@ def test_a_simulation_needs_no_keys(plant: Line) -> None:
 
 
 def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
-    """Protects what is there: a command that is refused ends with exit code 2, without a traceback, and changes nothing."""
+    """Protects existing files: a refused command ends with exit code 2, without a traceback, and changes nothing."""
     before = {path: path.read_bytes() for path in plant.folder.iterdir()}
     (public,) = [key.public.text for key in read_key_file(plant.folder / "site-a.key")]
     fresh = "streamfl-public-1:" + "A" * 90

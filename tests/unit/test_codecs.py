@@ -1,4 +1,4 @@
-"""The compressions of Kafka's batches: each is tried at the start, and none is read without a bound."""
+"""Compression of Kafka's batches: each codec is tried at the start, and decompression is bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISSING = [("snappy", "python-snappy", "check"), ("lz4.frame", "lz4", "run"), ("
 
 @pytest.mark.parametrize(("module", "package", "command"), MISSING)
 def test_a_missing_codec_stops_the_start(tmp_path: Path, module: str, package: str, command: str) -> None:
-    """Protects against a worker that is green until somebody's producer is given another compression."""
+    """Protects against a worker that is green until a producer uses another compression."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG)
     program = PROGRAM.format(module=module, words=[command, str(config)])
@@ -49,7 +49,7 @@ def test_a_missing_codec_stops_the_start(tmp_path: Path, module: str, package: s
 
 
 def test_every_codec_is_tried() -> None:
-    """Protects the trial: it reads what something else has compressed, by every codec that Kafka knows."""
+    """Protects the trial: it decompresses data of every codec that Kafka has, compressed elsewhere."""
     assert try_codecs() == ["gzip", "snappy", "lz4", "zstd"]
     assert sorted(CODECS) == [1, 2, 3, 4]
 
@@ -57,7 +57,7 @@ def test_every_codec_is_tried() -> None:
 @given(content=st.binary(max_size=3000))
 @settings(max_examples=50, deadline=None)
 def test_what_was_compressed_comes_back(content: bytes) -> None:
-    """Protects every record: as the codecs' own packages compress it, with and without the frame of Java's snappy."""
+    """Protects every record, as compressed by the codecs' own packages, with and without the frame of Java's snappy."""
     compressed = {
         1: [gzip.compress(content), gzip.compress(content[:9]) + gzip.compress(content[9:])],
         2: [snappy.compress(content), snappy_encode(content)],
@@ -70,7 +70,7 @@ def test_what_was_compressed_comes_back(content: bytes) -> None:
 
 
 def test_nothing_expands_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects memory: one byte above the bound is refused, whatever the codec, and before it is made."""
+    """Protects memory: one byte above the bound is refused before it is allocated, with every codec."""
     monkeypatch.setattr(codecs, "LARGEST_CONTENT", 1 << 20)
     for size in (1 << 20, (1 << 20) + 1):
         content = bytes(size)
@@ -91,7 +91,7 @@ def test_nothing_expands_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 @given(content=st.binary(max_size=200), codec=st.sampled_from(sorted(CODECS)), framed=st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_garbage_ends_in_an_error_or_in_bytes(content: bytes, codec: int, framed: bool) -> None:
-    """Protects against a decoder that hangs: garbage is refused or read, and that is all."""
+    """Protects against a decoder that hangs: garbage is refused or read."""
     try:
         found = decompress(codec, (codecs.XERIAL + bytes(8) if framed else b"") + content)
     except MemoryError:

@@ -1,4 +1,4 @@
-"""``streamfl.connect``: what people write and read outside any federation, on each bus that needs no cluster."""
+"""``streamfl.connect`` for reading and writing outside a federation, on each bus that needs no cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Conn
 
 
 def test_what_is_written_is_read_with_its_key(connection: Connection) -> None:
-    """Protects a notebook: contents come back as they went in, and the key decides the partition."""
+    """Protects a notebook: contents come back unchanged, and the key decides the partition."""
     rows = [{"device": f"press-{number % 3}", "t1": number} for number in range(30)]
     assert connection.write("readings", iter(rows), key="device") == 30
     found = list(connection.read("readings"))
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_with_its_key(connection: Connection) -> None:
 
 
 def test_reading_begins_where_it_is_told(connection: Connection) -> None:
-    """Protects whoever looks at today's records only: those before are not read, and a wrong word is told."""
+    """Protects readers of today's records: earlier ones are skipped, and an invalid start is an error."""
     connection.write("readings", [{"n": 1}])
     time.sleep(0.02)
     between = time.time()
@@ -50,7 +50,7 @@ def test_reading_begins_where_it_is_told(connection: Connection) -> None:
 
 
 def test_a_follower_gets_what_comes_after_it_asked(connection: Connection) -> None:
-    """Protects against records lost between asking and hearing, and against waiting for ever in a script."""
+    """Protects against records lost between the request and the first poll, and against endless waits in a script."""
     connection.write("readings", [{"n": 1}])
     following = connection.follow("readings", patience=1.0)
     connection.write("readings", [{"n": number} for number in range(2, 12)])
@@ -60,20 +60,20 @@ def test_a_follower_gets_what_comes_after_it_asked(connection: Connection) -> No
 
 
 def test_a_reader_leaves_nothing_behind(connection: Connection) -> None:
-    """Protects workers: a follower is in no group of theirs and commits nothing."""
+    """Protects workers: a follower joins no group of theirs and commits nothing."""
     connection.write("readings", [{"n": 1}])
     assert len(list(connection.follow("readings", begin="earliest", patience=0.5))) == 1
     assert connection.bus.committed("plant.pofmkl-client") == {}
 
 
 def test_what_is_no_json_comes_as_its_bytes(connection: Connection) -> None:
-    """Protects whoever reads a topic with a stranger's record in it: one does not end the reading of all."""
+    """Protects readers of a topic with a stranger's record in it: one record does not end the reading."""
     connection.bus.write([Outgoing("readings", b"\xff", b"\xfe", 0), Outgoing("readings", None, None, 0)])
     assert [(one.key, one.value) for one in connection.read("readings")] == [(b"\xff", b"\xfe"), (None, None)]
 
 
 def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
-    """Protects against a topic without keys that was meant to have some: clients would be torn over partitions."""
+    """Protects against a topic that should have keys and has none: a client's records would be spread over partitions."""
     with pytest.raises(ConfigurationError, match="'machine'"):
         connection.write("readings", [{"device": "a"}], key="machine")
     for one in ({"device": "a"}, "text", b"bytes"):
@@ -84,7 +84,7 @@ def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
 
 
 def test_a_data_frame_is_no_list_of_records(connection: Connection) -> None:
-    """Protects a notebook: a frame in place of its rows would be a record for the name of each column."""
+    """Protects a notebook: a frame in place of its rows would give one record for each column name."""
     frame = pd.DataFrame({"device": ["a"], "t1": [21.5]})
     with pytest.raises(ConfigurationError, match="to_dict"):
         connection.write("readings", frame)
@@ -94,7 +94,7 @@ def test_a_data_frame_is_no_list_of_records(connection: Connection) -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_json_does_not_have_is_no_null_in_silence(connection: Connection, number: float) -> None:
-    """Protects a measurement: as null, an infinity is a missing value to whoever reads it. A format that has it keeps it."""
+    """Protects a measurement: JSON's null would turn an infinity into a missing value. A format with infinities keeps it."""
     content = {"note": "null", "t": [1.0, {"u": number}]}
     with pytest.raises(DataError, match=r"record 2: t\[1\]\.u is -?(nan|inf).*1 came into readings"):
         connection.write("readings", [{"t": None, "note": "nan"}, content])
@@ -107,7 +107,7 @@ def test_a_number_that_json_does_not_have_is_no_null_in_silence(connection: Conn
 
 @pytest.mark.parametrize(("wrong", "kind"), [({"k": "a", "x": {object()}}, DataError), ({"x": 1}, ConfigurationError)])
 def test_a_write_that_stops_says_where_to_go_on(connection: Connection, wrong: object, kind: type[Exception]) -> None:
-    """Protects whoever writes again after a mistake: without the number, those before it are there twice, or not at all."""
+    """Protects a retry after an error: without the number of written records, they would be written twice or left out."""
     rows = [{"k": "a", "x": number} for number in range(1500)]
     with pytest.raises(kind, match=r"record 1203: .*Of the records before it 1202 came into readings"):
         connection.write("readings", [*rows[:1202], wrong, *rows[1202:]], key="k")
@@ -116,7 +116,7 @@ def test_a_write_that_stops_says_where_to_go_on(connection: Connection, wrong: o
 
 
 def test_closing_ends_what_is_followed(connection: Connection) -> None:
-    """Protects a script's end: a membership that stays open keeps threads alive with some client libraries."""
+    """Protects a script's end: with some client libraries an open membership keeps threads alive."""
     following = connection.follow("readings", begin="earliest")
     connection.write("readings", [{"n": 1}])
     assert next(following).value == {"n": 1}

@@ -1,4 +1,4 @@
-"""``streamfl dead-letters`` on the memory bus: what is shown of letters that a worker wrote, and that each goes back once."""
+"""``streamfl dead-letters`` on the memory bus: it shows the letters of a worker, and sends each back once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TroubledSession(MemorySession):
 
 
 class TroubledBus(MemoryBus):
-    """A memory bus on which something may happen before and after a commit and before a poll."""
+    """A memory bus with hooks before and after a commit and before a poll."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class TroubledBus(MemoryBus):
 
 
 class Plant:
-    """A federation on a bus of the test's own, and the command line in this process."""
+    """A federation on the test's own bus, and the command line in this process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capture = monkeypatch, capture
@@ -108,7 +108,7 @@ class Plant:
         return result
 
     def refuse(self, *records: Outgoing) -> None:
-        """Write samples and have a worker of the role refuse those that are wrong."""
+        """Write samples, and let a worker of the role refuse the wrong ones."""
         self.bus.write(records)
         self.work()
 
@@ -128,7 +128,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_a_reason_that_no_letter_has_is_told_with_those_that_there_are(plant: Plant) -> None:
-    """Protects whoever mistypes a reason from an empty answer that looks as if nothing had been refused."""
+    """Protects users who mistype a reason from an empty answer that looks as if nothing had been refused."""
     plant.create()
     assert plant.letters("--reason", "nope") == []
     plant.refuse(*[Outgoing("readings", b"press", BAD, 1)] * 3, Outgoing("readings", b"press", MISSING, 0))
@@ -141,7 +141,7 @@ def test_a_reason_that_no_letter_has_is_told_with_those_that_there_are(plant: Pl
 
 
 def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
-    """Protects whoever looks for the cause: place, key, reason, headers and value are the refused record's own."""
+    """Protects the search for a cause: place, key, reason, headers and value are the refused record's."""
     plant.create()
     plant.refuse(
         Outgoing("readings", b"press", b'{"x": 1, "device": "press"}', 1),
@@ -164,7 +164,7 @@ def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
 
 @pytest.mark.parametrize("format", ["table", "json"])
 def test_nothing_of_a_stranger_steers_the_terminal(plant: Plant, format: str) -> None:
-    """Protects the operator's terminal: escape sequences and reordering characters in keys, values and headers come out escaped."""
+    """Protects the operator's terminal: escape sequences and reordering characters in keys, values and headers are escaped."""
     plant.create()
     evil = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00"
     content = json.dumps({"device": "press", "x": evil}, ensure_ascii=False).encode()
@@ -178,7 +178,7 @@ def test_nothing_of_a_stranger_steers_the_terminal(plant: Plant, format: str) ->
 
 
 def test_the_newest_letters_are_shown(plant: Plant) -> None:
-    """Protects a terminal and memory from a topic full of letters: the limit keeps the last ones, in the order of time."""
+    """Protects terminal and memory from a topic full of letters: the limit keeps the newest, in order of time."""
     plant.create()
     for number in range(5):
         plant.refuse(Outgoing("readings", b"press", b"bad %d" % number, number % 2))
@@ -186,7 +186,7 @@ def test_the_newest_letters_are_shown(plant: Plant) -> None:
 
 
 def test_followed_letters_come_as_they_are_refused(plant: Plant) -> None:
-    """Protects somebody who watches: what was there comes first, each letter once, and Ctrl-C is a good end."""
+    """Protects someone who follows letters: existing ones come first, each once, and Ctrl-C ends with success."""
     plant.create()
     plant.refuse(Outgoing("readings", b"press", b"before", 0))
     polls: list[None] = []
@@ -209,7 +209,7 @@ def test_followed_letters_come_as_they_are_refused(plant: Plant) -> None:
 
 
 def test_a_replay_brings_the_record_back_as_it_was(plant: Plant) -> None:
-    """Protects what the record meant: same place, key, value and headers, and a mark by which a second failure is seen."""
+    """Protects the record's meaning: same place, key, value and headers, and a mark that shows a second failure."""
     plant.create()
     plant.refuse(
         Outgoing("readings", b"press", BAD, 1, (("trace", b"a1"), ("trace", b"a2"))),
@@ -230,13 +230,13 @@ def test_a_replay_brings_the_record_back_as_it_was(plant: Plant) -> None:
     second = [letter for letter in plant.letters() if not letter["replayed"]]
     assert len(second) == 3
     assert {one["headers"][-1]["name"] for one in second} == {"replayed_from"}
-    # The mark of the last replay only: a record that fails again and again does not grow.
+    # Only the last replay's mark is kept: a record that fails again and again does not grow.
     assert plant.replay()["replayed"] == 3
     assert [len(record.headers) for record in plant.replayed() if record.value == BAD] == [3, 3]
 
 
 def test_a_corrected_configuration_predicts_what_it_had_refused(plant: Plant) -> None:
-    """Protects the purpose: after a correction and a replay, however often, every sample has one prediction."""
+    """Protects the purpose: after a correction and any number of replays, every sample has one prediction."""
     plant.configure("temperature")
     plant.create()
     plant.refuse(*(Outgoing("readings", b"press", b'{"device": "press", "x": %d}' % number, 1) for number in range(7)))
@@ -249,7 +249,7 @@ def test_a_corrected_configuration_predicts_what_it_had_refused(plant: Plant) ->
 
 
 def test_letters_that_were_passed_over_are_kept(plant: Plant) -> None:
-    """Protects the letters of another reason, and those beyond the limit, from a replay that did not choose them."""
+    """Protects letters of another reason, and those beyond the limit, from a replay that did not choose them."""
     plant.create()
     records = [Outgoing("readings", b"k%d" % number, (BAD, MISSING)[number % 2], number % 2) for number in range(8)]
     plant.refuse(*records, *records)
@@ -265,12 +265,12 @@ def test_letters_that_were_passed_over_are_kept(plant: Plant) -> None:
 
 
 def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
-    """Protects every other topic: a letter's headers may be forged, cut short or another role's, and then it stays."""
+    """Protects every other topic: a letter with forged, cut or foreign headers stays where it is."""
     plant.create()
     plant.bus.create([TopicSpec("secret", 2, compacted=False)])
     plant.refuse(
         Outgoing("readings", b"large", b"x" * 1_000_001, 0),
-        # A sender's own headers look like a letter's.
+        # A sender's own headers that look like a letter's.
         Outgoing("readings", b"sly", BAD, 0, (("topic", b"secret"), ("partition", b"1"), ("offset", b"0"), ("replayed", b"9"))),
     )
 
@@ -285,7 +285,7 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
             forged(b"plant.predictions", b"0"),
             forged(b"readings", b"2"),
             forged(b"readings", b"-1"),
-            # A batch as it lay in the topic is no record.
+            # A damaged batch is not a record.
             forged(b"readings", b"0", b"unreadable"),
             Outgoing("plant.dead-letters", b"k", b"v", 0),
             Outgoing("plant.dead-letters", b"k", b"[0]", 0, (("replayed", b"nine"),)),
@@ -307,7 +307,7 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
 
 @pytest.mark.parametrize("seed", [0, 3, 5, 9])
 def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Protects exactly once: replays that die before or after a commit, choose reasons and limits, or run two at once."""
+    """Protects exactly-once: replays may die before or after a commit, choose reasons and limits, or run two at once."""
     monkeypatch.setattr(command, "STEP_LETTERS", 3)
     generator = np.random.default_rng(seed)
     plant.create(3)
@@ -327,7 +327,7 @@ def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch:
         if happens == 0:
             raise BusUnavailable("died here")
         if happens == 1 and commits[0] < 40:
-            # Somebody else's replay joins the group, takes partitions over, and ends before this one goes on.
+            # Another replay joins the group, takes partitions over, and ends before this one goes on.
             plant("dead-letters", "--replay", "--limit", generator.integers(1, 9))
 
     for _ in range(12):
@@ -344,7 +344,7 @@ def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch:
 
 
 def test_a_partition_that_another_replay_has_is_named(plant: Plant) -> None:
-    """Protects against a replay that looks complete and is not: what another one holds is said."""
+    """Protects against a replay that looks complete but is not: letters held by another replay are reported."""
     plant.create()
     plant.refuse(Outgoing("readings", b"a", BAD, 0), Outgoing("readings", b"b", BAD, 1))
     other = plant.bus.session(command.Subscription("plant.dead-letters-replay", ("plant.dead-letters",)))
@@ -360,7 +360,7 @@ def test_a_partition_that_another_replay_has_is_named(plant: Plant) -> None:
 
 
 def test_a_note_that_cannot_be_read_yet_is_waited_for(plant: Plant) -> None:
-    """Protects against sending twice what a commit has sent whose end has not reached the topic: its offset tells."""
+    """Protects against a double replay: a commit whose end marker is still missing is recognised by its offset."""
     plant.create()
     plant.refuse(Outgoing("readings", b"a", BAD, 0))
     place = next(iter(plant.bus.read("plant.dead-letters"))).partition

@@ -1,4 +1,4 @@
-"""Rows of entities: bounded, expiring, never shared by two, and the same after any restart."""
+"""Rows of entities: bounded, expiring, never shared by two entities, and unchanged by any restart."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from streamfl.records.alignment import EntityRows
 
 LIMIT, EXPIRY = 3, 10.0
-# Each step: seconds that pass, and the entities that are heard of then; a commit follows every second step.
+# Each step: seconds that pass, and the entities that occur then. Every second step is followed by a commit.
 STEPS = st.lists(st.tuples(st.floats(0.0, 6.0), st.lists(st.sampled_from("abcdef"), max_size=3, unique=True)), max_size=15)
 
 
 class Owner:
-    """Remembers of each entity how often it was heard of, and commits that."""
+    """Counts how often each entity occurred, and commits the counts."""
 
     def __init__(self) -> None:
         self.rows = EntityRows(LIMIT, EXPIRY)
@@ -50,7 +50,7 @@ class Owner:
             self.changelog[name] = float(since), int(count)
 
     def again(self) -> Owner:
-        """A process that takes back what was committed."""
+        """A process that restores the committed state."""
         other = Owner()
         for name, (since, count) in self.changelog.items():
             row = other.rows.restore(name, since)
@@ -68,7 +68,7 @@ class Owner:
 
 @given(STEPS, st.integers(0, 15))
 def test_a_restart_changes_nothing(steps: list[tuple[float, list[str]]], stop: int) -> None:
-    """Protects memory and order: never more than the limit, nothing too old, the oldest first, and all of it through a restart."""
+    """Protects memory and order through a restart: never more than the limit, nothing too old, the oldest first."""
     owner, now = Owner(), 0.0
     expected: dict[str, tuple[float, int]] = {}
     for number, (seconds, names) in enumerate(steps):
@@ -105,7 +105,7 @@ def test_what_is_forgotten_before_it_was_written_leaves_no_trace() -> None:
 
 
 def test_a_clock_that_was_ahead_keeps_nothing_for_longer() -> None:
-    """Protects expiry: what was heard of in the future counts from now on, and is the youngest."""
+    """Protects expiry: an entity with a time in the future counts as seen now, and is the youngest."""
     rows = EntityRows(LIMIT, EXPIRY)
     rows.mark(rows.hear(["ahead"]), 1e9)
     rows.mark(rows.hear(["now"]), 100.0)
@@ -117,7 +117,7 @@ def test_a_clock_that_was_ahead_keeps_nothing_for_longer() -> None:
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_more_than_the_limit_can_be_taken_back(limit: int) -> None:
-    """Protects a restart with a lower limit than before: all that was remembered is there, until a new one needs the room."""
+    """Protects a restart with a lower limit: all entities are restored, until a new one needs the room."""
     rows = EntityRows(limit, EXPIRY)
     for number in range(50):
         rows.restore(f"e{number}", float(number))

@@ -1,4 +1,4 @@
-"""A process that gets too little memory, threads or files: one line and a number that a supervisor knows, never a traceback."""
+"""A process that gets too little memory, threads or files ends with one line and a documented exit code, not a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(code: str, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("megabytes", [60, 110])
 def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> None:
-    """Protects an operator under ulimit -v from an exit code that is in no table and from pages of a library's advice."""
+    """Protects an operator under ulimit -v from an undocumented exit code and from a library's pages of advice."""
     code, said = run(LIMITED + COMMAND, str(megabytes), "--help")
     assert code == 71, said
     assert said.startswith("error: ")
@@ -38,21 +38,21 @@ def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> N
     ],
 )
 def test_what_the_machine_does_not_give_is_told_wherever_a_command_meets_it(failure: str, told: str) -> None:
-    """Protects the same in the middle of the work."""
+    """Protects the same during the work."""
     code, said = run(FAILING.format(failure))
     assert (code, said.count("\n")) == (71, 1), said
     assert told in said
 
 
 def test_a_fault_of_the_code_is_not_hidden() -> None:
-    """Protects us from calling every mistake the machine's."""
+    """Protects developers: a bug in the code is not reported as the machine's."""
     code, said = run(FAILING.format("raise RuntimeError('a mistake')"))
     assert code == 1
     assert "Traceback" in said
 
 
 def test_an_interruption_while_loading_leaves_no_traceback() -> None:
-    """Protects the first second: Ctrl-C before any command has begun ends with its number, in silence."""
+    """Protects the first second: Ctrl-C before any command has begun ends with its exit code and no output."""
     program = """
 import sys
 class Pressed:

@@ -1,4 +1,4 @@
-"""Records as companies write them: each format gives plain content, within bounds, and says what is wrong with a broken one."""
+"""Records as companies write them: each format gives plain values within bounds, and describes the error in a broken record."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def anything(format: Format) -> Any:
 
 
 def test_avro_gives_plain_content(tmp_path: Path) -> None:
-    """Protects Avro's values: times stay whole numbers, decimals are numbers, and nothing is an object of a library."""
+    """Protects Avro's values: times stay whole numbers, decimals are numbers, and no value is a library's object."""
     content = {"site": "north", "temp": 21.5, "at": 1_700_000_000_000, "price": b"\xfb\x2e", "tags": ["a", "b"]}
-    # Fastavro, asked for without logical types, is the oracle of the bytes.
+    # The expected values come from fastavro without logical types.
     plain = json.loads(json.dumps(SENSOR).replace('"logicalType"', '"was"'))
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(plain), content)
@@ -80,7 +80,7 @@ def test_avro_gives_plain_content(tmp_path: Path) -> None:
 
 
 def test_avro_is_read_into_what_a_role_asks_for(tmp_path: Path) -> None:
-    """Protects samples in Avro: named fields become inputs, and what is missing or wrong is said by name."""
+    """Protects samples in Avro: named fields become inputs, and missing or wrong fields are named."""
     format = avro(tmp_path, SENSOR)
     reader = SampleReader(SamplesSection(topic="t", features=["temp", "at"], client="site", input_norm=1e13), format)
     value = format.encode({"site": "north", "temp": 1e13, "at": 0, "price": None})
@@ -100,13 +100,13 @@ def test_avro_is_read_into_what_a_role_asks_for(tmp_path: Path) -> None:
     ],
 )
 def test_an_avro_schema_without_a_bound_is_refused(tmp_path: Path, schema: Any) -> None:
-    """Protects a worker's life: fastavro follows such a record without end, and one of 100 kB ends the process."""
+    """Protects a worker's life: fastavro follows such a record without end, and a record of 100 kB ends the process."""
     with pytest.raises(ConfigurationError, match="bound"):
         avro(tmp_path, schema)
 
 
 def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
-    """Protects the stream from every byte string: fastavro raises whatever it meets, a reader knows ValueError alone."""
+    """Protects the stream from any byte string: fastavro raises many types, but a reader only expects ValueError."""
     format = avro(tmp_path, SENSOR)
     decode, good = anything(format), format.encode({"site": "north", "temp": 1.5, "at": 3, "price": None, "tags": ["a"]})
     chance = random.Random(7)
@@ -125,7 +125,7 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
 
 
 def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
-    """Protects dead letters: work that is done again says the same, and no text is empty or has an address of memory in it."""
+    """Protects dead letters: repeated work gives the same text, and no text is empty or contains a memory address."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "float"]}, {"name": "b", "type": "double"}]}
     format = avro(tmp_path, schema)
     decode, good = anything(format), format.encode({"a": 1.0, "b": 2.0})
@@ -139,7 +139,7 @@ def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
 
 
 def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
-    """Protects Protobuf's values: nested, enums by name, times in seconds, defaults there, what was not set left out."""
+    """Protects Protobuf's values: nested messages, enums by name, times in seconds, defaults present, unset fields left out."""
     format = protobuf(tmp_path)
     content = {
         "place": {"site": "north"},
@@ -157,12 +157,12 @@ def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
         "more": {"x": 1.5},
         "counts": [9007199254740993],
     }
-    # Straight from the wire's rules: field 2, eight bytes.
+    # By the wire format's rules: field 2, eight bytes.
     assert anything(format)(b"\x11" + struct.pack("<d", -4.0))["temp"] == -4.0
 
 
 def test_protobuf_of_a_descriptor_set(tmp_path: Path) -> None:
-    """Protects those who have protoc's output and no .proto: it needs no compiler."""
+    """Protects users who have protoc's output but no .proto: no compiler is needed."""
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="p", syntax="proto3")
     for name in ("A", "B"):
         kind = descriptor_pb2.FieldDescriptorProto
@@ -176,7 +176,7 @@ def test_protobuf_of_a_descriptor_set(tmp_path: Path) -> None:
 
 
 def test_broken_protobuf_is_one_kind_of_error(tmp_path: Path) -> None:
-    """Protects the stream from every byte string, and from nesting without an end."""
+    """Protects the stream from any byte string, and from endless nesting."""
     text = 'syntax = "proto3"; message Node { Node next = 1; double x = 2; }'
     decode = anything(protobuf(tmp_path, text))
     deep = b""
@@ -201,7 +201,7 @@ def test_broken_protobuf_is_one_kind_of_error(tmp_path: Path) -> None:
 
 
 def test_csv_is_a_line_by_named_columns() -> None:
-    """Protects CSV: quoting, missing values, a byte-order mark, the line of names, and lines of another length."""
+    """Protects CSV: quotes, missing values, a byte-order mark, a header line, and lines of another length."""
     format = format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"]))
     assert is_textual(format)
     decode = anything(format)
@@ -227,7 +227,7 @@ def test_csv_is_a_line_by_named_columns() -> None:
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(line: bytes, text: str) -> None:
-    """Protects whoever's lines have another separator, as in half of Europe: the reason says so, and counts in English."""
+    """Protects lines with another separator, as in half of Europe: the reason names it, and uses correct plurals."""
     with pytest.raises(ValueError, match=f"^{text}"):
         anything(format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"])))(line)
 
@@ -258,7 +258,7 @@ ROW = {"id": 1, "temp": 2.5, "__op": "c", "__ts_ms": 5, "__source_ts_ms": 4}
     ],
 )
 def test_debezium_gives_the_row_after_the_change(event: Any, expected: Any) -> None:
-    """Protects change logs: rows are samples, deletions are nobody's mistake, anything else is told."""
+    """Protects change logs: rows are samples, deletions are not errors, everything else is reported."""
     decode = anything(format_named_of("debezium"))
     value = json.dumps(event).encode()
     if isinstance(expected, str):
@@ -270,7 +270,7 @@ def test_debezium_gives_the_row_after_the_change(event: Any, expected: Any) -> N
             decode(value)
     else:
         assert decode(value) == expected
-        # As Connect's JSON converter with schemas in a registry writes it.
+        # The format of Connect's JSON converter with schemas in a registry.
         assert decode(struct.pack(">bI", 0, 7) + value) == expected
 
 
@@ -279,7 +279,7 @@ def format_named_of(name: str) -> Format:
 
 
 def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
-    """Protects the dead letters from Debezium's tombstones, and plain JSON's from losing a record without a value in silence."""
+    """Protects the dead letters from Debezium's tombstones, and plain JSON from losing a record without a value silently."""
     tombstone = Record("t", 0, 0, b"k", None)
     with pytest.raises(IgnoredRecord):
         SampleReader(SamplesSection(topic="t", format="debezium", features=["x"])).decode(tombstone)
@@ -288,7 +288,7 @@ def test_a_tombstone_of_a_change_log_is_no_mistake() -> None:
 
 
 def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
-    """Protects whoever has a registry and does not know it: the text says what the record is and what to set."""
+    """Protects users who do not know that they have a registry: the text says what the record is and what to set."""
     value = struct.pack(">bI", 0, 300) + b'{"x": 1}'
     with pytest.raises(PeerError, match=r"number 300.*\[registry\] url"):
         SampleReader(SamplesSection(topic="t", features=["x"])).decode(Record("t", 0, 0, b"k", value))
@@ -298,7 +298,7 @@ def test_json_behind_a_number_is_told_of_and_read_as_json_schema() -> None:
 
 
 def test_plain_json_stays_as_it_was() -> None:
-    """Protects JSON's oddities: NaN is read as one, so that it can be named; whole numbers keep all digits."""
+    """Protects JSON's special cases: NaN is read, so that it can be named, and whole numbers keep all digits."""
     decode = anything(format_named("json"))
     assert math.isnan(decode(b'{"x": NaN}')["x"])
     assert decode(b'{"x": 12345678901234567890123}')["x"] == 12345678901234567890123
@@ -320,13 +320,13 @@ def test_plain_json_stays_as_it_was() -> None:
     ],
 )
 def test_what_a_format_lacks_is_said_at_the_start(keys: dict[str, Any], text: str) -> None:
-    """Protects the operator from a worker that starts and refuses every record."""
+    """Protects the operator from a worker that starts and then refuses every record."""
     with pytest.raises(ConfigurationError, match=text):
         format_of(TopicSection(topic="t", **keys))
 
 
 def test_structs_are_written_like_mappings(tmp_path: Path) -> None:
-    """Protects what is written from a role's own types: the bytes are those of the same content as a mapping."""
+    """Protects records of a role's own types: the bytes equal those of a mapping with the same content."""
 
     class Row(msgspec.Struct):
         site: str

@@ -1,4 +1,4 @@
-"""What a supervisor asks over HTTP, and the watchdog: answers while the worker works, and when it does not."""
+"""The HTTP health answers and the watchdog, while the worker works and when it hangs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str,
 
 
 def test_health_turns_red_when_the_loop_stops(server: HealthServer, health: Health, clock: Clock) -> None:
-    """Protects the restart of a hanging process: no round for the stated time is 503, the next round is 200 again."""
+    """Protects the restart of a hanging process: 503 after the stated time without a loop, 200 again after the next one."""
     health.completed()
     clock.now = 10.0
     assert ask(server, "/healthz")[0] == 200
@@ -63,7 +63,7 @@ def test_health_turns_red_when_the_loop_stops(server: HealthServer, health: Heal
 
 
 def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer, health: Health, clock: Clock) -> None:
-    """Protects workers from being restarted for the cluster's fault, unless it lasts; and says whose fault it is."""
+    """Protects workers from restarts for a short outage of the cluster; the answer names the cause."""
     assert ask(server, "/readyz")[0] == 503
     health.completed()
     assert ask(server, "/readyz")[0] == 200
@@ -79,7 +79,7 @@ def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer,
 
 
 def test_metrics_are_in_prometheus_format(server: HealthServer) -> None:
-    """Protects scraping: the content type, one family for all labels of a name, and every figure with its prefix."""
+    """Protects scraping: the content type, one family for all labels of a name, and every metric with its prefix."""
     status, kind, text = ask(server, "/metrics")
     assert (status, kind) == (200, CONTENT_TYPE)
     assert text.count("# TYPE streamfl_updates_total counter") == 1
@@ -88,7 +88,7 @@ def test_metrics_are_in_prometheus_format(server: HealthServer) -> None:
 
 
 def test_other_paths_are_not_found(server: HealthServer) -> None:
-    """Protects against a probe on a misspelt path that is green for ever."""
+    """Protects against a probe on a misspelt path that would always succeed."""
     assert ask(server, "/")[0] == 404
     assert ask(server, "/healthzz")[0] == 404
     assert ask(server, "/healthz?verbose")[0] == 200
@@ -96,7 +96,7 @@ def test_other_paths_are_not_found(server: HealthServer) -> None:
 
 
 def test_a_taken_port_is_a_configuration_error(server: HealthServer, health: Health) -> None:
-    """Protects the operator from a traceback: two workers on one port is a mistake in a file, and the file's key is named."""
+    """Protects the operator from a traceback: two workers on one port are a configuration error that names the key."""
     with pytest.raises(ConfigurationError, match=r"metrics\.port"):
         HealthServer("127.0.0.1", server.port, health, bytes)
 
@@ -118,7 +118,7 @@ def test_an_idle_worker_is_not_stuck(health: Health, clock: Clock) -> None:
 
 
 def test_the_watchdog_ends_a_hang(health: Health, clock: Clock) -> None:
-    """Protects against a client library's call that never returns: somebody acts, and acts once."""
+    """Protects against a client library's call that never returns: the watchdog acts, and only once."""
     barked = threading.Semaphore(0)
     watchdog = Watchdog(health, barked.release, every_seconds=0.001)
     health.begin()
@@ -129,7 +129,7 @@ def test_the_watchdog_ends_a_hang(health: Health, clock: Clock) -> None:
 
 
 def hang_up(server: HealthServer, said: bytes, at_once: bool) -> None:
-    """Say something, read nothing, and reset the connection."""
+    """Send a request, read nothing, and reset the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sendall(said)
@@ -138,7 +138,7 @@ def hang_up(server: HealthServer, said: bytes, at_once: bool) -> None:
 
 
 def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
-    """Protects the log from load balancers that look whether a port is open: half requests and resets are no failure of ours."""
+    """Protects the log from load balancers that probe the port: half requests and resets are not reported as errors."""
     health = Health(stall_seconds=10, clock=clock)
     with HealthServer("127.0.0.1", 0, health, lambda: b"x" * 20_000_000) as server:
         for said in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n", b"\x16\x03\x01\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
@@ -150,7 +150,7 @@ def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFix
 
 
 def test_a_page_that_fails_is_one_line(clock: Clock, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the log from pages of traceback at every scrape, and the operator from not hearing of it."""
+    """Protects the log from a traceback at every scrape; the error is reported in one line."""
 
     def broken() -> bytes:
         raise MemoryError("no room")
@@ -162,7 +162,7 @@ def test_a_page_that_fails_is_one_line(clock: Clock, capfd: pytest.CaptureFixtur
 
 
 def slow(server: HealthServer, many: int) -> list[socket.socket]:
-    """Connections that have said half a request."""
+    """Connections with half a request each."""
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(many)]
     for connection in connections:
         connection.sendall(b"GET /met")
@@ -170,7 +170,7 @@ def slow(server: HealthServer, many: int) -> list[socket.socket]:
 
 
 def is_gone(connection: socket.socket) -> bool:
-    """Wait until the server ends it."""
+    """Wait until the server closes it."""
     try:
         return not connection.recv(1)
     except ConnectionError:
@@ -179,17 +179,17 @@ def is_gone(connection: socket.socket) -> bool:
 
 @pytest.fixture(name="endless")
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection goes because of its time."""
+    """No connection times out."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 1e6)
 
 
 @pytest.mark.usefixtures("endless")
 def test_slow_connections_are_bounded(server: HealthServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects learning from strangers: connections that say nothing made a thread each; now the oldest go, and it is said once."""
+    """Protects learning from strangers: each silent connection had its own thread. Now the oldest are closed, with one log line."""
     before = threading.active_count()
     with ExitStack() as held:
         connections = [held.enter_context(connection) for connection in slow(server, 200)]
-        # Whoever asks at once is answered although all places are taken.
+        # A complete request is answered although all places are taken.
         assert ask(server, "/metrics")[0] == 200
         assert threading.active_count() == before
         assert all(is_gone(connection) for connection in connections[: 200 - health_server.CONNECTIONS])
@@ -197,7 +197,7 @@ def test_slow_connections_are_bounded(server: HealthServer, caplog: pytest.LogCa
 
 
 def test_a_request_that_drips_in_ends(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the places from whoever says a byte now and then, which a time for each byte never ends."""
+    """Protects the places from a client that sends a byte now and then. A timeout for each byte would never end that."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.3)
     with HealthServer("127.0.0.1", 0, health, bytes) as server, slow(server, 1)[0] as connection, suppress(ConnectionError):
         for _ in range(1200):
@@ -209,7 +209,7 @@ def test_a_request_that_drips_in_ends(health: Health, monkeypatch: pytest.Monkey
 def test_an_answer_that_nobody_reads_ends(
     health: Health, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Protects the worker's memory from whoever asks for large pages and never takes them."""
+    """Protects the worker's memory from a client that requests large pages and never reads them."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.3)
     with ExitStack() as held:
         server = held.enter_context(HealthServer("127.0.0.1", 0, health, lambda: b"x" * 50_000_000))
@@ -228,14 +228,14 @@ def test_an_answer_that_nobody_reads_ends(
 
 @pytest.mark.usefixtures("endless")
 def test_without_a_file_left_the_port_goes_on(server: HealthServer) -> None:
-    """Protects from an accept loop that spins and never answers again when the process has no file left."""
+    """Protects from an accept loop that spins and never answers again when the process has no file descriptor left."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as held:
         held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         connections = [held.enter_context(connection) for connection in slow(server, 20)]
         waiting = held.enter_context(socket.socket())
         waiting.settimeout(60)
-        # What came before it has been accepted.
+        # Earlier connections have been accepted.
         assert ask(server, "/healthz")[0] == 200
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
         with suppress(OSError):
@@ -248,9 +248,9 @@ def test_without_a_file_left_the_port_goes_on(server: HealthServer) -> None:
 
 
 def test_the_port_takes_its_share_of_a_processor_and_no_more() -> None:
-    """Protects learning from any flood: over a long time the work is its share, and no probe waits for more than a second."""
+    """Protects learning from any flood: over time the port uses at most its share, and no probe waits longer than a second."""
     for share in (1.0, 0.25):
-        # So much of a processor the process gets: all of it, or what a quota allows.
+        # The share of a processor that the process gets: all of it, or what a quota allows.
         now = process = worked = 0.0
         allowance = Allowance(now, process)
         while now < 1000.0:
@@ -260,6 +260,6 @@ def test_the_port_takes_its_share_of_a_processor_and_no_more() -> None:
             process = share * now
         assert worked / process < 0.04
         assert allowance.rest(5.0, now, process) == pytest.approx(Allowance.REST_SECONDS)
-        # What was saved up in calm is bounded too.
+        # Unused time that was saved up is bounded too.
         assert allowance.rest(Allowance.AT_MOST_SECONDS, now + 10_000.0, process + 10_000.0) == 0.0
         assert allowance.rest(0.002, now + 10_000.0, process + 10_000.0) > 0.0

@@ -1,4 +1,4 @@
-"""Which partition has a group's offsets, and what a worker says that may not look into it."""
+"""The partition with a group's offsets, and the message of a worker that may not read it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from streamfl_connectors.kafka.hanging import HeldOffsets, offsets_partition
 from streamfl.runtime.bus import BusUnavailable
 
 
-# What Java's String.hashCode gives: 97, 99162322, -2147483648, the number with no positive counterpart, 1772899 of two surrogates.
+# Results of Java's String.hashCode: 97, 99162322, -2147483648 (which has no positive counterpart), and 1772899 for two surrogates.
 @pytest.mark.parametrize(
     ("group", "partition"),
     [("a", 97 % 50), ("hello", 99162322 % 50), ("polygenelubricants", 0), ("\U0001f600", 1772899 % 50), ("", 0)],
 )
 def test_a_group_is_looked_for_where_the_broker_puts_it(group: str, partition: int) -> None:
-    """Protects a group from being blamed for another's transactions: the partition is the one that Java's hash names."""
+    """Protects a group from being blamed for another's transactions: the partition is the one of Java's hash."""
     assert offsets_partition(group, 50) == partition
 
 
@@ -45,13 +45,14 @@ class Cluster:
 
 
 def test_a_worker_without_the_right_to_look_names_it() -> None:
-    """Protects the operator of a cluster with ACLs: the text names the right, instead of nothing."""
+    """Protects the operator of a cluster with ACLs: the text names the missing right."""
     denied: Any = Cluster(Admin(error_code=29))
     assert "An ACL that allows Read on topic '__consumer_offsets'" in HeldOffsets(denied, "g").release()
 
 
 @pytest.mark.parametrize("admin", [None, Admin(failure=KafkaConnectionError("away"))], ids=["away", "going"])
 def test_an_outage_stays_what_it_is(admin: Admin | None) -> None:
-    """Protects the cause in the log: while the cluster is away nothing is said of transactions, and no error covers the first."""
+    """Protects the cause in the log: during an outage the text does not mention transactions, and no later error hides the first.
+    """
     away: Any = Cluster(admin)
     assert HeldOffsets(away, "g").release() == ""

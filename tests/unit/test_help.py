@@ -1,4 +1,4 @@
-"""What ``--help`` says of every command: every word of it, brackets included."""
+"""The text of ``--help`` of every command: every word is printed, brackets included."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_help_loses_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def helps(command: str) -> list[str]:
-    """What the parameters of a command say."""
+    """The help texts of a command's parameters."""
     parameters = inspect.signature(COMMANDS[command], eval_str=True).parameters.values()
     notes = [note for parameter in parameters for note in getattr(parameter.annotation, "__metadata__", ())]
     return [note.help for note in notes if isinstance(note, typer.models.ParameterInfo) and note.help]
 
 
 def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects reports of faults: which release was run is one command away, without any configuration."""
+    """Protects bug reports: one command prints the release, without any configuration."""
     assert run_command(monkeypatch, capsys, "--version")[:2] == (0, f"streamfl {__version__}\n")
 
 
@@ -55,7 +55,7 @@ def test_there_are_brackets_to_lose() -> None:
 
 
 def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the first screen: the list is read from the sources, and a command without a line there would be a bare name."""
+    """Protects the list of commands: it is read from the sources, and a command without a help line would be a bare name."""
     monkeypatch.setenv("COLUMNS", "200")
     _, shown, _ = run_command(monkeypatch, capsys, "--help")
     lines = re.split(r"\n  (?=\S)", shown.partition("Commands:")[2])[1:]
@@ -69,7 +69,7 @@ def test_the_list_of_commands_says_what_each_does(monkeypatch: pytest.MonkeyPatc
 def test_a_mistyped_command_is_answered_with_the_one_meant(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a slip of the keys: the name that is meant is a letter away, and the list of all is a screen long."""
+    """Protects against typing errors: the message suggests the closest name."""
     code, _, told = run_command(monkeypatch, capsys, "inti")
     assert code == 2
     assert "No such command 'inti'. Did you mean 'init'?" in told
@@ -77,9 +77,9 @@ def test_a_mistyped_command_is_answered_with_the_one_meant(
 
 
 def test_help_waits_for_no_laboratory() -> None:
-    """Protects the first second: what is asked for help loads no learner's libraries, and no laboratory of any system.
+    """Protects the first second: help loads no learner's libraries and no system's laboratory.
 
-    The four that everybody types first do not even load what reads settings.
+    The four commands that people type first do not even load the settings reader.
     """
     first = [["--version"], ["--help"], ["simulate", "--help"], ["compare", "--help"]]
     every = [*first, *([name, "--help"] for name in OWN if [name, "--help"] not in first)]
@@ -99,6 +99,6 @@ for arguments in {every}:
         libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress"}
         libraries.update(["pydantic_settings"] if arguments in first else [])
         assert libraries.intersection(loaded) == set(), arguments
-        # What is behind .lab is the system's own; commands and sources say which options there are.
+        # Modules behind .lab belong to the system; commands and sources define the options.
         parts = {name.partition(".lab.")[2] for name in loaded if name.startswith("streamfl.")}
         assert parts <= {"", "commands", "replay"}, arguments

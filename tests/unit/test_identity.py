@@ -1,4 +1,4 @@
-"""Key files, the members' file, seals and signatures: who may speak, and that nobody else can."""
+"""Key files, the members' file, seals and signatures: only a key's owner can speak for it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def refusal(received: Record, receiver: Identity | None = None, topic: str = TOP
 
 
 def test_a_key_file_is_its_owners_alone(tmp_path: Path) -> None:
-    """Protects the key: the file is made with mode 0600 whatever the umask, never overwritten, and not read once others may."""
+    """Protects the key: the file has mode 0600 whatever the umask, is never overwritten, and is refused if others may read it."""
     path = tmp_path / "site.key"
     before = os.umask(0)
     try:
@@ -106,7 +106,7 @@ def test_a_key_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_new_key_stands_before_the_old_ones(tmp_path: Path) -> None:
-    """Protects what is on its way while a key changes: the old key stays and still opens it, and the file stays its owner's."""
+    """Protects messages on their way during a rotation: the old key stays and still opens them. The file stays private."""
     path = tmp_path / "site.key"
     old = make_key_file(path)
     new = add_key(path)
@@ -117,7 +117,7 @@ def test_a_new_key_stands_before_the_old_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["first line", "typed wrong", "no key", "another file"])
 def test_a_damaged_key_file_is_refused_and_not_quoted(tmp_path: Path, damage: str) -> None:
-    """Protects the secret from logs: whatever is wrong with the file, the error does not show what is in it."""
+    """Protects the secret from logs: whatever is wrong with the file, the error does not show its content."""
     path = tmp_path / "site.key"
     make_key_file(path)
     head, comment, secret = path.read_text().splitlines()
@@ -136,7 +136,7 @@ def test_a_damaged_key_file_is_refused_and_not_quoted(tmp_path: Path, damage: st
 
 
 def test_nothing_shows_a_private_key() -> None:
-    """Protects the secret from a log line or a debugger's output: what a key looks like as text is its public half."""
+    """Protects the secret from a log line or a debugger: as text a key is its public half."""
     secret = base64.b64encode(b"s" * 32).decode()[:40]
     for text in (repr(SITE), str(SITE), repr([SITE]), SITE.public.text):
         assert secret not in text
@@ -146,7 +146,7 @@ def test_nothing_shows_a_private_key() -> None:
 @given(secret=st.binary(min_size=32, max_size=32), place=st.integers(0, 91), new=st.sampled_from("Aaz09+/Q"))
 @settings(deadline=None)
 def test_a_public_key_with_a_typing_error_is_refused(secret: bytes, place: int, new: str) -> None:
-    """Protects whoever copies keys by hand: another key than was meant would lock a member out in silence."""
+    """Protects users who copy keys by hand: a wrong key would lock a member out silently."""
     text = PrivateKey(secret).public.text
     assert PublicKey.parse(text).text == text
     head, body = text.split(":")
@@ -157,7 +157,7 @@ def test_a_public_key_with_a_typing_error_is_refused(secret: bytes, place: int, 
 
 
 def test_keys_that_agree_with_everybody_on_zero_are_refused() -> None:
-    """Protects against a public key of small order, under which anybody could seal in its owner's name."""
+    """Protects against a public key of small order, which would let anybody seal in its owner's name."""
     content = SITE.public.signing + bytes(32)
     checksum = hashlib.blake2b(content, digest_size=4, person=b"streamfl typing").digest()
     with pytest.raises(ConfigurationError, match="anybody could have made"):
@@ -165,7 +165,7 @@ def test_keys_that_agree_with_everybody_on_zero_are_refused() -> None:
 
 
 def test_a_private_key_given_for_a_public_one_is_refused_without_being_shown() -> None:
-    """Protects who pastes the wrong line: the secret would end in a public file, or in a log."""
+    """Protects users who paste the wrong line: the secret would end up in a public file or in a log."""
     with pytest.raises(ConfigurationError) as refused:
         PublicKey.parse(SITE.line())
     assert SITE.line()[20:40] not in str(refused.value)
@@ -200,7 +200,7 @@ def test_the_members_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_members_file_is_refused_with_the_cause(tmp_path: Path, text: str, expected: str) -> None:
-    """Protects the federation from a file that is read otherwise than it was meant."""
+    """Protects the federation from a file that is read differently than meant."""
     path = tmp_path / "members.toml"
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
@@ -210,14 +210,14 @@ def test_a_wrong_members_file_is_refused_with_the_cause(tmp_path: Path, text: st
 
 
 def test_two_members_cannot_share_a_key(tmp_path: Path) -> None:
-    """Protects the question who it was: a key of two members answers for neither."""
+    """Protects the identity of a sender: a key of two members identifies neither."""
     with pytest.raises(ConfigurationError, match="comes twice"):
         write_members(tmp_path / "members.toml", members(site=(SERVER,)))
 
 
 @pytest.mark.parametrize("name", ["press-\U0001f600*", "caf\u00e9", 'a"b', "tab\tx", "del\x7f"])
 def test_a_members_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
-    """Protects every worker of the federation: a file that TOML forbids would stop them all."""
+    """Protects every worker of the federation: a file that is invalid TOML would stop them all."""
     path = tmp_path / "members.toml"
     known = members()
     named = [msgspec.structs.replace(one, speaks_for=(name,)) for one in known.members]
@@ -230,13 +230,13 @@ def test_a_members_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> 
 
 
 def test_what_a_member_sealed_is_opened() -> None:
-    """Protects the honest: their messages count, whatever key and value, missing ones included."""
+    """Protects honest members: their messages are accepted with any key and value, also missing ones."""
     for key, value in ((b"press-1", b"steps"), (None, b""), (b"", None)):
         assert server().open(TOPIC, "client")(sealed(key=key, value=value)).name == "site"
 
 
 def test_a_seal_is_what_the_document_says() -> None:
-    """Protects other implementations, and the seal from a change that only this code understands: made by hand."""
+    """Protects other implementations: the seal is computed by hand from the documentation."""
 
     def hkdf(secret: bytes, info: bytes) -> bytes:
         return HKDF(algorithm=SHA256(), length=32, salt=None, info=b"streamfl/1 " + info).derive(secret)
@@ -257,7 +257,7 @@ def test_a_seal_is_what_the_document_says() -> None:
 
 
 def test_the_size_of_a_seal_is_what_budgets_count() -> None:
-    """Protects byte budgets: what is reserved for a seal is what it takes."""
+    """Protects byte budgets: the size reserved for a seal is its real size."""
     found = sealed()
     assert encoded_size(found.key, found.value, found.headers) - encoded_size(found.key, found.value) == SEAL_BYTES
 
@@ -271,7 +271,7 @@ def test_the_size_of_a_seal_is_what_budgets_count() -> None:
 )
 @settings(deadline=None)
 def test_whatever_is_changed_is_refused(field: str, place: int, bit: int, key: bytes, value: bytes) -> None:
-    """Protects every part of a message: a record that is moved, or changed in one bit anywhere, does not count."""
+    """Protects every part of a message: a moved record, or one changed bit, is refused."""
 
     def flipped(content: bytes) -> bytes:
         at = place % len(content)
@@ -292,7 +292,7 @@ def test_whatever_is_changed_is_refused(field: str, place: int, bit: int, key: b
 @given(first=st.binary(max_size=12), second=st.binary(max_size=12), cut=st.integers(0, 24))
 @settings(deadline=None)
 def test_bytes_do_not_move_between_key_and_value(first: bytes, second: bytes, cut: int) -> None:
-    """Protects the borders: the same bytes cut elsewhere, or a key that is missing for one that is empty, are another message."""
+    """Protects the borders: the same bytes cut elsewhere, or a missing key instead of an empty one, are another message."""
     joined = first + second
     key, value = joined[:cut], joined[cut:]
     one = sealed(key=first, value=second)
@@ -304,7 +304,7 @@ def test_bytes_do_not_move_between_key_and_value(first: bytes, second: bytes, cu
 
 
 def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
-    """Protects against replay from a test federation with the same keys, and against a message that is sent back to its sender."""
+    """Protects against replay from a test federation with the same keys, and against a message sent back to its sender."""
     elsewhere = members(federation="plant-test")
     assert refusal(sealed(site(elsewhere))) == "forged"
     both = Members(
@@ -321,7 +321,7 @@ def test_a_seal_of_another_federation_or_another_way_is_refused() -> None:
 
 
 def test_strangers_are_refused() -> None:
-    """Protects against whoever may write to the topic: without a seal, with one of an unknown key, with two, with rubbish."""
+    """Protects against anybody who may write to the topic: no seal, a seal of an unknown key, two seals, or garbage."""
     plain = record(b"press-1", b"steps", ())
     assert refusal(plain) == "unsigned"
     unknown = Members("plant", (*members().members[1:], Member("ghost", ("client",), (SITE.public.text,), ("*",))))
@@ -334,7 +334,7 @@ def test_strangers_are_refused() -> None:
 
 
 def test_a_member_cannot_take_another_role() -> None:
-    """Protects the server's place: a site's own valid seal does not make it a server, nor a server a client."""
+    """Protects the server's role: a site's valid seal does not make it a server, nor a server a client."""
     known = Members("plant", (Member("site", ("client",), (SITE.public.text,), ("*",)), members().members[1]))
     with pytest.raises(PeerError) as refused:
         server(known).open(TOPIC, "server")(sealed(site(known)))
@@ -344,7 +344,7 @@ def test_a_member_cannot_take_another_role() -> None:
 
 
 def test_a_member_speaks_only_for_its_own_clients() -> None:
-    """Protects one site's clients from another's workers: the seal is good, the name is not theirs."""
+    """Protects one site's clients from another site's workers: the seal is valid, but the name is not theirs."""
     source = Input(TOPIC, lambda found: (found.value or b"").decode(), sender=Sender("client", str))
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     assert decode(sealed(value=b"press-77")) == "press-77"
@@ -354,7 +354,7 @@ def test_a_member_speaks_only_for_its_own_clients() -> None:
 
 
 def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None:
-    """Protects one site's clients where messages come in parts: a part carries its sender, and that name is checked."""
+    """Protects one site's clients when messages come in parts: each part contains its sender, and that name is checked."""
     source = Input(TOPIC, decoded_in_fragments(lambda found: found), sender=Sender("client", lambda message: message.party))
     decode = sealed_channels(Channels({"updates": source}, {}, {}), server()).inputs["updates"].decode
     for name in ("press-77", "site"):
@@ -365,7 +365,7 @@ def test_parts_of_a_message_name_a_sender_that_their_writer_speaks_for() -> None
 
 
 def test_the_seal_is_looked_at_before_the_message() -> None:
-    """Protects decoders from strangers: what has no good seal is not even decoded."""
+    """Protects decoders from strangers: a message without a valid seal is not even decoded."""
 
     def decode(found: Record) -> str:
         raise AssertionError("a stranger's bytes were decoded")
@@ -382,7 +382,7 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
 )
 @settings(deadline=None)
 def test_no_header_makes_more_than_a_refusal(headers: list[tuple[str, bytes]], like: int, value: bytes | None) -> None:
-    """Protects the worker from a header of a stranger: whatever it holds, and however much of it is right, it is refused."""
+    """Protects the worker from a stranger's header: whatever it contains, the message is only refused."""
     honest = sealed().headers[0][1]
     begun = [(name, honest[:like] + content) for name, content in headers]
     for one in (tuple(headers), tuple(begun)):
@@ -395,7 +395,7 @@ def test_no_header_makes_more_than_a_refusal(headers: list[tuple[str, bytes]], l
 
 
 def test_what_a_revoked_member_or_key_seals_is_refused() -> None:
-    """Protects the federation from a stolen key once it is revoked, the member whole or one key of it."""
+    """Protects the federation from a stolen key once it is revoked, whether the whole member or one key."""
     one = sealed()
     assert refusal(one, server(members(revoked=True))) == "revoked"
     assert refusal(one, server(members(site=(PrivateKey(b"n" * 32),), revoked_keys=(SITE,)))) == "revoked"
@@ -404,7 +404,7 @@ def test_what_a_revoked_member_or_key_seals_is_refused() -> None:
 
 
 def test_old_and_new_key_both_count_while_a_key_changes() -> None:
-    """Protects a federation that is never stopped as a whole: old file and new file understand each other."""
+    """Protects a federation that is never stopped as a whole: members with the old file and the new one accept each other."""
     new_site, new_server = PrivateKey(b"n" * 32), PrivateKey(b"m" * 32)
     both = members(site=(new_site, SITE), server=(new_server, SERVER))
     old_sender, new_sender = site(), site(both, (new_site, SITE))
@@ -412,13 +412,13 @@ def test_old_and_new_key_both_count_while_a_key_changes() -> None:
     assert receiver.open(TOPIC, "client")(sealed(old_sender)).name == "site"
     assert receiver.open(TOPIC, "client")(sealed(new_sender)).name == "site"
     assert sealed(new_sender).headers[0][1][1:17] == new_site.public.identifier + new_server.public.identifier
-    # A member whose own new key is not in its members' file yet goes on with the old one.
+    # A member whose new key is not in its members' file yet keeps using the old one.
     early = site(members(), (new_site, SITE))
     assert sealed(early).headers == sealed(old_sender).headers
 
 
 def test_a_stolen_and_revoked_key_of_the_receiver_opens_nothing() -> None:
-    """Protects the server: who has its old key could seal in the name of every site to it."""
+    """Protects the server: with its old key an attacker could send messages to it in the name of every site."""
     new = PrivateKey(b"m" * 32)
     forged = sealed(site())
     after = Members(
@@ -429,7 +429,7 @@ def test_a_stolen_and_revoked_key_of_the_receiver_opens_nothing() -> None:
 
 
 def test_exactly_one_member_is_the_server() -> None:
-    """Protects a client from sealing for somebody who will never read it: none or two such members stop it at the start."""
+    """Protects a client from sealing for nobody: no server or two servers in the file stop it at the start."""
     two = members().replaced(Member("second", ("server",), (PrivateKey(b"2" * 32).public.text,)))
     none = Members("plant", members().members[:1])
     for known, expected in ((two, "2 members"), (none, "0 members")):
@@ -438,7 +438,7 @@ def test_exactly_one_member_is_the_server() -> None:
 
 
 def test_a_key_that_nobody_added_is_told_with_its_public_half() -> None:
-    """Protects a newcomer's first start: the error is what has to be sent to whoever keeps the file."""
+    """Protects a newcomer's first start: the error shows the public key to send to the keeper of the members' file."""
     with pytest.raises(ConfigurationError) as refused:
         Identity((PrivateKey(b"q" * 32),), members(), "client")
     assert PrivateKey(b"q" * 32).public.text in str(refused.value)
@@ -448,7 +448,7 @@ def test_a_key_that_nobody_added_is_told_with_its_public_half() -> None:
 
 
 def test_a_signature_is_the_members_and_nobody_elses() -> None:
-    """Protects the model: only a member that may be the server signs it, under just that; checked by the library itself."""
+    """Protects the model: only a member that may be the server signs it; the signature is checked with the library itself."""
     signature = server().sign(b"version 7")
     site().check_signature("server", b"version 7", signature)
     Ed25519PublicKey.from_public_bytes(SERVER.public.signing).verify(signature[8:], b"version 7")
@@ -478,7 +478,7 @@ def renewed(identity: Identity, known: Members, keys: tuple[PrivateKey, ...]) ->
 
 
 def test_keys_change_under_those_who_use_them() -> None:
-    """Protects a rotation without a restart: what seals, opens and signs goes on, and each message meets the newest files."""
+    """Protects a rotation without a restart: sealing, opening and signing go on, each with the newest files."""
     sender, receiver = site(), server()
     seal, check = sender.seal(TOPIC, "server"), receiver.open(TOPIC, "client")
     first = record(b"press-1", b"steps", seal(b"press-1", b"steps", 3))
@@ -510,7 +510,7 @@ def test_keys_change_under_those_who_use_them() -> None:
     ids=["revoked", "not listed", "no receiver", "no role"],
 )
 def test_files_that_a_member_could_not_begin_with_change_nothing(known: Members) -> None:
-    """Protects a worker that works from a file that is wrong: it goes on with what it had, whatever it is asked."""
+    """Protects a running worker from a wrong file: it goes on with the earlier keys."""
     sender = site()
     seal = sender.seal(TOPIC, "server")
     before = seal(b"press-1", b"steps", 3)

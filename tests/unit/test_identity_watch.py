@@ -1,4 +1,4 @@
-"""A running worker sees its key file and the members' file change."""
+"""A running worker notices changes of its key file and the members' file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamfl.runtime.identity_watch import IdentityWatch
 
 
 def test_files_are_read_again_and_a_wrong_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a rotation without a restart, and the operator from a file that is wrong: the worker is not ready and says why."""
+    """Protects a rotation without a restart. With a wrong file the worker is not ready and says why."""
     monkeypatch.setattr(identity_watch, "EVERY_SECONDS", 0.01)
     key_file, file = tmp_path / "server.key", tmp_path / "members.toml"
     old = make_key_file(key_file).public

@@ -1,4 +1,4 @@
-"""Running means that stand for what samples lack."""
+"""Running means that replace values missing from samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = st.lists(st.one_of(st.just(math.nan), st.floats(-1e6, 1e6)), min_size=
 
 @given(NUMBERS, st.integers(0, 30))
 def test_a_missing_number_is_the_mean_of_those_before_it(numbers: list[float], restart: int) -> None:
-    """Protects the prediction of a sample with a hole, before and after a restart; oracle: NumPy's mean of what came."""
+    """Protects the prediction of a sample with a gap, before and after a restart. The expected value is NumPy's mean so far."""
     means = RunningMeans((1,))
     for place, number in enumerate(numbers):
         if place == restart:
@@ -33,13 +33,13 @@ def test_a_missing_number_is_the_mean_of_those_before_it(numbers: list[float], r
 
 
 def test_told_from_the_first_value_nothing_is_out_of_scale() -> None:
-    """Protects the scales of the default learner: a sensor at 1013 whose first samples lack it was no zero."""
+    """Protects the scales of the default learner: a sensor at 1013 that is missing from the first samples must not count as 0."""
     means = RunningMeans((0,), relative=True)
     assert [means.fill((0, "a"), (number,))[0] for number in (math.nan, 1013.0, 1015.0, math.nan)] == [0.0, 0.0, 2.0, 1.0]
 
 
 def test_the_last_value_stands_where_it_is_asked_for() -> None:
-    """Protects slow sensors: of these the last value is nearer than the mean; and each column is filled in its own way."""
+    """Protects slow sensors: their last value is a better guess than the mean. Each column has its own method."""
     means = RunningMeans((0, 1), (1,))
     for number in (1.0, 5.0):
         means.fill((0, "a"), (number, number))
@@ -47,7 +47,7 @@ def test_the_last_value_stands_where_it_is_asked_for() -> None:
 
 
 def test_clients_and_partitions_are_apart() -> None:
-    """Protects a client from another's mean, and a partition from what it remembers of one that moved away."""
+    """Protects a client from another's mean, and a partition from the state of one that moved away."""
     means = RunningMeans((0,))
     for key, number in (((0, "a"), 1.0), ((0, "b"), 3.0), ((1, "a"), 5.0)):
         means.fill(key, (number,))
@@ -63,7 +63,7 @@ def test_clients_and_partitions_are_apart() -> None:
     "numbers", [[1.0, 2.0], [-1.0, 2.0, 2.0], [1.5, 2.0, 2.0], [1.0, math.nan, 0.0], [1.0, 1e19, 0.0], [0.0, 1.0, 0.0]]
 )
 def test_what_it_cannot_have_written_is_refused(numbers: list[float]) -> None:
-    """Protects all later predictions of a client from a record of its changelog that is damaged."""
+    """Protects all later predictions of a client from a damaged changelog record."""
     with pytest.raises(PeerError):
         RunningMeans((0,)).restore((0, "a"), np.array(numbers, "<f8").tobytes())
     with pytest.raises(PeerError):
@@ -71,7 +71,7 @@ def test_what_it_cannot_have_written_is_refused(numbers: list[float]) -> None:
 
 
 def test_the_default_learner_looks_at_differences_only() -> None:
-    """Protects the reason for which means are told from a client's first value: a shift changes nothing."""
+    """Protects the reason why means are relative to a client's first value: a shift changes nothing."""
     generator = np.random.default_rng(1)
     inputs, labels = generator.standard_normal((40, 2, 3)), generator.random((40, 2))
     settings = PofmklSettings(

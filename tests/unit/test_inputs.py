@@ -1,4 +1,4 @@
-"""Inputs as the settings declare them: numbers, truth values, categories, times, and what stands for a missing one."""
+"""Inputs as the settings declare them: numbers, booleans, categories, times, and replacements for missing values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def features(one: dict[str, Any], value: Any, **settings: Any) -> tuple[float, .
     return read([{"field": "f", **one}], {"f": value}, **settings).features
 
 
-LONG = 2**63 - 1  # Java's Long.MAX_VALUE, which no float is
+LONG = 2**63 - 1  # Java's Long.MAX_VALUE, which has no exact float
 NOON = "2026-11-23T12:00:00Z"  # a Monday
 
 
@@ -98,7 +98,7 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
     ],
 )
 def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: tuple[float, ...]) -> None:
-    """Protects what is learnt from: each kind of value as the page says, each missing one as it was asked for."""
+    """Protects the inputs of learning: each kind of value is converted as documented, and missing ones as requested."""
     assert features(one, value) == pytest.approx(expected, abs=1e-12)
 
 
@@ -140,7 +140,7 @@ def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: 
     ],
 )
 def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: Any, reason: str) -> None:
-    """Protects the model from numbers that nobody meant, and the operator from a record that is refused without a word."""
+    """Protects the model from unintended numbers, and the operator from a refusal without a reason."""
     with pytest.raises(PeerError) as caught:
         features(one, value)
     assert caught.value.reason == reason
@@ -148,7 +148,7 @@ def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: An
 
 
 def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
-    """Protects whoever's topic has N/A in it: the reason names the setting. A number that is written otherwise is no such text."""
+    """Protects users with N/A in their topic: the reason names the setting. A badly written number does not get that hint."""
     with pytest.raises(PeerError, match="missing_values"):
         features({"as": "number", "missing": "zero"}, "N/A")
     with pytest.raises(PeerError, match=r"a number is expected$"):
@@ -156,16 +156,16 @@ def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
 
 
 def test_a_bucket_is_the_same_for_good() -> None:
-    """Protects a federation's parameters: another hash, in another release, would shuffle what they were learnt of.
+    """Protects a federation's parameters: another hash in another release would assign them to other categories.
 
-    Oracle: the last three bits of what `b2sum --length 64` prints.
+    Oracle: the last three bits of the output of `b2sum --length 64`.
     """
     of = {value: features({"as": "category", "buckets": 8}, value).index(1.0) for value in ("oslo", "bergen", "42", "")}
     assert of == {"oslo": 0x70 % 8, "bergen": 0x05 % 8, "42": 0x7A % 8, "": 0xB4 % 8}
 
 
 def test_numbers_are_divided_and_the_rest_is_not() -> None:
-    """Protects sines, flags and categories from a norm that is made for numbers."""
+    """Protects sines, flags and categories from a divisor that is meant for numbers."""
     inputs: Inputs = [
         {"field": "a", "missing": "mean", "indicator": True},
         {"field": "b", "as": "boolean"},
@@ -178,7 +178,7 @@ def test_numbers_are_divided_and_the_rest_is_not() -> None:
 
 
 def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
-    """Protects the records of companies: nested, the time twice, the client and the label within objects."""
+    """Protects the records of companies: nested fields, one time used twice, client and label within objects."""
     inputs: Inputs = [
         {"field": "meta.at", "as": "hour-of-day"},
         {"field": "meta.at", "as": "day-of-week"},
@@ -200,7 +200,7 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
 
 @pytest.mark.parametrize("begun", ["N/A", 0, "0", None, math.nan, ""])
 def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
-    """Protects from fifty years that a 0 for none would give, and from a dead letter for what the settings say is missing."""
+    """Protects from fifty years of elapsed time for a missing start, and from a dead letter for a value that may be missing."""
     keys = {"field": "at", "as": "elapsed-seconds", "unit": "s", "since_field": "begun", "missing_values": ["N/A", 0]}
     content = {"at": 1767225600, "begun": begun}
     of = {missing: Input(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
@@ -213,7 +213,7 @@ def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
 def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None:
-    """Protects the sample's prediction: empty text is no wrong label, in JSON as in CSV, and no reason to refuse the record."""
+    """Protects the sample's prediction: an empty text counts as no label, in JSON as in CSV, and is no reason for a refusal."""
     found = read([{"field": "f"}], {"f": 1, "y": text}, label="y", label_as="number")
     assert (found.features, found.label) == ((1.0,), None)
     with pytest.raises(PeerError, match="y is"):
@@ -225,7 +225,7 @@ def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None
 
 
 def test_the_short_form_takes_paths_too() -> None:
-    """Protects the short form: features = [...] with nested names, and a nested list."""
+    """Protects the short form: features = [...] with nested names, and with a nested list."""
     section = SamplesSection(topic="t", features=["meta.a", "b"], label="meta.y")
     found = SampleReader(section).decode(Record("t", 0, 0, b"c", b'{"meta": {"a": 1, "y": 0.5}, "b": 2}'))
     assert (found.features, found.label) == ((1.0, 2.0), 0.5)
@@ -248,7 +248,7 @@ class Lines:
 
 
 def test_where_every_value_is_text_numbers_need_no_word() -> None:
-    """Protects lines of text: 21.5 is a number there, in inputs, times and labels, and what is left empty is missing."""
+    """Protects lines of text: 21.5 is a number there, in inputs, times and labels, and an empty field is missing."""
     section = SamplesSection(
         topic="t", inputs=[{"field": "a", "missing": "zero"}, {"field": "t", "as": "hour-of-day", "unit": "s"}], label="y"
     )
@@ -285,13 +285,13 @@ def test_where_every_value_is_text_numbers_need_no_word() -> None:
     ],
 )
 def test_inputs_that_cannot_work_are_refused_at_the_start(inputs: Inputs, text: str) -> None:
-    """Protects the operator: a slip is told before any record is read."""
+    """Protects the operator: a mistake is reported before any record is read."""
     with pytest.raises(ValidationError, match=text):
         SamplesSection(topic="t", inputs=inputs)
 
 
 def test_a_slip_in_a_table_is_told_by_its_place(tmp_path: Path) -> None:
-    """Protects the words: the table's number and the key as the file has it."""
+    """Protects the message: it names the table's number and the key as in the file."""
     path = tmp_path / "client.toml"
     base = '[federation]\nname="f"\nclients=2\n[role]\nkind="pofmkl-client"\n[samples]\ntopic="t"\n[[samples.inputs]]\nfield="a"\n'
     path.write_text(base + 'kind="number"\n')
@@ -303,7 +303,7 @@ def test_a_slip_in_a_table_is_told_by_its_place(tmp_path: Path) -> None:
 
 
 def test_what_is_to_be_predicted_is_no_input() -> None:
-    """Protects from a model that is told the answer."""
+    """Protects from a model that gets the label as an input."""
     with pytest.raises(ConfigurationError, match="two meanings"):
         reader([{"field": "m.y"}], label="m.y")
     with pytest.raises(ValidationError, match="leave one of them out"):
@@ -312,7 +312,7 @@ def test_what_is_to_be_predicted_is_no_input() -> None:
 
 @pytest.mark.parametrize("missing", ["mean", "last"])
 def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
-    """Protects a party's ledger: a mean over entities would let each of them change what is told of the others."""
+    """Protects a party's ledger: with a mean over entities, each entity would change what is released about the others."""
     inputs: Inputs = [{"field": "a", "missing": missing}]
     with pytest.raises(ValidationError, match="no earlier values"):
         EntitySamplesSection(topic="t", inputs=inputs)
@@ -331,7 +331,7 @@ def settings(samples: dict[str, Any], **federation: Any) -> PofmklSettings:
 
 
 def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
-    """Protects state from another meaning, and operators from a state that is refused for how bytes are read."""
+    """Protects state from another meaning, but does not refuse it for a change in how bytes are read."""
     short = client_state_settings(settings({"features": ["a", "b"]}))
     remembered = json.loads(short.encode())
     assert not {key for key in remembered if key.startswith(("samples.inputs", "samples.key", "samples.label_as"))}
@@ -342,7 +342,7 @@ def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
 
 
 def test_inputs_are_counted_as_the_federation_counts_them() -> None:
-    """Protects the model: a server of two inputs, and a client whose category became five."""
+    """Protects the model: a server with two inputs, and a client whose category became five inputs."""
     samples = {"inputs": [{"field": "a"}, {"field": "c", "as": "category", "buckets": 4}]}
     assert settings(samples, features=5).samples is not None
     with pytest.raises(ValidationError, match=r"samples\.inputs gives 5 inputs, federation\.features says 2"):
@@ -350,7 +350,7 @@ def test_inputs_are_counted_as_the_federation_counts_them() -> None:
 
 
 def test_other_formats_may_lack_values_too() -> None:
-    """Protects MessagePack, in which NaN is a number: it is missing there as it is in JSON."""
+    """Protects MessagePack, which has NaN: it counts as missing, as in JSON."""
     read_one = reader([{"field": "a", "missing": "zero"}], format="msgpack").decode
     for content in ({"a": math.nan}, {"a": None}, {}):
         assert read_one(Record("t", 0, 0, b"c", msgspec.msgpack.encode(content))).features == (0.0,)
@@ -377,11 +377,11 @@ EVERY_KIND: Inputs = [
 ]
 
 
-# Drawing is slow where nothing was drawn before and the machine is busy.
+# The first draws are slow, and the machine may be busy.
 @hypothesis.settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "y", "id"]), ANYTHING))
 def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) -> None:
-    """Protects a worker from a record that ends it: a value of any kind becomes numbers within bounds, or a reason."""
+    """Protects a worker from a record that ends it: any value becomes numbers within bounds, or a refusal with a reason."""
     read_one = reader(EVERY_KIND, sample_id="id", label="y", label_as="number", format="msgpack")
     try:
         value = msgspec.msgpack.encode(content)

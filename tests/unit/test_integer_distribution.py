@@ -1,4 +1,4 @@
-"""Draws that whole numbers decide: their probabilities, their tails, their bits, and the epsilon of a choice."""
+"""Draws by whole numbers: their probabilities, tails and bits, and the epsilon of a choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bits(draws: int, seed: int = 0) -> bytes:
 
 
 def probabilities(distribution: IntegerDistribution, candidates: range) -> np.ndarray:
-    """By bisection over the draws' bits: at which of the 2^128 each candidate begins."""
+    """Probabilities of the candidates, found by bisection over the 2^128 values of the draw's bits."""
 
     def begin(candidate: int) -> int:
         low, high = 0, 2**128
@@ -43,8 +43,8 @@ def probabilities(distribution: IntegerDistribution, candidates: range) -> np.nd
 
 
 def test_a_choice_has_the_probabilities_of_a_softmax_far_into_its_tail() -> None:
-    """Protects the mechanism: candidates that are 0 to 80 scales behind keep the probability that the proof is about, and no
-    rounding of their weights shows.
+    """Protects the mechanism: candidates that are 0 to 80 scales behind have the probability that the proof assumes, without a
+    visible effect of rounding their weights.
     """
     rate = Fraction(3, 1_000_003)
     scores = np.array([-(2**40), 5, 0, -10**6, -10**7, -2 * 10**7, -20_000_000 - 10**6, 5 - 3 * 10**6])
@@ -56,7 +56,7 @@ def test_a_choice_has_the_probabilities_of_a_softmax_far_into_its_tail() -> None
 
 
 def test_draws_follow_the_weights() -> None:
-    """Protects the sampling of many draws at once: a chi-square test of 200,000, and draws one by one are the same."""
+    """Protects vectorised draws: a chi-square test of 200,000, and single draws are the same."""
     distribution = IntegerDistribution(np.array([5, 0, 1, 10, 3, 0], dtype=object), 0.0)
     drawn = distribution.draw(bits(200_000))
     counts = np.bincount(drawn, minlength=6)
@@ -66,7 +66,7 @@ def test_draws_follow_the_weights() -> None:
     assert [int(distribution.draw(content[at : at + 16])[0]) for at in range(0, 800, 16)] == distribution.draw(content).tolist()
     even = IntegerDistribution(np.array([1, 1], dtype=object), 0.0)
     assert [int(even.draw(edge.to_bytes(16, "big"))[0]) for edge in (0, 2**127 - 1, 2**127, 2**128 - 1)] == [0, 0, 1, 1]
-    # Thresholds whose upper words are equal.
+    # The upper words of these thresholds are equal.
     close = IntegerDistribution(np.array([2**100, 1, 1, 2**100], dtype=object), 0.0)
     assert probabilities(close, range(4))[1:3] == pytest.approx(2.0**-101, rel=1e-6)
     with pytest.raises(ValueError, match="weight"):
@@ -77,7 +77,7 @@ def test_draws_follow_the_weights() -> None:
 def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
     """Protects the mechanism: probabilities by the definition, up to eight deviations."""
     distribution = discrete_gaussian(variance)
-    # A sum by the definition, beyond which nothing counts.
+    # A sum by the definition. Terms beyond this range are negligible.
     reach = 12 * math.ceil(math.sqrt(variance))
     whole = np.arange(-reach, reach + 1)
     weights = np.exp(-(whole.astype(float) ** 2) / float(2 * variance))
@@ -94,7 +94,7 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
 
 
 def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
-    """Protects the price: divergences of the discrete Gaussian from itself moved by whole steps are never above cost alpha."""
+    """Protects the price: divergences between shifted discrete Gaussians are never above cost alpha."""
     for variance, moved in ((0.3, 1), (2.0, 1), (9.0, 5), (400.0, 3)):
         reach = 60 * math.ceil(math.sqrt(variance))
         whole = np.arange(-reach, reach + 1.0)
@@ -107,8 +107,8 @@ def test_discrete_noise_costs_what_continuous_noise_costs() -> None:
 
 
 def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
-    """Protects the claim of a choice: over neighbours whose scores move by D at most, log-ratios lie in an interval of 2 rate D,
-    and divergences stay under cost; one score up and the others down comes nearest.
+    """Protects the claim about a choice: if neighbours' scores differ by at most D, log-ratios lie in an interval of 2 rate D, and
+    divergences stay under the cost. One score up and all others down comes nearest.
     """
     random = np.random.default_rng(0)
     rate, most = Fraction(1, 1000), 600
@@ -127,14 +127,14 @@ def test_the_range_of_a_choice_is_reached_and_never_exceeded() -> None:
 
 
 def test_noise_that_is_too_strong_for_a_table_is_refused() -> None:
-    """Protects memory: a variance that settings make absurd is an error, not a table of gigabytes."""
+    """Protects memory: an absurd variance is an error, not a table of gigabytes."""
     for variance in (Fraction(0), Fraction(2**31)):
         with pytest.raises(ValueError, match="variance"):
             discrete_gaussian(variance)
 
 
 def test_bits_are_by_everything_that_a_release_is_of() -> None:
-    """Protects from one draw on two contents: any field that differs gives other bits, and the same release the same ones."""
+    """Protects against one draw for two contents: if any field differs, the bits differ; the same release has the same bits."""
     once = release_bits(SECRET, RELEASE, 4)
     assert len(once) == 4 * DRAW_BYTES
     assert release_bits(SECRET, RELEASE, 4) == once
@@ -148,7 +148,7 @@ def test_bits_are_by_everything_that_a_release_is_of() -> None:
         replace(RELEASE, parameters=(Fraction(1, 4), 7)),
         replace(RELEASE, parameters=(Fraction(1, 3), 8)),
         replace(RELEASE, digest=b"other"),
-        # The same bytes in a row, divided otherwise.
+        # The same bytes in a row, divided differently.
         replace(RELEASE, federation="federationp", party="arty"),
     ]
     told = [release_bits(SECRET, other, 4) for other in others] + [release_bits(SECRET[::-1], RELEASE, 4)]

@@ -1,4 +1,4 @@
-"""Noise on whole numbers: what neighbours differ by after rounding, and what it costs."""
+"""Noise on whole numbers: the distance of neighbours after rounding, and its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.privacy.zcdp import cost_of_gaussian
 @pytest.mark.parametrize("cost", [1e-4, 0.02, 1.0, 60.0])
 @pytest.mark.parametrize("count", [1, 20, 300])
 def test_rounding_to_the_grid_moves_neighbours_no_further_apart(cost: float, count: int) -> None:
-    """Protects the price: rounded neighbours are never further apart than the noise was made for, and some are just as far."""
+    """Protects the price: rounded neighbours are never farther apart than the noise allows, and some are exactly that far."""
     moved = 2**15
     noise = IntegerNoise.of_box(moved, count, cost)
     random = np.random.default_rng(count)
@@ -31,7 +31,7 @@ def test_rounding_to_the_grid_moves_neighbours_no_further_apart(cost: float, cou
 
 
 def test_numbers_that_move_together_pay_for_rounding() -> None:
-    """Protects the price where only the length of a change is bounded: rounding may add half a unit on each side of each number."""
+    """Protects the price if only the length of a change is bounded: rounding may add half a unit to each number on both sides."""
     random = np.random.default_rng(0)
     for count, cost in ((16, 0.005), (300, 0.1)):
         length = 12345.5
@@ -46,7 +46,7 @@ def test_numbers_that_move_together_pay_for_rounding() -> None:
 
 
 def test_noise_is_added_in_units_and_from_the_bits() -> None:
-    """Protects the release: the noise is the discrete Gaussian of these bits, and zero values show it alone."""
+    """Protects the release: the noise is the discrete Gaussian of these bits; with zero values only the noise is left."""
     noise = IntegerNoise.of_box(2**15, 4, 0.1)
     bits = bytes(range(64))
     np.testing.assert_array_equal(noise.add(np.zeros(4, dtype=np.int64), bits), discrete_gaussian(noise.variance).draw(bits))

@@ -1,4 +1,4 @@
-"""The log's first of each and then a rate, and its line of progress: what an operator sees without asking for metrics."""
+"""The log's first line for each event and then a rate, and its progress line: what an operator sees without metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfl.runtime.progress import Progress
 
 
 class Book:
-    """A journal by a clock that stands still, and its lines."""
+    """A journal with a fixed clock, and its lines."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -28,7 +28,7 @@ class Book:
 
 
 def test_the_first_refusal_is_told_at_once_with_its_place_and_what_to_do() -> None:
-    """Protects the operator of a federation that refuses everything: the log says which record, why, and the way out."""
+    """Protects the operator of a federation that refuses everything: the log names the record, the reason and the remedy."""
     book = Book()
     book.refuse(17, text="sensor_3 is missing")
     [line] = book.lines
@@ -39,7 +39,7 @@ def test_the_first_refusal_is_told_at_once_with_its_place_and_what_to_do() -> No
 
 
 def test_sixty_refusals_are_two_lines_and_every_one_is_counted() -> None:
-    """Protects the log from a flood, and its reader from thinking that one record was all."""
+    """Protects the log from a flood, and its reader from thinking that only one record was refused."""
     book = Book()
     for offset in range(60):
         book.clock.now = offset / 2
@@ -55,7 +55,7 @@ def test_sixty_refusals_are_two_lines_and_every_one_is_counted() -> None:
 
 
 def test_each_topic_and_reason_has_its_own_first() -> None:
-    """Protects a new mistake from drowning in an old one."""
+    """Protects a new mistake from being hidden by an old one."""
     book = Book()
     for topic, reason in (("readings", "malformed"), ("readings", "label"), ("model", "malformed"), ("readings", "label")):
         book.refuse(0, reason, topic=topic)
@@ -70,7 +70,7 @@ def test_each_topic_and_reason_has_its_own_first() -> None:
 
 
 def test_what_went_on_is_told_every_minute_and_what_ended_begins_anew() -> None:
-    """Protects against a rate that is never told, or told for ever after one mistake."""
+    """Protects against a rate that is never logged, or logged for ever after one mistake."""
     book = Book()
     for second in range(181):
         book.clock.now = float(second)
@@ -95,7 +95,7 @@ def test_what_was_counted_is_told_at_the_end() -> None:
 
 
 def test_invented_reasons_fill_neither_memory_nor_log() -> None:
-    """Protects a worker from a reason that somebody let a sender choose."""
+    """Protects a worker if a sender could choose the reason."""
     book = Book()
     for number in range(10 * MOST_KINDS):
         book.refuse(number, f"reason-{number}")
@@ -106,7 +106,7 @@ def test_invented_reasons_fill_neither_memory_nor_log() -> None:
 
 
 def test_a_strangers_text_stays_on_its_line() -> None:
-    """Protects the log's reader: nobody forges a line, or moves the cursor, by a name in a record."""
+    """Protects the log's reader: no name in a record can forge a line or move the cursor."""
     book = Book()
     book.refuse(0, text="client 'a\nERROR all is lost\x1b[2J' " + "x" * 10_000)
     text = book.lines[0]["text"]
@@ -120,7 +120,7 @@ def counter(name: str, value: float, reason: str | None = None, headline: bool =
 
 
 def test_progress_tells_what_was_added_and_how_things_stand() -> None:
-    """Protects a newcomer's first minute: samples, refusals by reason, lag and error in one line, counted since the line before."""
+    """Protects a newcomer's first minute: samples, refusals by reason, lag and error in one line, counted since the last one."""
     clock = Clock()
     progress = Progress(60.0, clock)
     clock.now = 9.9
@@ -145,7 +145,7 @@ def test_progress_tells_what_was_added_and_how_things_stand() -> None:
 
 
 def test_progress_can_be_turned_off_and_never_waits_longer_than_asked() -> None:
-    """Protects log.progress_seconds: 0 is none, and a short interval counts from the start."""
+    """Protects log.progress_seconds: 0 turns it off, and a short interval applies from the start."""
     clock = Clock()
     off, often = Progress(0.0, clock), Progress(2.0, clock)
     clock.now = 2.0

@@ -1,4 +1,4 @@
-"""JSON that is held against its schema, of a registry or of a file."""
+"""JSON that is validated by a schema, from a registry or from a file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def record(value: bytes) -> Record:
 
 
 def test_what_the_schema_refuses_is_told_by_its_place(served: FakeRegistry) -> None:
-    """Protects a model from records that their own schema calls wrong, and tells whoever wrote them where."""
+    """Protects a model from records that violate their own schema, and tells their writers where."""
     number = served.add(READING, "JSON")
     reader = SampleReader(section(served))
     assert reader.decode(record(framed(number, b'{"site": "north", "x": 0.5}'))).features == (0.5,)
@@ -69,7 +69,7 @@ def test_what_the_schema_refuses_is_told_by_its_place(served: FakeRegistry) -> N
 
 
 def test_what_streamfl_writes_can_be_read_again(served: FakeRegistry) -> None:
-    """Protects assembled samples and lines from a terminal: they name the schema that they are checked by."""
+    """Protects assembled samples and lines from a terminal: they name the schema that validates them."""
     number = served.add(READING, "JSON", "t-value")
     format = format_of(section(served))
     value = format.encode({"site": "north", "x": 1})
@@ -78,14 +78,14 @@ def test_what_streamfl_writes_can_be_read_again(served: FakeRegistry) -> None:
 
 
 def test_a_registry_that_is_away_is_waited_for(served: FakeRegistry) -> None:
-    """Protects records from an outage: what cannot be checked yet is neither taken nor refused."""
+    """Protects records during an outage: records that cannot be checked yet are neither accepted nor refused."""
     served.status = 503
     with pytest.raises(NotYetReadable):
         SampleReader(section(served)).decode(record(framed(1, b'{"site": "north", "x": 1}')))
 
 
 def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry) -> None:
-    """Protects the network and files of the worker from a schema: references come from the registry, and from nowhere else."""
+    """Protects the worker's network and files from a schema: references are only read from the registry."""
     served.add({"type": "number", "maximum": 1}, "JSON", "common")
     inner = [{"name": "common.json", "subject": "common", "version": 1}]
     outer = {"$id": f"{served.url}/reading.json", "properties": {"x": {"$ref": "common.json"}}}
@@ -107,9 +107,9 @@ def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry
 
 
 def test_a_pattern_takes_no_longer_than_its_text(served: FakeRegistry) -> None:
-    """Protects the worker from a text that is made for a pattern of its schema: with back-tracking this one takes for ever.
+    """Protects the worker from a text made for a pattern of its schema: with back-tracking it would take for ever.
 
-    So what cannot be matched without is refused.
+    So patterns that need back-tracking are refused.
     """
     number = served.add({"properties": {"site": {"pattern": "^(a+)+$"}}}, "JSON")
     with pytest.raises(PeerError, match="does not match"):
@@ -120,7 +120,7 @@ def test_a_pattern_takes_no_longer_than_its_text(served: FakeRegistry) -> None:
 
 
 def test_a_file_serves_records_with_and_without_a_number(served: FakeRegistry, tmp_path: Path) -> None:
-    """Protects topics whose schema is in no registry: the file counts, whatever stands before a record."""
+    """Protects topics whose schema is in no registry: the file is used, whatever precedes a record."""
     path = tmp_path / "reading.json"
     path.write_bytes(msgspec.json.encode(READING))
     reader = SampleReader(section(served, schema_file=str(path)))
@@ -135,7 +135,7 @@ def test_a_file_serves_records_with_and_without_a_number(served: FakeRegistry, t
 
 
 def test_what_cannot_be_checked_is_told_at_the_start() -> None:
-    """Protects whoever thinks that records are checked, and gives nothing that they could be checked by."""
+    """Protects users who believe that records are checked, but give no schema."""
     for keys, text in (
         ({"format": "json-schema", "check_schema": True}, "where is the schema"),
         ({"format": "json-schema", "schema_file": "s.json"}, "check_schema = true alone"),
@@ -146,7 +146,7 @@ def test_what_cannot_be_checked_is_told_at_the_start() -> None:
 
 
 def test_checking_is_no_part_of_the_state(served: FakeRegistry) -> None:
-    """Protects a federation that begins to check: what it has learnt stays."""
+    """Protects a federation that begins to check: its state stays valid."""
 
     def state_settings(**keys: Any) -> Any:
         settings = PofmklSettings.model_validate(

@@ -1,4 +1,4 @@
-"""What of kafka-python's log reaches the operator: failures, and not what the library puts right by itself."""
+"""Which lines of kafka-python's log reach the operator: failures, but not problems that the library solves itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRAVE = [
 
 
 def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects a newcomer from lines that look like failures at every start, and an operator from losing those that are."""
+    """Protects a newcomer from lines that look like failures at every start, and an operator from losing real ones."""
     quieten()
     caplog.set_level(logging.WARNING, "kafka")
     for name, text in HARMLESS + GRAVE:
@@ -35,7 +35,7 @@ def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects whoever looks for a fault in the client library: with log.level = "debug" nothing is hidden."""
+    """Protects debugging of the client library: with log.level = "debug" nothing is hidden."""
     quieten()
     quieten()
     caplog.set_level(logging.WARNING, "kafka")

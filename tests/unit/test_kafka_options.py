@@ -1,4 +1,4 @@
-"""What kafka-python looks at only once it talks to a broker, and takes for a broker that is away."""
+"""Options that kafka-python only checks when it talks to a broker, with errors that look like an outage."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SECRET = "2-7-1-8"
     ],
 )
 def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(options: dict[str, Any], message: str) -> None:
-    """Protects the first start: a mistyped mechanism, or a password that the environment does not have, is the settings' fault
-    (exit code 2) and not a broker that does not answer (3).
+    """Protects the first start: a mistyped mechanism, or a password missing from the environment, is a configuration error (exit
+    code 2), not a broker that does not answer (3).
     """
     with pytest.raises(ConfigurationError, match=message) as caught:
         Cluster("kafka://h:1", options)
@@ -36,14 +36,14 @@ def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(options: dict[s
 
 @pytest.mark.parametrize("mechanism", PACKAGES)
 def test_a_mechanism_that_needs_a_package_names_it(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects who logs in by Kerberos or IAM: the package that is missing is named."""
+    """Protects logins by Kerberos or IAM: the missing package is named."""
     monkeypatch.setattr("streamfl_connectors.kafka.options.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=f"pip install {PACKAGES[mechanism]}"):
         check_options({"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism})
 
 
 def test_a_whole_login_is_taken() -> None:
-    """Protects the right settings from the checks."""
+    """Protects correct settings from the checks."""
     login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "a", "sasl_plain_password": SECRET}
     check_options({"security_protocol": "SASL_SSL", **login})
     check_options({"security_protocol": "PLAINTEXT", "sasl_mechanism": None})

@@ -1,4 +1,4 @@
-"""Reading committed records of given partitions, on a log without a cluster: what both Kafka connectors read with."""
+"""Reading committed records of given partitions, on a log without a cluster. Both Kafka connectors use this reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACE = ("numbers", 0)
 
 
 class Log(Reader):
-    """A reader on partitions that are lists of records; what is not among them is a marker, and ``damaged`` stops it."""
+    """A reader on partitions that are lists of records. Missing offsets are markers, and reading stops at ``damaged``."""
 
     def __init__(
         self, *records: Record, end: int | None = None, damaged: int | None = None, patience: float = 0.0, begin: int = 0
@@ -70,7 +70,7 @@ def offsets(records: Iterator[Record] | list[Record]) -> list[int]:
 
 
 def test_a_partition_that_ends_in_a_marker_is_read_to_its_end() -> None:
-    """Protects a restart: the last record of a committed transaction is followed by a marker that no poll ever brings."""
+    """Protects a restart: a marker follows the last record of a committed transaction, and no poll ever returns a marker."""
     log = Log(record(0), record(1), end=3)
     assert offsets(log.read_whole([PLACE])) == [0, 1]
     log.records.append(record(3))
@@ -79,7 +79,7 @@ def test_a_partition_that_ends_in_a_marker_is_read_to_its_end() -> None:
 
 
 def test_a_position_that_is_not_known_yet_is_not_the_end() -> None:
-    """Protects restored state: a reader that has not found its place yet must not count the partition as read, and empty."""
+    """Protects restored state: a partition whose position is not known yet must not count as read or empty."""
     log = Log(record(0), patience=60.0)
     log.waits_for_position = 3
     assert offsets(log.read_whole([PLACE])) == [0]
@@ -91,12 +91,12 @@ def test_no_partitions_are_read_at_once() -> None:
 
 
 def test_what_cannot_be_read_is_told_before_that_nothing_came() -> None:
-    """Protects the operator: of two reasons why a partition stands still the one that can be put right is said."""
+    """Protects the operator: of two reasons for a stuck partition, the one that can be fixed is reported."""
     log = Log(record(0), record(1), damaged=1)
     seen: list[Record] = []
     with pytest.raises(Unreadable, match="numbers-0-1 cannot be read: damaged"):
         seen.extend(log.read_whole([PLACE]))
-    # A log that says it goes on and brings nothing.
+    # A log that reports more records but returns none.
     silent = Log(record(0), end=5, damaged=1)
     silent.explain = lambda place, position: None  # type: ignore[method-assign]
     with pytest.raises(BusUnavailable, match="nothing could be read from 'numbers'"):
@@ -110,13 +110,13 @@ def test_what_cannot_be_read_is_told_before_that_nothing_came() -> None:
     [(10, 0, 2, [0, 1, 8, 9]), (3, 0, 2, [0, 1, 2]), (10, 7, 2, [7, 8, 9]), (10, 0, 0, []), (0, 0, 3, [])],
 )
 def test_the_edges_of_a_partition_come_once_and_in_order(end: int, begin: int, count: int, expected: list[int]) -> None:
-    """Protects the preflight, with either library: the first and the last records, where they overlap and where old ones went."""
+    """Protects the preflight with either library: first and last records, also if they overlap or old ones were deleted."""
     log = Log(*(record(offset) for offset in range(begin, end)), end=end, begin=begin)
     assert offsets(log.read_edges(PLACE, count)) == expected
 
 
 def test_tables_come_as_compaction_would_leave_them() -> None:
-    """Protects memory and the first prediction: of a long log the newest record of each key, and all that have none."""
+    """Protects memory and the first prediction: from a long log the newest record of each key, and all without a key."""
     log = Log(record(0, b"a"), record(1, None), record(2, b"b"), record(3, None), record(4, b"a"))
     tables = Tables(lambda: log, [PLACE])
     assert offsets(tables.read_whole()) == [1, 2, 3, 4]
@@ -127,7 +127,7 @@ def test_tables_come_as_compaction_would_leave_them() -> None:
 
 
 def test_tables_that_cannot_be_read_are_read_whole_again() -> None:
-    """Protects a worker from going on without a part of its model: a failed first reading leaves no reader in its middle."""
+    """Protects a worker from an incomplete model: after a failed first read, the next one begins at the start."""
     broken, whole = Log(record(0, b"a"), record(1, b"b"), damaged=1), Log(record(0, b"a"), record(1, b"b"))
     logs = iter([broken, whole])
     tables = Tables(lambda: next(logs), [PLACE])
@@ -138,7 +138,7 @@ def test_tables_that_cannot_be_read_are_read_whole_again() -> None:
 
 
 def test_a_reader_is_used_again_unless_it_failed() -> None:
-    """Protects the time to restore many partitions, and the next one from a reader that stands anywhere."""
+    """Protects the time to restore many partitions, and the next restore from a reader at an arbitrary position."""
     made: list[Log] = []
 
     def make() -> Log:
@@ -187,18 +187,18 @@ class Numbers(Logs):
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 5), (7, 5), (3, 3), (0, 0), (-1, 0)])
 def test_reading_a_topic_ends_at_the_limit(limit: int | None, expected: int) -> None:
-    """Protects the preflight's look at a few records of a topic of millions; the reader is given back either way."""
+    """Protects the preflight, which reads a few records of a topic with millions. The reader is always returned."""
     logs = Numbers()
     assert len(list(logs.read("numbers", limit))) == expected
     assert logs.last.closed == (limit is None or limit > 0)
 
 
 def test_a_partition_that_is_not_there_is_refused() -> None:
-    """Protects whoever mistypes a number from waiting for records that cannot come."""
+    """Protects users who mistype a partition from waiting for records that cannot come."""
     with pytest.raises(ConfigurationError, match="topic 'numbers' has 1 partitions, there is no partition 1"):
         Numbers().peek("numbers", [0, 1], 2)
 
 
 def test_a_time_after_the_last_record_is_the_end() -> None:
-    """Protects a reset to a time: Kafka says -1 where nothing is as late, and a group that goes on there would go on at 0."""
+    """Protects a reset to a time: Kafka returns -1 for a time after the last record, and a group at -1 would begin at 0."""
     assert [Numbers().offsets("numbers", at)[0] for at in (3.0, 9.0)] == [3, 5]

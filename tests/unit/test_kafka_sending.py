@@ -1,4 +1,4 @@
-"""Records handed to kafka-python a batch at a time: how they end is told whatever becomes of the batch."""
+"""Records passed to kafka-python a batch at a time: the result of each record is reported whatever happens to its batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACE = TopicPartition("outputs", 0)
 
 
 class Producer:
-    """What is used of the library's producer, without a cluster."""
+    """The part of the library's producer that is used, without a cluster."""
 
     def __init__(self, batch_size: int = 1 << 17) -> None:
         self._accumulator = RecordAccumulator(batch_size=batch_size, message_version=2)
@@ -33,7 +33,7 @@ class Producer:
         return list(self._accumulator._batches[PLACE])
 
     def split(self, batch: Any) -> list[Any]:
-        """As the library's sender does where the broker says that a batch is too large."""
+        """Splits a batch as the library's sender does when the broker finds it too large."""
         self._accumulator._batches[PLACE].remove(batch)
         batch.records.close()
         before = self.batches()
@@ -51,7 +51,7 @@ def records(count: int) -> list[Outgoing]:
 
 
 def ended(deliveries: Sequence[Any]) -> str:
-    """How all of them end, by now."""
+    """The results of all records so far."""
     try:
         for delivery in deliveries:
             delivery.wait(time.monotonic())
@@ -61,7 +61,7 @@ def ended(deliveries: Sequence[Any]) -> str:
 
 
 def test_batches_hold_all_records_in_order() -> None:
-    """Protects what is sent: each record once, in the order of its partition, over as many batches as there is room for."""
+    """Protects sent records: each once, in its partition's order, over as many batches as necessary."""
     producer = Producer(batch_size=1_000)
     deliveries = list(_hand_over(producer, PLACE, records(200)))
     batches = producer.batches()
@@ -71,7 +71,7 @@ def test_batches_hold_all_records_in_order() -> None:
 
 
 def test_a_record_larger_than_a_batch_has_one_of_its_own() -> None:
-    """Protects large models: a batch's size bounds how many records it has, and not the first."""
+    """Protects large models: a batch's size limits its number of records, but always allows one."""
     producer = Producer(batch_size=1_000)
     large = Outgoing("outputs", b"k", bytes(50_000), 0)
     list(_hand_over(producer, PLACE, [*records(2), large, *records(2)]))
@@ -79,7 +79,7 @@ def test_a_record_larger_than_a_batch_has_one_of_its_own() -> None:
 
 
 def test_records_go_where_the_producer_would_send_them() -> None:
-    """Protects co-partitioning: a key's partition is the library's own choice, one that is named counts."""
+    """Protects co-partitioning: the library chooses a key's partition, and a named partition is kept."""
     named = [Outgoing("outputs", b"k%d" % number, b"") for number in range(20)]
     parts = _by_place([*named, Outgoing("outputs", b"x", b"", 2)], {"outputs": 3})
     found = {record.key: place.partition for place, part in parts.items() for record in part}
@@ -87,7 +87,7 @@ def test_records_go_where_the_producer_would_send_them() -> None:
 
 
 def test_records_end_with_their_batch() -> None:
-    """Protects a commit from counting what is under way still, or was refused, as sent."""
+    """Protects a commit from counting records that are still on their way, or were refused, as sent."""
     for how, expected in (
         (lambda batch: None, "KafkaTimeoutError"),
         (lambda batch: batch.complete(7, -1), "acknowledged"),
@@ -100,7 +100,7 @@ def test_records_end_with_their_batch() -> None:
 
 
 def test_a_record_that_is_too_large_is_told_before_its_neighbours() -> None:
-    """Protects who is to be told which topic is to blame: of several errors in a batch that of the size alone says it."""
+    """Protects the operator: only the error about the size names the topic, so it is reported before the batch's others."""
     producer = Producer()
     deliveries = list(_hand_over(producer, PLACE, records(5)))
     (batch,) = producer.batches()
@@ -111,7 +111,7 @@ def test_a_record_that_is_too_large_is_told_before_its_neighbours() -> None:
 
 @pytest.mark.parametrize("lost", [None, 0, 1, 2])
 def test_records_of_a_batch_that_is_split_end_with_its_parts(lost: int | None) -> None:
-    """Protects at-least-once: a batch above the topic's limit goes as several, one of them split again, and each of them counts."""
+    """Protects at-least-once: a batch above the topic's limit is sent in parts, one of them split again; each part counts."""
     producer = Producer()
     deliveries = list(_hand_over(producer, PLACE, records(10)))
     first, second = producer.split(producer.batches()[0])

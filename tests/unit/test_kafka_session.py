@@ -1,4 +1,4 @@
-"""The session that both Kafka connectors share: what it keeps through an error, and in which order it asks its parts."""
+"""The session of both Kafka connectors: what it keeps after an error, and the order of its calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES, MODEL = ("samples", 0), "model"
 
 
 class Member:
-    """A membership that has partition 0, and fails where it is told to."""
+    """A membership with partition 0 that fails on request."""
 
     def __init__(self, calls: list[str]) -> None:
         self.positions = Positions()
@@ -83,7 +83,7 @@ class Commits:
 
 
 class Tables:
-    """Tables that bring one record with each question."""
+    """Tables that return one record for each call."""
 
     def __init__(self) -> None:
         self._offset = 0
@@ -116,7 +116,7 @@ class NoLogs:
         return 1
 
     def ends_of(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Leaders wrote ten records each."""
+        """Each leader wrote ten records."""
         return {place: 10 * (epoch + 1) for place, epoch in epochs.items()}
 
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -141,7 +141,7 @@ def made(tables: Tables | None = None) -> tuple[KafkaSession[Any], Member, Commi
 
 
 def test_table_records_outlive_the_error_of_a_poll() -> None:
-    """Protects the model: a table's record that was taken before the inputs failed comes with the next poll, and only once."""
+    """Protects the model: a table record read before the inputs failed comes with the next poll, and only once."""
     session, member, _, _ = made(Tables())
     assert [one.offset for one in session.poll(0.0, 10).tables] == [0, 1, 2]
     member.fails = True
@@ -152,7 +152,7 @@ def test_table_records_outlive_the_error_of_a_poll() -> None:
 
 
 def test_after_an_error_everything_is_given_back_and_begun_anew() -> None:
-    """Protects exactly-once: the cluster first decides what is open, then the caller hears that it has nothing any more."""
+    """Protects exactly-once: the cluster first decides the open transaction, then the caller learns that it has no partitions."""
     session, _, commits, calls = made()
     assert session.poll(0.0, 10).assigned == [0]
     commits.fails = True
@@ -172,7 +172,7 @@ def test_after_an_error_everything_is_given_back_and_begun_anew() -> None:
 
 
 def test_where_a_log_was_cut_back_is_said_before_anything_is_read_there() -> None:
-    """Protects what is written in the place of lost records; and an epoch of a time before, for another member may have read on."""
+    """Protects records written in place of lost ones, also with an epoch from earlier, because another member may have read on."""
     session, member, _, _ = made()
     session.poll(0.0, 10)
     session.seek("samples", 0, 12, epoch=0)
@@ -190,7 +190,7 @@ def test_where_a_log_was_cut_back_is_said_before_anything_is_read_there() -> Non
 
 
 def test_a_step_of_partitions_that_moved_is_refused_before_anything_is_sent() -> None:
-    """Protects against two owners: nothing of such a step reaches the producer."""
+    """Protects against two owners: the producer gets nothing of such a step."""
     session, member, _, calls = made()
     session.poll(0.0, 10)
     member.may = False
@@ -200,14 +200,14 @@ def test_a_step_of_partitions_that_moved_is_refused_before_anything_is_sent() ->
 
 
 def test_the_group_hears_of_the_leave_before_the_producer_is_gone() -> None:
-    """Protects a quick hand-over: others get the partitions at once, not when a session has timed out."""
+    """Protects a quick hand-over: others get the partitions at once, not after the session timeout."""
     session, _, _, calls = made()
     session.close()
     assert calls == ["leave", "close producer"]
 
 
 def test_only_transactions_have_a_name() -> None:
-    """Protects the rights of a worker at least once: without a transaction it needs none on transactional ids."""
+    """Protects the rights of an at-least-once worker: without a transaction it needs none on transactional ids."""
     assert transactional_id(Subscription("plant", ("samples",), guarantee="at_least_once")) is None
     assert transactional_id(Subscription("plant", ("samples",), transactional_id="plant:7")) == "plant:7"
     names = {transactional_id(Subscription("plant", ("samples",))) for _ in range(2)}
@@ -216,7 +216,7 @@ def test_only_transactions_have_a_name() -> None:
 
 
 def test_lag_is_the_last_known_while_the_cluster_is_away() -> None:
-    """Protects the operator's main alarm: it stays where it was, and partitions that went are not in it any more."""
+    """Protects the operator's main alarm: lag keeps its last value, without partitions that left."""
     positions = Positions()
     positions.begin(SAMPLES, 3)
     positions.begin(("samples", 1), 9)
@@ -228,7 +228,7 @@ def test_lag_is_the_last_known_while_the_cluster_is_away() -> None:
     positions.keep([0])
     assert positions.lag(away) == {SAMPLES: 7}
     assert positions.now == positions.base == {SAMPLES: 3}
-    # Where 'latest' was once is not asked again when the partition comes back.
+    # Once known, the position of 'latest' is not requested again when the partition comes back.
     assert positions.origins == {SAMPLES: 3, ("samples", 1): 9}
 
 
@@ -246,7 +246,7 @@ def test_lag_is_the_last_known_while_the_cluster_is_away() -> None:
 def test_a_commit_names_the_partitions_whose_state_it_writes(
     positions: dict[TopicPartition, int], written: list[int], held: set[int], expected: dict[TopicPartition, int]
 ) -> None:
-    """Protects restored state: who takes a partition over waits for every transaction that writes its changelog."""
+    """Protects restored state: a new owner waits for every transaction that writes the partition's changelog."""
     found = Positions()
     found.begin(SAMPLES, 2)
     found.begin(("samples", 1), 4)
@@ -264,7 +264,7 @@ def test_a_commit_names_the_partitions_whose_state_it_writes(
     ],
 )
 def test_a_record_that_cannot_be_sent_is_refused_in_the_same_words(record: Outgoing, text: str) -> None:
-    """Protects the operator, with either library: what is wrong with a record is said before any of its step is sent."""
+    """Protects the operator, with either library: an invalid record is reported before anything of its step is sent."""
     fine = [Outgoing("outputs", None, b""), Outgoing("outputs", b"k", None, 1), Outgoing("outputs", None, bytes(900))]
     check_records(fine, {"outputs": 1000}, {"outputs": 2}, "its option")
     with pytest.raises(ConfigurationError, match=text):
@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_sent_is_refused_in_the_same_words(record: Outgo
 
 
 def test_a_record_above_the_bound_is_measured_where_its_size_can_be_had() -> None:
-    """Protects records that just fit: the bound is up to 100 bytes too large, so the exact size decides."""
+    """Protects records that just fit: the estimate is up to 100 bytes too large, so the exact size decides."""
     near = Outgoing("outputs", None, bytes(950))
     assert most_bytes(near) > 1000
     check_records([near], {"outputs": 1000}, {"outputs": 1}, "its option", exact_bytes=lambda record: 1000)

@@ -1,4 +1,4 @@
-"""What a broker said just before it closed a connection reaches the client."""
+"""A broker's last answer before it closes a connection reaches the client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamfl_connectors.kafka import cluster
 
 @pytest.mark.parametrize("transport", [KafkaTCPTransport, KafkaSSLTransport])
 def test_the_last_words_of_a_broker_are_read_before_the_end(transport: type) -> None:
-    """Protects whoever has a wrong password on a busy machine: the refusal and the end of the connection come at once, and the
-    refusal was thrown away, so that the broker looked like one that is away.
+    """Protects users with a wrong password on a busy machine: refusal and end of the connection come at once. The refusal used to
+    be dropped, so the broker looked unreachable.
     """
     assert cluster.Cluster
     broker, client = socket.socketpair()

@@ -1,4 +1,4 @@
-"""Random features, losses and kernel weights against oracles written from the equations."""
+"""Random features, losses and kernel weights, checked by code written from the equations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ finite = st.floats(-30, 30, allow_nan=False)
 
 
 def kernel_value(kernel: Kernel, r: NDArray[np.float64]) -> float:
-    """The kernel as textbooks write it, in closed form and without random features."""
+    """The kernel in closed form, as in textbooks, without random features."""
     if kernel.family == "gaussian":
         return math.exp(-float(r @ r) / (2 * kernel.bandwidth**2))
     if kernel.family == "laplacian":
@@ -48,7 +48,7 @@ def kernel_value(kernel: Kernel, r: NDArray[np.float64]) -> float:
 
 
 def test_paper_dictionary_is_the_stated_grid() -> None:
-    """The preset must be the 51 bandwidths that the reproduction tables were made with."""
+    """The preset must have the 51 bandwidths of the reproduction tables."""
     dictionary = paper_dictionary()
     assert len(dictionary) == 51
     for i, kernel in enumerate(dictionary, start=1):
@@ -70,13 +70,13 @@ def test_paper_dictionary_is_the_stated_grid() -> None:
     ],
 )
 def test_a_kernel_that_cannot_be_drawn_is_refused_by_name(arguments: tuple[str, float, float], named: str) -> None:
-    """An operator's slip in the dictionary must be told as such, with the value, and not surface as NaN features."""
+    """A mistake in the dictionary must be reported with its value, and not appear as NaN features."""
     with pytest.raises(ConfigurationError, match=named):
         Kernel(*arguments)
 
 
 def test_grid_gives_smoothness_to_matern_alone_and_refuses_nothing_and_doubles() -> None:
-    """Kernel numbers are the wire's keys: the grid's order is part of the protocol, and a doubled kernel a mistake."""
+    """Kernel numbers are keys in the protocol, so the grid's order is fixed, and a repeated kernel is a mistake."""
     kernels = grid(["matern", "laplacian"], [0.5, 2.0], smoothness=1.5)
     assert kernels == (
         Kernel("matern", 0.5, 1.5),
@@ -102,20 +102,20 @@ def test_grid_gives_smoothness_to_matern_alone_and_refuses_nothing_and_doubles()
     ids=str,
 )
 def test_features_approximate_their_kernel(kernel: Kernel) -> None:
-    """z(x) . z(x') must estimate k(x, x'): a wrong spectral density would still give unit-norm features that learn badly."""
+    """z(x) . z(x') must estimate k(x, x'). A wrong spectral density would still give unit-norm features, which learn badly."""
     count, dimension = 40_000, 3
     drawn = frequencies([kernel], count, dimension, seed=3, dtype=np.float64)
     points = np.random.default_rng(1).normal(size=(6, dimension))
     features = random_features(points, drawn)[:, 0]
     for a in range(6):
         for b in range(a):
-            # The estimate is a mean of `count` cosines, of standard deviation at most sqrt(1/2): five of them.
+            # The estimate is a mean of `count` cosines with standard deviation at most sqrt(1/2). Five of these are allowed.
             estimate = float(features[a] @ features[b])
             assert abs(estimate - kernel_value(kernel, points[a] - points[b])) < 5 * math.sqrt(0.5 / count)
 
 
 def test_frequencies_follow_the_documented_streams() -> None:
-    """A client in another language draws from the documentation: row by row, kernel i from stream ("frequencies", i)."""
+    """A client in another language draws by the documentation: row by row, kernel i from stream ("frequencies", i)."""
     kernels = [Kernel("gaussian", 0.5), Kernel("laplacian", 2.0), Kernel("matern", 4.0, 1.5)]
     drawn = frequencies(kernels, 4, 2, seed=11, dtype=np.float64)
     np.testing.assert_allclose(drawn[0].ravel(), normal(8, 11, "frequencies", 0) / 0.5, rtol=1e-15)
@@ -129,7 +129,7 @@ def test_frequencies_follow_the_documented_streams() -> None:
 
 
 def test_shared_directions_differ_by_bandwidth_alone_within_a_kind() -> None:
-    """Sharing is by family and smoothness: two Matern kernels of different tails must not get the same directions."""
+    """Directions are shared by family and smoothness: two Matern kernels of different tails must not share them."""
     kernels = [
         Kernel("gaussian", 0.5),
         Kernel("matern", 1.0, 0.5),
@@ -147,7 +147,7 @@ def test_shared_directions_differ_by_bandwidth_alone_within_a_kind() -> None:
 
 
 def test_random_features_are_equation_4() -> None:
-    """Sines first, cosines second, each row of unit norm: the server's parameters mean nothing in any other layout."""
+    """Sines first, then cosines, each row of unit norm: the server's parameters only fit this layout."""
     drawn = frequencies([Kernel("gaussian", 1.0), Kernel("laplacian", 1.0)], 3, 2, seed=0, dtype=np.float64)
     inputs = np.array([[0.3, -1.2], [2.0, 0.1]])
     features = random_features(inputs, drawn)
@@ -166,7 +166,7 @@ def test_random_features_are_equation_4() -> None:
 @pytest.mark.parametrize("samples", [0, 1, 15, 16, 31, 32, 33, 100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predict_equals_the_features_times_the_parameters(samples: int, dtype: type) -> None:
-    """Equation (6) whatever the batch: few rows, whole blocks, a last block that is not full."""
+    """Equation (6) for any batch: few rows, whole blocks, and an incomplete last block."""
     generator = np.random.default_rng(samples)
     drawn = frequencies(grid(["gaussian", "laplacian"], [0.5, 3.0]), 10, 4, seed=1, dtype=dtype)
     inputs, parameters = generator.normal(size=(samples, 4)), generator.normal(size=(4, 20))
@@ -174,12 +174,12 @@ def test_predict_equals_the_features_times_the_parameters(samples: int, dtype: t
     predictions = FeatureMap(drawn).predict(inputs, parameters)
     assert predictions.dtype == dtype
     expected = (exact * parameters).sum(axis=-1)
-    # Heavy-tailed Cauchy frequencies give phases of a thousand: float32 rounds them to 1e-4.
+    # Heavy-tailed Cauchy frequencies give phases of a thousand, which float32 rounds to 1e-4.
     np.testing.assert_allclose(predictions, expected, atol=2e-3 if dtype is np.float32 else 1e-11)
 
 
 def test_a_sine_and_a_cosine_are_one_sine_in_every_quadrant() -> None:
-    """The phase of a sin + b cos has branches: a sign or a zero handled wrongly would be a prediction of the wrong sign."""
+    """The phase of a sin + b cos has branches: an error with a sign or a zero would give a prediction of the wrong sign."""
     drawn = frequencies([Kernel("gaussian", 2.0)], 49, 3, seed=5)
     values = [-2.0, -1e-3, -0.0, 0.0, 1e-30, 0.5, 3.0]
     inputs = np.random.default_rng(0).uniform(-1, 1, size=(40, 3)).astype(np.float32)
@@ -191,7 +191,7 @@ def test_a_sine_and_a_cosine_are_one_sine_in_every_quadrant() -> None:
 
 
 def test_predict_sees_parameters_that_were_changed_in_place() -> None:
-    """The model is written into the same array at every version: predictions must not be those of the version before."""
+    """Each version of the model is written into the same array. Predictions must not be those of the version before."""
     feature_map = FeatureMap(frequencies(paper_dictionary()[-3:], 5, 2, seed=1))
     inputs, parameters = np.ones((40, 2), dtype=np.float32), np.ones((3, 10), dtype=np.float32)
     before = feature_map.predict(inputs, parameters)
@@ -212,11 +212,11 @@ MIXED = [
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_shared_directions_change_no_result(dtype: type) -> None:
-    """One product for all kernels of a kind is a matter of speed: features and predictions are those of the plain path."""
+    """One product for all kernels of a kind only changes the speed: features and predictions equal those of the plain path."""
     drawn = frequencies(MIXED, 10, 4, seed=1, dtype=dtype, shared_directions=True)
     plain, shared = FeatureMap(drawn), FeatureMap(drawn, shared_by=MIXED)
     generator = np.random.default_rng(0)
-    # Cauchy frequencies reach hundreds, and their phases lose as many digits.
+    # Cauchy frequencies reach hundreds, so their phases lose as many digits.
     tolerance = {"rtol": 0, "atol": 1e-3 if dtype is np.float32 else 1e-11}
     for samples in (0, 1, 32, 77):
         inputs, kernels = generator.normal(size=(samples, 4)), generator.integers(0, len(MIXED), samples)
@@ -233,13 +233,13 @@ def test_shared_directions_change_no_result(dtype: type) -> None:
 def test_frequencies_that_are_not_shared_by_the_named_kernels_are_refused(
     drawn_for: list[Kernel], shared: bool, named: list[Kernel]
 ) -> None:
-    """Directions multiplied by the wrong bandwidths are features of no kernel at all, and look like any other."""
+    """Directions with the wrong bandwidths are features of no kernel, and look like any other."""
     with pytest.raises(ValueError):
         FeatureMap(frequencies(drawn_for, 10, 4, seed=1, shared_directions=shared), shared_by=named)
 
 
 def test_predictions_are_not_overwritten_by_the_next_call() -> None:
-    """Buffers are reused between calls; what was handed out must not be one of them."""
+    """Buffers are reused between calls, but a returned array must not be one of them."""
     drawn = frequencies(paper_dictionary()[:3], 5, 2, seed=1)
     feature_map = FeatureMap(drawn)
     inputs = np.ones((20, 2), dtype=np.float32)
@@ -253,7 +253,7 @@ def test_predictions_are_not_overwritten_by_the_next_call() -> None:
 
 
 def test_predict_needs_memory_for_the_result_alone() -> None:
-    """All phases of a large poll at once would be a gigabyte: memory must not grow with the samples beyond the result."""
+    """All phases of a large poll at once would need a gigabyte: apart from the result, memory must not grow with the samples."""
     feature_map = FeatureMap(frequencies(paper_dictionary(), 100, 4, seed=1))
     inputs = np.ones((3000, 4), dtype=np.float32)
     parameters = np.ones((51, 200), dtype=np.float32)
@@ -267,7 +267,7 @@ def test_predict_needs_memory_for_the_result_alone() -> None:
 
 
 def test_rows_are_the_features_of_the_asked_kernel() -> None:
-    """The update of equation (9) takes one kernel's features per row: kernels mixed up would go unnoticed by norms."""
+    """Equation (9)'s update uses one kernel's features for each row. Norms would not reveal mixed-up kernels."""
     drawn = frequencies(grid(["gaussian"], [0.5, 1.0, 3.0]), 7, 4, seed=1, dtype=np.float64)
     generator = np.random.default_rng(0)
     inputs, kernels = generator.normal(size=(70, 4)), generator.integers(0, 3, 70)
@@ -295,7 +295,7 @@ def test_wrong_shapes_are_refused() -> None:
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @given(prediction=finite, label=st.sampled_from([0.0, 1.0]))
 def test_gradient_is_the_slope_of_the_value(name: str, prediction: float, label: float) -> None:
-    """A factor lost in a gradient (the 2 of the square) would only look like another learning rate."""
+    """A factor lost in a gradient, such as the 2 of the square, would only look like another learning rate."""
     loss, step = loss_named(name), 1e-4
     slope = (loss.value(prediction + step, label) - loss.value(prediction - step, label)) / (2 * step)
     assert float(loss.gradient(prediction, label)) == pytest.approx(float(slope), abs=1e-6)
@@ -303,14 +303,14 @@ def test_gradient_is_the_slope_of_the_value(name: str, prediction: float, label:
 
 @given(prediction=finite, label=st.floats(0, 1))
 def test_losses_are_their_formulas(prediction: float, label: float) -> None:
-    """The values are what regret and weights are made of."""
+    """Regret and weights are computed from these values."""
     assert float(SQUARE.value(prediction, label)) == pytest.approx((prediction - label) ** 2, rel=1e-14)
     expected = math.log1p(math.exp(prediction)) - label * prediction
     assert float(LOGISTIC.value(prediction, label)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_logistic_loss_stands_large_log_odds() -> None:
-    """exp(1000) is an infinity: a confident kernel must not turn the weights into NaN, nor lose a tiny loss to rounding."""
+    """exp(1000) is infinite: a confident kernel must not turn the weights into NaN, nor a tiny loss into 0."""
     assert float(LOGISTIC.value(1000.0, 0.0)) == 1000.0
     assert float(LOGISTIC.value(-1000.0, 1.0)) == 1000.0
     assert float(LOGISTIC.value(1000.0, 1.0)) == 0.0
@@ -319,7 +319,7 @@ def test_logistic_loss_stands_large_log_odds() -> None:
 
 
 def test_losses_broadcast_and_are_summed_in_float64() -> None:
-    """Labels of a batch (B, 1) meet predictions (B, N) in float32; the losses are added up over months, so in float64."""
+    """Labels of a batch (B, 1) meet predictions (B, N) in float32. Losses are added up over months, so in float64."""
     predictions = np.array([[0.25, 1.0], [2.0, 0.5]], dtype=np.float32)
     for loss in LOSSES.values():
         value = loss.value(predictions, np.array([[0.0], [1.0]], dtype=np.float32))
@@ -341,7 +341,7 @@ def test_normalised_weights_are_exact_ratios(halvings: list[int], shift: int) ->
 
 
 def test_equal_weights_keep_the_kernels_in_number() -> None:
-    """All weights are equal at the start: whoever replays a run must get the same bins without knowing our sort."""
+    """All weights are equal at the start: a replay must get the same bins without knowing this sort."""
     order = heaviest_first(np.array([[0.0] * 20, [0.0] * 19 + [1.0]]))
     assert order[0].tolist() == list(range(20))
     assert order[1].tolist() == [19, *range(19)]
@@ -349,7 +349,7 @@ def test_equal_weights_keep_the_kernels_in_number() -> None:
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=12), st.integers(1, 12), st.floats(0, 1))
 def test_bin_probabilities_are_equation_8(weights: list[float], size: int, exploration: float) -> None:
-    """Probabilities by a plain loop over the bins: the division by p is only unbiased if p is what was drawn with."""
+    """Probabilities by a plain loop over the bins: division by p is only unbiased if p is the probability of the draw."""
     ordered = sorted(weights, reverse=True)
     held = [ordered[start : start + size] for start in range(0, len(ordered), size)]
     expected = [(1 - exploration) * math.fsum(h) / math.fsum(ordered) + exploration / len(held) for h in held]
@@ -360,6 +360,6 @@ def test_bin_probabilities_are_equation_8(weights: list[float], size: int, explo
 
 
 def test_full_exploration_is_uniform_to_the_last_bit() -> None:
-    """With xi = 1 the draw must not depend on weights at all, so that no sort is needed and replays agree bit for bit."""
+    """With xi = 1 the draw must not depend on weights, so that replays need no sort and agree bit for bit."""
     probabilities = bin_probabilities(np.array([0.9, 0.05, 0.03, 0.02]), 1, exploration=1.0)
     assert probabilities.tolist() == [0.25] * 4

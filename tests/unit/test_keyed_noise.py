@@ -1,4 +1,4 @@
-"""Keyed noise: normal, exact on its grid, the same for the same work and independent for any other."""
+"""Keyed noise: normal, exact on its grid, the same for the same work, and independent for any other work."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SECRET = "5e" * 32
 @pytest.mark.parametrize("noise", [1e-6, 0.01, 4.0, 1e5])
 @pytest.mark.parametrize("length", [1.0, 3e-5, 7e7])
 def test_a_sum_on_a_grid_is_exact(size: int, noise: float, length: float) -> None:
-    """Protects the argument: whole numbers of steps are added without rounding, and rounding a vector to the grid lengthens it by
-    no more than it was shortened by before, for any noise that the settings allow.
+    """Protects the argument: whole steps are added without rounding. Rounding a vector to the grid lengthens it by no more than it
+    was shortened before, for any noise that the settings allow.
     """
     values = np.random.default_rng(size).normal(size=size)
     values *= length * (1 - ROUNDING) / np.linalg.norm(values)
     told = noisy(values, noise * length, length, SECRET, "test")
     step = grid(told)
-    # An odd multiple is among those of many numbers.
+    # Among many numbers some are odd multiples.
     assert step <= noise * length * 2.0**-16 or size < 100
     whole = told / step
     assert np.abs(whole).max() < 2.0**53
@@ -36,7 +36,7 @@ def test_a_sum_on_a_grid_is_exact(size: int, noise: float, length: float) -> Non
 
 
 def test_the_noise_of_a_grid_is_normal() -> None:
-    """Protects the mechanism: on the grid noise has the normal distribution, its mean, its deviation, and no dependence."""
+    """Protects the mechanism: on the grid, noise is normal, with the right mean and deviation, and independent."""
     told = noisy(np.zeros(200_000), 3.0, 1.0, SECRET, "test")
     assert kstest(told / 3.0, "norm").pvalue > 1e-3
     assert abs(told.mean()) < 5 * 3 / math.sqrt(len(told))
@@ -45,14 +45,14 @@ def test_the_noise_of_a_grid_is_normal() -> None:
 
 
 def test_no_numbers_and_numbers_that_are_hardly_any_do_not_end_a_member() -> None:
-    """Protects a party whose model has no parameters, and one whose norm is set to next to nothing."""
+    """Protects a party whose model has no parameters, and one whose norm is set to almost 0."""
     assert noisy(np.zeros(0), 1.0, 1.0, SECRET, "test").shape == (0,)
     assert np.isfinite(noisy(np.zeros(3), 5e-324, 5e-324, SECRET, "test")).all()
 
 
 def test_noise_is_by_all_that_it_hides_and_scales() -> None:
-    """Protects from a difference without noise: other values, another strength or another grid have other noise, and everything the
-    same has the same.
+    """Protects from a difference without noise: other values, another strength or another grid get other noise; identical work gets
+    the same noise.
     """
     values = np.array([0.25, -0.5])
     once = noisy(values, 1.0, 1.0, SECRET, "test")
@@ -70,7 +70,7 @@ def test_noise_is_by_all_that_it_hides_and_scales() -> None:
 
 
 def test_tails_of_the_noise_have_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the tails: the largest noise of each sign is beyond 13 deviations, and neighbours there are nearer than any grid."""
+    """Protects the tails: the largest noise of each sign is beyond 13 deviations, with gaps smaller than any grid."""
 
     def drawn(high: int, low: int) -> float:
         class Stream:

@@ -1,4 +1,4 @@
-"""Keys of records: what is in them, and the name that it gives."""
+"""Keys of records: their encodings, and the name that they give."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UUID = "12345678-1234-5678-1234-567812345678"
     ],
 )
 def test_a_key_gives_its_name(settings: dict[str, Any], key: bytes, name: str) -> None:
-    """Protects clients from names that are eight bytes nobody can read, or that a client has under one writer only."""
+    """Protects clients from unreadable eight-byte names, and from names that depend on the writer."""
     section = KeySection(topic="t", **settings)
     assert key_reader(section, "samples")(key) == name
     assert key_reader(section, "samples")(key_writer(section)(name)) == name
@@ -57,20 +57,20 @@ def test_a_key_gives_its_name(settings: dict[str, Any], key: bytes, name: str) -
     ],
 )
 def test_another_key_is_refused_with_its_reason(settings: dict[str, Any], key: bytes | None, reason: str) -> None:
-    """Protects the dead letters: each says what its key should have been, and nothing raises anything else."""
+    """Protects the dead letters: each one says what its key should have been, and no other error is raised."""
     with pytest.raises(PeerError) as caught:
         key_reader(KeySection(topic="t", **settings), "samples")(key)
     assert caught.value.reason == reason
 
 
 def test_a_binary_key_that_is_taken_for_text_is_told_how_it_is_read() -> None:
-    """Protects whoever's producer writes numbers: the reason names the setting. Letters beyond ASCII are no such key."""
+    """Protects producers that write numbers as keys: the reason names the setting. Letters beyond ASCII do not get that hint."""
     told = {width: binary_hint(bytes([0] * (width - 1) + [200])) for width in (3, 4, 8, 16)}
     assert [hint.rpartition(" or ")[0].rpartition("with ")[2] for hint in told.values()] == [
         "", 'key = "int32"', 'key = "int64"', 'key = "uuid"',
     ]  # fmt: skip
     assert all(hint.endswith('key = "hex"') for hint in told.values())
-    # A small number is text in UTF-8 as well.
+    # A small number is also valid text in UTF-8.
     assert "int64" in binary_hint((7).to_bytes(8, "big"))
     assert {binary_hint(name.encode()) for name in ("", "tromsø-1", "12345678")} == {""}
     with pytest.raises(PeerError, match="int64"):
@@ -84,7 +84,7 @@ def test_a_field_of_a_key_that_has_none_is_refused() -> None:
 
 
 def test_samples_and_labels_have_keys_of_their_own() -> None:
-    """Protects the join: the same client under a number as Java writes it and under text."""
+    """Protects the join: the same client under a number as Java writes it, and under text."""
     value = b'{"x": 1, "y": 0.5, "id": "a"}'
     samples = SampleReader(SamplesSection(topic="t", features=["x"], key="int64"))
     labels = LabelReader(LabelsSection(topic="t", sample_id="id", label="y"), (0, 1))

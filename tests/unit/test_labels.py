@@ -1,4 +1,4 @@
-"""Records of a labels' topic, the settings that go with them, and the commands that look at and write them."""
+"""Records of a labels' topic, their settings, and the commands that read and write them."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def record(value: bytes | None, key: bytes | None = b"dev") -> Record:
 
 @pytest.mark.parametrize("name", ["json", "msgpack"])
 def test_a_label_is_scaled_and_other_fields_are_ignored(name: str) -> None:
-    """Protects the learning scale: a label means the same whether it comes with its sample or alone, in either format."""
+    """Protects the learning scale: a label means the same with its sample or alone, in either format."""
     read = reader((10, 30), format=name)
     found = read.decode(record(format_named(name).encode({"s": "r1", "y": 15, "more": [1], "client": None})))
     assert (found.client, found.sample, found.label) == ("dev", "r1", 0.25)
 
 
 def test_client_by_key_or_by_field() -> None:
-    """Protects the join: the client's name comes from where the section says, and a name may be a whole number."""
+    """Protects the join: the client's name comes from where the section says. A name may be a whole number."""
     assert reader().decode(record(b'{"s": "1", "y": 0.5, "c": "other"}')).client == "dev"
     quoted = reader(client='the "client"')
     assert quoted.decode(record(b'{"s": "1", "y": 0.5, "the \\"client\\"": "other"}')).client == "other"
@@ -92,14 +92,14 @@ def test_client_by_key_or_by_field() -> None:
     ],
 )
 def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
-    """Protects the worker: the reason labels a metric and a dead letter; no other exception may escape and stop it."""
+    """Protects the worker: the reason labels a metric and a dead letter. Any other exception would stop the worker."""
     with pytest.raises(PeerError) as caught:
         reader(client="c").decode(record(value))
     assert caught.value.reason == reason
 
 
 def test_numbers_that_only_messagepack_has() -> None:
-    """Protects every weight of a client: one label that is not a number would spoil them all."""
+    """Protects a client's weights: a single NaN label would spoil them all."""
     encode = format_named("msgpack").encode
     for label in (float("nan"), float("inf"), float("-inf")):
         with pytest.raises(PeerError) as caught:
@@ -108,7 +108,7 @@ def test_numbers_that_only_messagepack_has() -> None:
 
 
 def test_a_class_has_no_range() -> None:
-    """Protects federations of many classes: no class is too large a number, and none is rescaled."""
+    """Protects federations with many classes: no class is too large a number, and none is rescaled."""
     for written, label in ((b"1001", 1001.0), (b"65535", 65_535.0), (b"true", 1.0), (b"-2000.5", -2000.5)):
         found = reader(label_range=None).decode(record(b'{"s": "1", "y": %s}' % written))
         assert (found.label, type(found.label)) == (label, float)
@@ -159,7 +159,7 @@ def config(tmp_path: Path) -> Path:
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(config: Path, old: str, new: str, expected: str) -> None:
-    """Protects whoever starts it: nothing would ever be learnt, or twice, and the message says which key to correct."""
+    """Protects the user: otherwise nothing would be learnt, or all twice. The message says which key to correct."""
     load_settings(config, PofmklSettings)
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
@@ -169,7 +169,7 @@ def test_settings_that_do_not_fit_are_refused_by_name(config: Path, old: str, ne
 
 
 def test_labels_without_samples_are_refused(config: Path) -> None:
-    """Protects from a section that nothing joins with."""
+    """Protects from a section that nothing is joined with."""
     text = config.read_text()
     config.write_text(text[: text.index("[samples]")] + text[text.index("[labels]") :])
     with pytest.raises(ConfigurationError, match=r"samples\.sample_id is missing"):
@@ -195,7 +195,7 @@ def checks(found: str) -> dict[str, dict[str, Any]]:
 def test_check_says_that_partition_counts_differ(
     on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the join: where counts differ a client's label lies in another partition than its sample, and nothing is learnt."""
+    """Protects the join: with different partition counts a label is in another partition than its sample, and nothing is learnt."""
     bus = connect(url_of(on_a_bus), {})
     bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
     assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs")[0] == 4
@@ -209,7 +209,7 @@ def test_check_says_that_partition_counts_differ(
 def test_topics_makes_both_alike_and_check_reads_both(
     on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first start: topics are made to fit, and records of either are shown to be readable or not."""
+    """Protects the first start: topics are created to fit, and each topic's records are reported as readable or not."""
     assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
     bus = connect(url_of(on_a_bus), {})
     assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
@@ -237,7 +237,8 @@ def rows_file(folder: Path, rows: int) -> Path:
 def test_replay_sends_labels_so_many_rows_later(
     delay: int | None, on_a_bus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects who tries late labels on own data: every label once, that late, where its sample is, and never in the sample."""
+    """Protects tests of late labels on own data: every label once, with that delay, in its sample's partition, never in the sample.
+    """
     on_a_bus.write_text(on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n'))
     run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 2)
     written: list[list[Outgoing]] = []
@@ -265,7 +266,7 @@ def test_replay_sends_labels_so_many_rows_later(
             waiting.append(content["id"])
         else:
             label = decode(record.value or b"")
-            # Oldest first, and with as many of its client's samples after it as was asked for.
+            # Oldest first, after as many of its client's samples as requested.
             assert label == {"machine": record.key.decode(), "reading": waiting.pop(0), "lever": int(label["reading"]) / 11}
             assert len(waiting) == (delay or 0) or (place > last_sample and len(waiting) < (delay or 0))
     assert ahead == {f"client-{k}".encode(): [] for k in range(3)}
@@ -277,7 +278,7 @@ def test_replay_sends_labels_so_many_rows_later(
 def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects from an option without effect, and from a topic that is not there: one line, exit code 2."""
+    """Protects from an option without effect, and from a missing topic: one line, exit code 2."""
     data = rows_file(tmp_path, 4)
     connect(url_of(config), {}).create([TopicSpec("readings", 1, compacted=False)])
     code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data)

@@ -1,4 +1,4 @@
-"""How far a worker and its group are behind, as a scrape sees it."""
+"""The lag of a worker and its group, as a scrape sees it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
 
 
 def of_group(lag: Lag) -> dict[int, float]:
-    """By partition, what waits in the group's view."""
+    """Lag in the group's view, by partition."""
     lag.look()
     return {int(dict(one.labels)["partition"]): one.value for one in lag.measure(None) if one.name == "group_lag_records"}
 
 
 def write(bus: Bus, *partitions: int) -> None:
-    """A number to each of these."""
+    """Write one number to each of these."""
     bus.write([Outgoing(TOPIC, b"sender-%d-%d" % (place, one), number(1, 1), one) for place, one in enumerate(partitions)])
 
 
@@ -44,7 +44,7 @@ def member(bus: Bus) -> Worker:
 
 
 def test_a_partition_without_a_worker_has_a_lag(bus: Bus) -> None:
-    """Protects the alert on lag while a worker is gone: what it had to read is still told of, by whoever is left of its group."""
+    """Protects the lag alert while a worker is gone: the remaining workers of its group report its partitions' lag."""
     assert PARTITIONS == 2
     with closing(member(bus)) as worker:
         write(bus, 0, 1, 1)
@@ -57,14 +57,14 @@ def test_a_partition_without_a_worker_has_a_lag(bus: Bus) -> None:
 
 @pytest.mark.parametrize(("reset", "told"), [("earliest", {0: 1, 1: 2}), ("latest", {}), ("error", {})])
 def test_before_the_first_commit_lag_is_from_where_the_group_will_begin(bus: Bus, reset: str, told: dict[int, float]) -> None:
-    """Protects the alert from what nobody will read: a group that begins at the end has no lag of what was there before."""
+    """Protects the alert from records that nobody will read: a group that begins at the end has no lag for earlier ones."""
     write(bus, 0, 1, 1)
     subscription = Subscription(GROUP, (TOPIC,), auto_offset_reset=reset)  # type: ignore[arg-type]
     assert of_group(Lag(bus, subscription)) == told
 
 
 def test_commits_and_what_is_taken_back_are_timed(bus: Bus) -> None:
-    """Protects the board of a service's health: each commit, and each partition whose state was taken back, is timed once."""
+    """Protects the service health dashboard: each commit and each restored partition is timed once."""
     write(bus, 0)
     with closing(member(bus)) as worker:
         for _ in range(6):

@@ -1,4 +1,4 @@
-"""A changelog that outlives federations: what one spent of a budget counts for the next."""
+"""A changelog that outlives federations: budget spent by one counts for the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.worker import Worker
 from streamfl.state_settings import StateSettings
 
-# What the role remembers goes to the channel "state"; the other one holds how far was read.
+# The role's state goes to the channel "state"; the other channel holds the read positions.
 LEDGER = {"state": "state", "positions": "own"}
 
 
@@ -38,19 +38,19 @@ def run(bus: MemoryBus, federation: str, own: str, lasting: Collection[str]) -> 
 
 
 def test_another_federation_takes_it_over() -> None:
-    """Protects a budget for life: a second federation over the same data begins with what the first one spent."""
+    """Protects a lifetime budget: a second federation on the same data begins with what the first one spent."""
     bus = bus_with(number(1, 5))
     run(bus, "first", "own", {"state"})
     bus.write([Outgoing("numbers", b"pump", number(2, 7), 0)])
     run(bus, "second", "other", {"state"})
     assert [record.value for record in bus.read("totals")] == [number(1, 5), number(2, 12)]
-    # Settings are one federation's, and so is how far it has read.
+    # Settings and positions belong to one federation only.
     assert [record.key for record in bus.read("state")] == [b"pump", b"pump"]
     assert any(is_settings(record) for record in bus.read("own"))
 
 
 def test_a_state_of_its_own_is_not_taken_over() -> None:
-    """Protects the test above: without the mark another federation's state is refused."""
+    """Protects the test above: without the mark, another federation's state is refused."""
     bus = bus_with(number(1, 5))
     run(bus, "first", "own", ())
     with pytest.raises(ConfigurationError, match="made with other settings"):
@@ -58,7 +58,7 @@ def test_a_state_of_its_own_is_not_taken_over() -> None:
 
 
 def test_nobody_is_told_to_delete_it() -> None:
-    """Protects a ledger from its operator: to delete it would let everybody be released again."""
+    """Protects a ledger from its operator: deleting it would allow all releases again."""
     bus = bus_with(number(1, 5))
     run(bus, "first", "own", {"state"})
     bus.write([Outgoing("state", b"pump", b"damaged", 0, (("crc", b"0000"),))])

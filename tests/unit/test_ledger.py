@@ -1,4 +1,4 @@
-"""The ledger of releases: no entity passes its budget, and none is forgotten, through any restart."""
+"""The ledger of releases: no entity exceeds its budget, and none is forgotten, through any restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def restored(changes: list[tuple[bytes, bytes]]) -> Ledger:
 
 @given(RELEASES, st.integers(0, 40))
 def test_nobody_passes_the_budget_through_any_restart(releases: list[tuple[str, float]], stop: int) -> None:
-    """Protects the promise: costs stay within the budget, entities within the limit, and a restart anywhere changes no answer."""
+    """Protects the promise: costs stay within the budget, entities within the limit, and no restart changes an answer."""
     never, again, changes = Ledger(LIMIT, BUDGET), Ledger(LIMIT, BUDGET), []
     for number, (entity, cost) in enumerate(releases):
         if number == stop:
@@ -42,7 +42,7 @@ def test_nobody_passes_the_budget_through_any_restart(releases: list[tuple[str, 
 
 
 def test_an_entity_without_room_is_refused_and_the_others_are_not() -> None:
-    """Protects the promise where the memory is full: what cannot be counted is not released."""
+    """Protects the promise when memory is full: a release that cannot be counted is not made."""
     ledger = Ledger(1, None)
     assert ledger.refusal("a", 1e9) is None
     ledger.spend("a", 1e9)
@@ -50,7 +50,7 @@ def test_an_entity_without_room_is_refused_and_the_others_are_not() -> None:
 
 
 def test_a_budget_can_be_spent_to_the_end() -> None:
-    """Protects the last release within a budget from rounding: ten times a tenth are the whole."""
+    """Protects a budget's last release from rounding: ten times a tenth is the whole."""
     ledger = Ledger(1, 1.0)
     for _ in range(10):
         assert ledger.refusal("a", 0.1) is None
@@ -61,13 +61,13 @@ def test_a_budget_can_be_spent_to_the_end() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(b"a", b"\x92\xcb" + b"\x7f\xf0" + bytes(6) + b"\x01"), (b"", b"\x92\x00\x01")])
 def test_a_damaged_entry_is_refused(name: bytes, value: bytes) -> None:
-    """Protects the ledger from an infinite amount, and from an entity without a name."""
+    """Protects the ledger from an infinite amount and from an entity without a name."""
     with pytest.raises((PeerError, ValueError)):
         Ledger(1, None).restore(name, value)
 
 
 def test_noise_is_not_left_out_without_a_word() -> None:
-    """Protects what was claimed: a member with a ledger stops, unless the operator says that it goes on without noise."""
+    """Protects a claim of privacy: a member with a ledger stops, unless the operator confirms that it goes on without noise."""
     with pytest.raises(PeerError, match="without_noise"):
         promise_ended("bank", "[privacy]", without_noise=False)
     assert promise_ended("bank", "[privacy]", without_noise=True).reason == "without_noise"
@@ -75,7 +75,7 @@ def test_noise_is_not_left_out_without_a_word() -> None:
 
 
 def test_an_infinite_cost_is_remembered_and_ends_every_budget() -> None:
-    """Protects entities of which something was released without noise: no promise is made of them again, through any restart."""
+    """Protects entities with a release without noise: nothing is promised about them again, through any restart."""
     never = Ledger(LIMIT, None)
     never.spend("a", math.inf)
     assert never.refusal("a", math.inf) is None
@@ -88,7 +88,7 @@ def test_an_infinite_cost_is_remembered_and_ends_every_budget() -> None:
 
 
 def test_many_are_charged_together_or_not_at_all() -> None:
-    """Protects the limits from releases that are each within them and together beyond."""
+    """Protects the limits from several releases that are within them one by one but not together."""
     ledger = Ledger(LIMIT, BUDGET)
     ledger.spend("a", 2.0)
     assert ledger.refusal_of_all("abc", 0.2) is None

@@ -1,4 +1,4 @@
-"""How long a group waits for a member, with librdkafka."""
+"""How long a group waits for a missing member, with librdkafka."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamfl_connectors.librdkafka.cluster import Cluster
     ("options", "milliseconds"), [({}, 60_000), ({"session.timeout.ms": 30_000}, 60_000), ({"session.timeout.ms": 90_000}, 90_000)]
 )
 def test_a_group_waits_a_minute_for_a_member_that_is_gone(options: dict[str, Any], milliseconds: int) -> None:
-    """Protects a federation whose cluster was killed: a group that holds a member that is gone stood still for five minutes.
+    """Protects a federation whose cluster was killed: with a missing member the group used to stop for five minutes.
 
-    The library refuses a wait that is shorter than the session.
+    The library refuses a wait that is shorter than the session timeout.
     """
     assert Cluster(["h:1"], options).longest_rebalance == milliseconds

@@ -1,4 +1,4 @@
-"""What librdkafka's connector asks of a cluster it asks with kafka-python, which has to be let in by the same options."""
+"""librdkafka's connector makes its admin calls with kafka-python, which must connect with the same options."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_admin_call_of_librdkafka_is_left() -> None:
-    """Protects workers from its admin client, which ends the process when the broker that it asks goes away."""
+    """Protects workers from librdkafka's admin client, which ends the process when its broker goes away."""
     folder = Path(streamfl_connectors.librdkafka.__file__).parent
     assert [path.name for path in folder.glob("*.py") if "confluent_kafka.admin" in path.read_text()] == []
 
 
 def test_a_login_has_kafka_pythons_names() -> None:
-    """Protects logins by name, by Kerberos and by token: however the options are spelled."""
+    """Protects logins by name, by Kerberos and by token, however the options are spelt."""
     options = {"security_protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl_password": "b"}
     assert entrance(options) == {
         "security_protocol": "SASL_PLAINTEXT",
@@ -42,7 +42,7 @@ def test_a_login_has_kafka_pythons_names() -> None:
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_certificates_are_taken_from_files_and_from_texts(folder: Path, as_text: bool) -> None:
-    """Protects who gives librdkafka certificates, and a key under a password, as texts: Python wants files for its own."""
+    """Protects users who give librdkafka certificates, and an encrypted key, as texts: Python needs files."""
     own, key = folder / "own.pem", folder / "key.pem"
     if as_text:
         options = {"ssl.ca.pem": own.read_text(), "ssl.certificate.pem": own.read_text(), "ssl.key.pem": key.read_text()}
@@ -56,7 +56,7 @@ def test_certificates_are_taken_from_files_and_from_texts(folder: Path, as_text:
 
 
 def test_what_is_not_to_be_verified_is_not() -> None:
-    """Protects who has switched it off for librdkafka: kafka-python would not be let in; and who has not, from its being off."""
+    """Protects both settings of verification: where it is off, kafka-python must connect too; where it is on, it stays on."""
     named = entrance({"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"})["ssl_context"]
     assert (named.check_hostname, named.verify_mode) == (False, ssl.CERT_REQUIRED)
     unverified = entrance({"security.protocol": "ssl", "enable.ssl.certificate.verification": False})["ssl_context"]

@@ -1,4 +1,4 @@
-"""Long messages in parts: what is refused, what is forgotten, and what a crash at any place leaves."""
+"""Long messages in parts: refusals, expiry, and crashes at any place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reasons(owner: LongMessages, batch: Sequence[Received], now: float = 100.0) 
 
 
 def restored(log: Iterable[StateChange]) -> LongMessages:
-    """What another worker has that takes the state back as compaction leaves it."""
+    """Another worker that restores the compacted state."""
     latest: dict[tuple[int, bytes], StateChange] = {}
     for change in log:
         latest.pop((change.partition, change.key), None)
@@ -63,7 +63,7 @@ def measured(owner: LongMessages) -> dict[str, float]:
 
 
 def test_a_short_message_is_sent_as_it_is() -> None:
-    """Protects the speed of what is short: not a byte more, and the reader hands it on untouched."""
+    """Protects the speed of short messages: not a byte more, and the reader passes them on unchanged."""
     short = bytes(range(1, PART + 1))
     assert split("pump", 7, 1, short, PART) == [short]
     one = received([short])
@@ -73,7 +73,7 @@ def test_a_short_message_is_sent_as_it_is() -> None:
 
 
 def test_a_long_message_arrives_whole() -> None:
-    """Protects the content: whatever its length, and with the time, place and key of its last part."""
+    """Protects the content, whatever its length. The whole has the time, place and key of its last part."""
     for length in range(PART + 1, 3 * PART + 2):
         block = bytes([1, *range(2, length + 1)])
         whole, refused = opened().receive(parts(block), 100.0)
@@ -83,13 +83,13 @@ def test_a_long_message_arrives_whole() -> None:
 
 
 def test_every_part_fits_into_a_record_and_into_the_changelog() -> None:
-    """Protects the stream: a part with the longest of names is written, and remembered, as any record is."""
+    """Protects the stream: a part with the longest names fits into a record, and so does its state."""
     name = "\N{GRINNING FACE}" * 256
     limits = Limits(3_000_000, 2, 2, 60.0)
     owner = opened(limits)
     for one in received(split(name, 2**53, 2**53, b"\1" * 2_500_000)):
         assert encoded_size(name.encode(), one.record.value) <= MAXIMUM_BYTES
-        # Its epoch is of no clock that this record could have come by.
+        # No clock could have produced this record's epoch.
         owner.receive([replace(one, message=replace_part(one.message, epoch=5, sequence=5))], 100.0)
         for change in owner.changed_state():
             assert encoded_size(change.key, change.value) <= MAXIMUM_BYTES
@@ -118,7 +118,7 @@ def replace_part(part: object, **fields: object) -> Fragment:
     ],
 )
 def test_a_part_that_cannot_be_is_refused_alone(change: dict[str, object], reason: str) -> None:
-    """Protects a message under way from one wrong part: it is refused for its reason and the message still becomes whole."""
+    """Protects an unfinished message from one wrong part: the part is refused, and the message still becomes complete."""
     first, second, *rest = parts()
     owner = opened()
     assert messages(owner, [first]) == []
@@ -131,7 +131,7 @@ def test_a_part_that_cannot_be_is_refused_alone(change: dict[str, object], reaso
 
 
 def test_another_size_under_the_same_digest_is_refused() -> None:
-    """Protects the bound: the size that was announced first is the one that holds."""
+    """Protects the bound: the first announced size is the valid one."""
     first, second, *_ = parts()
     owner = opened()
     messages(owner, [first])
@@ -139,7 +139,7 @@ def test_another_size_under_the_same_digest_is_refused() -> None:
 
 
 def test_a_damaged_part_is_refused_where_it_shows() -> None:
-    """Protects the mathematics from bytes that nobody sent: the last part is refused, and nothing of the message is given."""
+    """Protects the mathematics from damaged bytes: the last part is refused, and the message is not passed on."""
     first, second, *rest = parts()
     owner = opened()
     wrong = replace(second, message=replace_part(second.message, content=b"\0" * PART))
@@ -150,12 +150,12 @@ def test_a_damaged_part_is_refused_where_it_shows() -> None:
 
 
 def test_a_whole_that_is_no_message_is_refused_with_its_own_reason() -> None:
-    """Protects against a second standard for long messages: what decodes them decides, as for any record."""
+    """Protects against different rules for long messages: their decoder decides, as for any record."""
     assert reasons(opened(), parts(b"\0" * 20)) == ["malformed"]
 
 
 def test_what_comes_twice_counts_once() -> None:
-    """Protects law 5: a part of what is under way, or of what was complete, is silently passed over."""
+    """Protects law 5: a repeated part of an unfinished or a complete message is silently ignored."""
     first, second, third, fourth = parts()
     owner = opened()
     assert messages(owner, [first, first, second, first, third, second, fourth, fourth]) == [BLOCK]
@@ -164,7 +164,7 @@ def test_what_comes_twice_counts_once() -> None:
 
 
 def test_other_content_under_a_number_is_put_together_apart() -> None:
-    """Protects a sender that did its work again with other records: whichever is complete first is the message of that number."""
+    """Protects a sender that repeated its work with other records: the version that is complete first is the message."""
     other = parts(bytes(range(51, 81)))
     owner = opened()
     assert messages(owner, parts()[:2]) == []
@@ -184,7 +184,7 @@ def test_partitions_are_apart() -> None:
 
 
 def test_what_is_not_completed_is_forgotten_and_counted() -> None:
-    """Protects memory from senders that end in the middle; what comes of it later is a missing part."""
+    """Protects memory from senders that stop in the middle. Later parts of such a message count as missing."""
     first, second, *_ = parts()
     owner = opened()
     messages(owner, [first], 100.0)
@@ -200,7 +200,7 @@ def test_what_is_not_completed_is_forgotten_and_counted() -> None:
 
 
 def test_one_more_crowds_out_what_began_first() -> None:
-    """Protects memory: no more messages are under way than the limit, and no more than two of one sender."""
+    """Protects memory: the number of unfinished messages is limited, with at most two for each sender."""
     owner = opened()
     for sequence in (1, 2, 3):
         messages(owner, parts(sequence=sequence)[:1])
@@ -214,7 +214,7 @@ def test_one_more_crowds_out_what_began_first() -> None:
 
 
 def test_of_no_more_senders_than_the_limit_is_remembered_what_was_heard() -> None:
-    """Protects memory from strangers' names; who was forgotten is heard anew."""
+    """Protects memory from strangers' names; a forgotten sender counts as new."""
     owner = opened()
     log: list[StateChange] = []
     for number in range(6):
@@ -230,7 +230,7 @@ def test_of_no_more_senders_than_the_limit_is_remembered_what_was_heard() -> Non
 
 
 def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
-    """Protects expiry after the clock was set right, in the owner and in one that takes its state back."""
+    """Protects expiry after the clock was set right, in the owner and in a restored one."""
     owner = opened()
     log: list[StateChange] = []
     for now, batch in ((9e9, parts()[:1]), (100.0, []), (100.0, parts(sender="fan")[:1])):
@@ -249,7 +249,7 @@ def test_what_is_damaged_in_the_changelog_is_said_so() -> None:
 
 
 def test_an_orphan_in_the_changelog_harms_nothing() -> None:
-    """Protects against a changelog of which a beginning was lost: the message is read anew, or forgotten by age."""
+    """Protects against a changelog that lost a message's beginning: the message is read again, or expires."""
     owner = opened()
     messages(owner, parts()[:3])
     owner = restored(list(owner.changed_state())[1:])
@@ -258,7 +258,7 @@ def test_an_orphan_in_the_changelog_harms_nothing() -> None:
 
 
 def test_workers_that_end_between_any_two_parts_lose_and_double_nothing() -> None:
-    """Protects the whole way over a bus: part by part, each taken by another worker, every block is published once."""
+    """Protects the whole way over a bus: another worker reads each part, and every block is published once."""
     bus = MemoryBus()
     bus.create(BLOCK_TOPICS)
     blocks = [bytes([number, *range(1, 25)]) for number in range(1, 6)]
@@ -288,7 +288,7 @@ def test_workers_that_end_between_any_two_parts_lose_and_double_nothing() -> Non
 
 
 def test_parts_speak_for_their_sender_alone() -> None:
-    """Protects members from one who may write: the parts name a sender that its key allows, and the whole says another."""
+    """Protects members from another writer: the parts name a sender that its key allows, but the whole names another."""
     honest = b"@pump " + BLOCK
     assert messages(opened(), parts(honest)) == [honest]
     owner = opened()
@@ -297,7 +297,7 @@ def test_parts_speak_for_their_sender_alone() -> None:
 
 
 def test_a_limit_that_was_lowered_holds() -> None:
-    """Protects memory: what was remembered under a higher limit gives way."""
+    """Protects memory: messages restored from a higher limit are dropped."""
     log: list[StateChange] = []
     owner = opened(replace_limits(messages=40))
     for number in range(1, 31):
@@ -315,7 +315,7 @@ def replace_limits(messages: int) -> Limits:
 
 
 def test_limits_of_nothing_are_refused() -> None:
-    """Protects a role from a setting under which its first message raises, or is lost without a word."""
+    """Protects a role from a limit of 0, with which its first message would raise or be lost silently."""
     with pytest.raises(ValueError, match="above 0"):
         replace_limits(messages=0)
     with pytest.raises(ValueError, match="at least 1"):

@@ -1,4 +1,4 @@
-"""The bus whose messages between members take time, are counted, and are gone once they were read."""
+"""The bus that delays messages between members, counts them, and drops them once they were read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfl.wire import encoded_size
 
 
 def test_messages_between_members_take_time_and_others_do_not() -> None:
-    """Protects claims about hops: a message can be read after the delay and not before, in order, and what users write at once."""
+    """Protects claims about hops: a message can be read after the delay and not before, in order; users' records at once."""
     now = 10.0
     bus = NetworkBus(lambda: now, delay=2.0)
     bus.create([TopicSpec("said", 1, compacted=False), TopicSpec("samples", 1, compacted=False)])
@@ -32,8 +32,8 @@ def test_messages_between_members_take_time_and_others_do_not() -> None:
 
 
 def test_what_was_read_is_counted_and_gone() -> None:
-    """Protects memory in long runs, and the figures: a message is dropped at its reader's commit, not before, and stays counted;
-    what users wrote stays.
+    """Protects memory in long runs, and the figures: a message is dropped at its reader's commit and stays counted. Users' records
+    stay.
     """
     bus = NetworkBus(lambda: 0.0)
     bus.create([TopicSpec("said", 1, compacted=False), TopicSpec("samples", 1, compacted=False)])

@@ -1,4 +1,4 @@
-"""What cannot be read because a registry does not answer: it is waited for, and nothing is lost, doubled or put aside for it."""
+"""Records that cannot be decoded because a registry does not answer: they wait, and none is lost, doubled or dead-lettered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamfl.runtime.worker import Worker
 
 
 class Registry:
-    """Knows how ``later`` is read once it answers."""
+    """Can decode ``later`` once it answers."""
 
     answers = False
 
@@ -74,7 +74,7 @@ def test_records_wait_for_the_registry_and_each_counts_once() -> None:
 
 
 def test_a_worker_that_ends_meanwhile_leaves_the_record_to_the_next() -> None:
-    """Protects the record that is waited for through a restart: its position was never committed."""
+    """Protects the waiting record through a restart: its position was never committed."""
     bus, registry, now = MemoryBus(), Registry(), [0.0]
     bus.create(TOPICS)
     _send(bus, b"later", 0, number(1, 100))

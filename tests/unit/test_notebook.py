@@ -1,4 +1,4 @@
-"""``streamfl.simulate`` from Python, whatever the system."""
+"""``streamfl.simulate`` in Python, for every system."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def frame(rows: int = 90) -> pd.DataFrame:
 
 
 def test_predictions_stand_beside_the_rows_that_they_are_of() -> None:
-    """Protects the join back to the frame: each prediction has the client and the label of its own row, in the label's unit."""
+    """Protects the join with the frame: each prediction has the client and the label of its own row, in the label's unit."""
     data = frame()
     result = streamfl.simulate(data, label="load", client_column="site", seed=3)
     found = result.to_frame()
@@ -50,7 +50,7 @@ def test_predictions_stand_beside_the_rows_that_they_are_of() -> None:
 
 
 def test_it_is_the_commands_run(tmp_path: Any) -> None:
-    """Protects from two simulators: a dictionary of columns and of sections gives the figures of the files that say the same."""
+    """Protects from two simulators: dictionaries of columns and of sections give the same figures as files."""
     data = frame().drop(columns="site")
     data.to_csv(tmp_path / "data.csv", index=False)
     (tmp_path / "client.toml").write_text(
@@ -65,7 +65,7 @@ def test_it_is_the_commands_run(tmp_path: Any) -> None:
 
 
 def test_a_result_shows_itself() -> None:
-    """Protects the notebook: a table without a call, its texts escaped, and a picture in the axes that one has or in new ones."""
+    """Protects the notebook: a table without a call, with escaped texts, and a picture in given axes or new ones."""
     result = streamfl.simulate(frame(), label="load", clients=2, rounds=10)
     assert "<td>federation</td>" in result._repr_html_()
     assert "RMSE, units of load" in repr(result)
@@ -82,7 +82,7 @@ def test_a_result_shows_itself() -> None:
 
 
 def test_systems_whose_parties_have_columns_are_simulated_too() -> None:
-    """Protects the one door: the role decides which system runs, and what a system does not give is told and not made up."""
+    """Protects the common entry point: the role decides which system runs, and missing results are reported, not invented."""
     data = frame().drop(columns="site")
     config = {
         "federation": {"parties": ["plant", "weather"], "embedding_size": 1},
@@ -114,7 +114,7 @@ def test_data_that_cannot_be_used_is_told(data: Any, options: dict[str, Any], sa
 
 
 def test_mistakes_are_told_by_their_key() -> None:
-    """Protects from options and keys that would have no effect, and from an operator's environment in somebody's notebook."""
+    """Protects from options and keys without effect, and from an operator's environment in a notebook."""
     data = frame()
     with pytest.raises(ConfigurationError, match=r"split has no meaning with role\.kind = 'pofmkl-client'.*client_column"):
         streamfl.simulate(data, label="load", split="a=t")
@@ -143,7 +143,7 @@ def test_mistakes_are_told_by_their_key() -> None:
     ],
 )
 def test_what_a_program_gives_is_checked_as_a_commands_is(options: dict[str, Any], said: str) -> None:
-    """Protects from figures of another run than was asked for, and from an error deep inside: what, and what to give."""
+    """Protects from figures of another run than requested, and from an error deep inside: the message says what to give."""
     given = {"label": "load", "clients": 2, **options}
     for function in (streamfl.simulate, streamfl.compare):
         with pytest.raises(ConfigurationError) as found:
@@ -161,7 +161,7 @@ def test_what_a_program_gives_is_checked_as_a_commands_is(options: dict[str, Any
     ],
 )
 def test_what_a_program_compares_is_checked(options: dict[str, Any], said: str) -> None:
-    """Protects a comparison likewise."""
+    """Protects a comparison in the same way."""
     with pytest.raises(ConfigurationError) as found:
         streamfl.compare(frame(), label="load", clients=2, **options)
     assert str(found.value).startswith(said)
@@ -178,7 +178,7 @@ def test_what_a_program_compares_is_checked(options: dict[str, Any], said: str) 
     ],
 )
 def test_what_a_program_gives_to_parties_is_checked(options: dict[str, Any], said: str) -> None:
-    """Protects the systems whose parties have columns likewise: each checks what its own options say."""
+    """Protects the systems whose parties have columns in the same way: each checks the values of its own options."""
     config = {"federation": {"parties": ["plant", "weather"], "embedding_size": 1}, "role": {"kind": "vafl-coordinator"}}
     with pytest.raises(ConfigurationError) as found:
         streamfl.simulate(frame(), config, label="load", **{"split": "plant=t,weather=u", **options})
@@ -186,7 +186,7 @@ def test_what_a_program_gives_to_parties_is_checked(options: dict[str, Any], sai
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    """Protects options that were computed: what NumPy calls a whole number is one."""
+    """Protects computed options: NumPy's whole numbers are accepted."""
     result = streamfl.simulate(frame(), label="load", clients=np.int64(2), rounds=np.int32(5), seed=np.int64(1))
     assert result.figures["rounds"] == 5
 
@@ -217,7 +217,7 @@ def test_gaps_and_kinds_of_columns() -> None:
 
 
 def test_every_system_that_is_simulated_takes_settings_and_data_from_a_program() -> None:
-    """Protects a new system from being left out: without its options it asks for them, and does not stumble over the types."""
+    """Protects a new system from being left out: without its options it asks for them, and does not fail on the types."""
     for system in installed_systems():
         if system.simulate is not None:
             with pytest.raises(ConfigurationError):

@@ -1,4 +1,4 @@
-"""A log that can be read in an outage: a line a broker and minute, and nothing that is not counted."""
+"""A log that stays readable in an outage: one line a broker and minute, and the dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wait_for(kept: Kept, count: int) -> None:
 
 
 def test_thousands_of_lines_are_a_line_a_broker(log: tuple[logging.Logger, Kept]) -> None:
-    """Protects whoever reads the log of an outage: librdkafka wrote 8,899 lines a minute; what is left out is counted."""
+    """Protects the log of an outage: librdkafka wrote 8,899 lines a minute. Dropped lines are counted."""
     logger, kept = log
     brokers = ["broker-1.example.com:9092", "127.0.0.1:19092", "[::1]:9092"]
     begun = time.monotonic()
@@ -59,7 +59,7 @@ def test_thousands_of_lines_are_a_line_a_broker(log: tuple[logging.Logger, Kept]
 
 
 def test_what_names_no_broker_stands_behind_what_names_one(log: tuple[logging.Logger, Kept]) -> None:
-    """Protects the same log from kafka-python, which says four things of each attempt and names no broker in any."""
+    """Protects the same log from kafka-python, which writes four lines for each attempt, none of which names a broker."""
     logger, kept = log
     logger.error("<KafkaTCPTransport [127.0.0.1:36659<-58422]>: socket disconnected")
     logger.error("Connection failed: KafkaConnectionError: 111 ECONNREFUSED")
@@ -70,7 +70,7 @@ def test_what_names_no_broker_stands_behind_what_names_one(log: tuple[logging.Lo
 
 
 def test_a_single_line_is_said_at_once_and_as_it_is(log: tuple[logging.Logger, Kept]) -> None:
-    """Protects what a library says outside an outage, and its cause at the beginning of one."""
+    """Protects a library's single lines outside an outage, and the cause at the beginning of one."""
     logger, kept = log
     logger.warning("at %s a member was put out at 12:34:56", "noon")
     assert kept.texts == ["at noon a member was put out at 12:34:56"]

@@ -1,4 +1,4 @@
-"""Models of one's own: how they are made and bounded, and what is remembered of them."""
+"""Users' own models: how they are made, bounded and restored."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Level(IntEnum):
 
 @pytest.mark.parametrize("state", [*PLAIN, [PLAIN, {"deep": PLAIN}]])
 def test_a_plain_state_comes_back_as_it_was(state: Any) -> None:
-    """Protects what a model has learnt from being another thing after a restart."""
+    """Protects a model's state from changing in a restart."""
     assert decode_state(encode_state(state, 1000), 1000) == state
 
 
 @pytest.mark.parametrize("array", [*ARRAYS, np.zeros((0, 3)), np.array(2.5), np.asfortranarray(ARRAYS[0])])
 def test_an_array_comes_back_with_shape_and_kind(array: Any) -> None:
-    """Protects weights: a list, or another precision, would make another model of it. It can be written to, as before."""
+    """Protects weights: a list or another precision would change the model. The restored array is writable, as before."""
     found = decode_state(encode_state({"w": array}, 1000), 1000)["w"]
     assert found.dtype == array.dtype.newbyteorder("=")
     assert found.shape == array.shape
@@ -49,14 +49,14 @@ def test_an_array_comes_back_with_shape_and_kind(array: Any) -> None:
 
 
 def test_a_number_of_numpy_is_a_number() -> None:
-    """Protects the commonest state, a number that NumPy computed."""
+    """Protects the most common state, a number that NumPy computed."""
     given = [np.float64(0.1), np.int64(3), np.bool_(True), np.float32(0.5)]
     assert decode_state(encode_state(given, 100), 100) == [0.1, 3, True, 0.5]
 
 
 @pytest.mark.parametrize("state", [object(), np.array([object()]), np.array(["a"]), {"f": print}, 2**80, [1j]])
 def test_what_is_no_data_is_refused(state: Any) -> None:
-    """Protects the changelog: only data may lie there, for nothing else can be read without running somebody's code."""
+    """Protects the changelog: it may only contain data, because anything else could not be read without running its code."""
     with pytest.raises(StateRefused) as found:
         encode_state(state, 1000)
     assert found.value.reason == "state"
@@ -85,7 +85,7 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
-    """Protects a model from a list where it had a set, or a dictionary without its default, after a restart: the reason is told."""
+    """Protects a model from a list in place of a set, or a dictionary without its default: the reason is reported."""
     for state in (value, {"a": [1, (2.0, value)]}):
         with pytest.raises(StateRefused, match=f"a {type(value).__name__} is no plain value and no array") as found:
             encode_state(state, 10_000)
@@ -93,7 +93,7 @@ def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
 
 
 def test_a_state_has_a_bound_both_ways() -> None:
-    """Protects disk and memory: neither a model nor a changelog may make a record as large as it likes."""
+    """Protects disk and memory: neither a model nor a changelog may use records of any size."""
     content = encode_state(b"x" * 100, 102)
     with pytest.raises(StateRefused, match="102 bytes, state_bytes = 101"):
         encode_state(b"x" * 100, 101)
@@ -110,7 +110,7 @@ def test_a_state_has_a_bound_both_ways() -> None:
 
 
 def test_damaged_states_are_refused_and_nothing_else() -> None:
-    """Protects a start from a damaged record: whatever the bytes are, a state is refused or read, and no other error comes out."""
+    """Protects a start from a damaged record: any bytes are refused or read, without any other error."""
     draws = random.Random(5)
     content = encode_state({"w": ARRAYS[0], "seen": {3: 4}, "names": ["a", None]}, 1000)
     refused = 0
@@ -126,7 +126,7 @@ def test_damaged_states_are_refused_and_nothing_else() -> None:
 
 
 def test_damaged_records_of_a_model_are_the_peers_error() -> None:
-    """Protects a start likewise: what surrounds a state is checked before anything is made of it."""
+    """Protects a start in the same way: the values around a state are checked before they are used."""
     draws = random.Random(6)
     made = OwnChallenger(OwnModel("line", "guest_models:line"), "square")
     made.learn({0: 1.0, 1: 0.0, 2: 1.0}, 0.5)
@@ -160,7 +160,7 @@ def test_damaged_records_of_a_model_are_the_peers_error() -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_what_to_do(make: str, parameters: dict[str, Any], loss: Any, said: str) -> None:
-    """Protects the first try: the setting, its value, what is wrong and what to do, and no traceback."""
+    """Protects the first try: the message has the setting, its value, the error and the remedy, without a traceback."""
     own = OwnModel("mine", make, parameters, setting="models.mine.make")
     with pytest.raises(ConfigurationError) as found:
         challenger(own, loss)
@@ -169,7 +169,7 @@ def test_what_is_wrong_is_told_with_what_to_do(make: str, parameters: dict[str, 
 
 
 class Panic(BaseException):
-    """As pyo3's PanicException, which is no Exception."""
+    """Like pyo3's PanicException, which is not an Exception."""
 
 
 class Unspeakable(Exception):
@@ -180,7 +180,7 @@ class Unspeakable(Exception):
 
 
 class Raises:
-    """A model that raises an error, in every call of it."""
+    """A model that raises an error in every method."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -200,7 +200,7 @@ class Raises:
 
 @pytest.mark.parametrize("error", [Panic("index out of bounds"), GeneratorExit("index out of bounds")])
 def test_what_is_no_exception_ends_no_worker(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worker, and `streamfl check`, from a panic of Rust's within a model: it is caught like any other error."""
+    """Protects the worker, and `streamfl check`, from a Rust panic within a model: it is caught like any other error."""
     said = f"{type(error).__name__}: index out of bounds"
     monkeypatch.setattr("guest_models.panics", lambda: Raises(error), raising=False)
     one = OwnChallenger(OwnModel("panics", "guest_models:panics"), "square")
@@ -221,14 +221,14 @@ def test_what_is_no_exception_ends_no_worker(error: BaseException, monkeypatch: 
 
 
 def test_ctrl_c_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the operator's way out: Ctrl-C while a model computes is no failure of the model."""
+    """Protects the operator's way out: Ctrl-C while a model computes is not the model's failure."""
     monkeypatch.setattr("guest_models.panics", lambda: Raises(KeyboardInterrupt()), raising=False)
     with pytest.raises(KeyboardInterrupt):
         OwnChallenger(OwnModel("panics", "guest_models:panics"), "square").predict({})
 
 
 def test_an_error_that_has_no_text_is_told_by_its_kind(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the worker from an error of the guest's whose __str__ fails, and counts it as any other."""
+    """Protects the worker from a model's error whose __str__ fails. It counts like any other."""
     failures = ModelFailures("expert", ["mine"])
     failures.note("mine", "learn", Unspeakable(), "it is off for a while")
     assert "expert mine: learn: Unspeakable, whose text cannot be told: its __str__ raised Panic; it is off" in caplog.text
@@ -242,7 +242,7 @@ def test_an_error_that_has_no_text_is_told_by_its_kind(caplog: pytest.LogCapture
 
 
 def test_predictions_stay_within_the_labels_seen() -> None:
-    """Protects the mixture, and the figures, from a model that is off by orders of magnitude before it has learnt much."""
+    """Protects the mixture and the figures from a model that is off by orders of magnitude early on."""
     one = OwnChallenger(OwnModel("wild", "guest_models:Wild"), "square")
     assert one.predict({}) == 0.0
     one.learn({}, 2.0)
@@ -251,13 +251,13 @@ def test_predictions_stay_within_the_labels_seen() -> None:
 
 
 def test_parameters_are_each_models_own() -> None:
-    """Protects the next client: what a model does to a list that it was given is not seen by the next one that is made."""
+    """Protects the next client: a model's change to a list parameter does not affect the next model."""
     own = OwnModel("hungry", "guest_models:hungry", {"rates": [0.1]})
     assert [own.made("square").rate for _ in range(2)] == [0.1, 0.1]
 
 
 def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
-    """Protects the log loss: before a label it is one half, and after n labels it is away from 0 and 1 by 1 / (2 n + 2)."""
+    """Protects the log loss: one half before a label, and after n labels away from 0 and 1 by 1 / (2 n + 2)."""
     one = challenger(OwnModel("chance", "guest_models:Chance"), "logistic")
     assert one.predict({}) == 0.5
     for _ in range(4):
@@ -266,7 +266,7 @@ def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
 
 
 def test_what_another_model_remembered_is_not_taken_back() -> None:
-    """Protects from numbers under another meaning: parameters were changed, and the state is of the model before."""
+    """Protects from numbers with another meaning: the parameters were changed, and the state belongs to the old model."""
     one = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.1}), "square")
     other = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.2}), "square")
     with pytest.raises(StateRefused, match="made otherwise"):

@@ -1,4 +1,4 @@
-"""Paths: where a value stands in a record, and what is said where it does not."""
+"""Paths: the place of a value in a record, and the error if it is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RECORD: dict[str, Any] = {
     ],
 )
 def test_a_path_finds_its_value(path: str, value: Any) -> None:
-    """Protects every field of [samples] and [labels]: one syntax, and the whole name only where it is quoted."""
+    """Protects every field of [samples] and [labels]: one syntax; a name with dots of its own has to be quoted."""
     assert path_of(path).find(RECORD) == value
 
 
@@ -52,7 +52,7 @@ def test_a_path_finds_its_value(path: str, value: Any) -> None:
     ],
 )
 def test_what_is_lacking_is_told_by_its_full_path(path: str, text: str) -> None:
-    """Protects the operator from 'temp is missing' in a record with ten of that name."""
+    """Protects the operator from 'temp is missing' in a record with ten fields of that name."""
     assert path_of(path).lacking(RECORD | {"a.name": 1}) == text
 
 
@@ -61,13 +61,13 @@ def test_what_is_lacking_is_told_by_its_full_path(path: str, text: str) -> None:
     ["", ".", "a.", ".a", "a..b", "[0]", "a[", "a[]", "a[-1]", "a[1]b", "`a", "a`b`", "``", "a[9999999]", "a" * 2000, ".a" * 40],
 )
 def test_what_is_no_path_is_refused(path: str) -> None:
-    """Protects the operator: a slip in a path is told at the start, not as a field that every record lacks."""
+    """Protects the operator: a mistake in a path is reported at the start, not as a field missing from every record."""
     with pytest.raises(ValueError, match="expected"):
         path_of(path)
 
 
 def test_a_declared_column_is_taken_as_it_is() -> None:
-    """Protects lines with a header: where the fields are declared, a name among them needs no quoting."""
+    """Protects lines with a header: where the fields are declared, names need no quotes."""
     assert path_of("a.b", ["a.b", "c"]).find({"a.b": 1, "a": {"b": 2}}) == 1
     assert path_of("a.b", ["c"]).find({"a.b": 1, "a": {"b": 2}}) == 2
 
@@ -77,7 +77,7 @@ NAMES = st.text(min_size=1, max_size=8)
 
 @given(st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8))
 def test_paths_that_are_offered_lead_to_their_values(content: Any) -> None:
-    """Protects `check`, which offers the fields that are there: each has to work as it stands, whatever its name."""
+    """Protects `check`, which suggests existing fields: each suggestion has to work unchanged, whatever its name."""
     if isinstance(content, dict):
         for path in leaf_paths(content):
             assert path_of(path).find(content) is not ABSENT

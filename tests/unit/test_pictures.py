@@ -1,4 +1,4 @@
-"""Pictures need the extra ``plots``; what is not a picture does without it."""
+"""Pictures need the extra ``plots``; everything else works without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_demo_without_matplotlib_shows_its_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects who installed no extra: the figures come, and one line says how to have the picture."""
+    """Protects users without the extra: the figures are printed, and one line says how to get the picture."""
     code, out, error = run_command(monkeypatch, capsys, "demo", "--format", "json")
     assert code == 0
     assert json.loads(out)["picture"] is None
@@ -31,7 +31,7 @@ def test_a_demo_without_matplotlib_shows_its_table(monkeypatch: pytest.MonkeyPat
 def test_a_chart_without_matplotlib_is_refused_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a long comparison: it does not end in a traceback at its last step, for the check is its first."""
+    """Protects a long comparison from a traceback at its last step: the check comes first."""
     code, _, error = run_command(
         monkeypatch, capsys, "compare", "nothing.toml", "--data", "nothing.csv", "--label", "y", "--chart", "chart.png"
     )
@@ -41,6 +41,6 @@ def test_a_chart_without_matplotlib_is_refused_before_anything_runs(
 
 
 def test_a_plot_without_matplotlib_says_what_to_install() -> None:
-    """Protects a notebook: ModuleNotFoundError would not say that an extra is meant."""
+    """Protects a notebook: ModuleNotFoundError would not name the extra."""
     with pytest.raises(ConfigurationError, match="plots"):
         pictures.new_pyplot()

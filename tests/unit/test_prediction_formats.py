@@ -1,4 +1,4 @@
-"""Every system's predictions in every format that `[predictions] format` may name."""
+"""Every system's predictions in every format that `[predictions] format` allows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _served() -> Iterator[FakeRegistry]:
 @pytest.mark.parametrize("format", ["json", "msgpack", "avro"])
 @pytest.mark.parametrize("prediction", PREDICTIONS, ids=lambda one: f"{type(one).__module__.split('.')[1]}")
 def test_a_prediction_says_the_same_in_each_format(served: FakeRegistry, format: Any, prediction: msgspec.Struct) -> None:
-    """Protects consumers that read Avro or MessagePack from fields that are lost or changed on the way."""
+    """Protects consumers of Avro or MessagePack from fields that are lost or changed."""
     registry = RegistrySection(url=served.url)
     encode = prediction_encoder(FollowedAcross(format=format, registry=registry), "f.predictions", type(prediction))
     decode = format_of(TopicSection(topic="f.predictions", format=format, registry=registry)).decoder(Any)

@@ -1,4 +1,4 @@
-"""What came from topics and is printed, logged or served is visible signs alone."""
+"""Texts from topics are printed, logged and served as visible characters only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import _pages
 from streamfl.runtime.log import configure, logger
 
-# A terminal's title, colours by a C1 sign, a text from right to left, and half of a pair.
+# A terminal's title, colours by a C1 control character, right-to-left text, and half of a surrogate pair.
 EVIL = "press\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00\ud800\U000e0041\u2028"
 TEXT = st.text(st.characters())
 
@@ -31,7 +31,7 @@ def is_visible(text: str) -> bool:
 
 @given(TEXT)
 def test_what_is_made_printable_is_visible_and_stays_so(text: str) -> None:
-    """Protects terminals from every sign that there is, and texts from being escaped once more by whoever prints them."""
+    """Protects terminals from every character, and texts from being escaped twice."""
     assert printable(text).isprintable()
     assert is_visible(printable_lines(text))
     assert printable(printable(text)) == printable(text)
@@ -40,7 +40,7 @@ def test_what_is_made_printable_is_visible_and_stays_so(text: str) -> None:
 
 @given(st.dictionaries(TEXT, TEXT | st.lists(TEXT)))
 def test_json_means_what_it_meant(content: dict[str, Any]) -> None:
-    """Protects who reads JSON by machine: escapes are JSON's own, so the names and values are what they were."""
+    """Protects programs that read JSON: escapes are JSON's own, so names and values are unchanged."""
     for text in (json.dumps(content, ensure_ascii=False), json.dumps(content, indent=1)):
         assert is_visible(printable_json(text))
         assert json.loads(printable_json(text)) == content
@@ -61,7 +61,7 @@ def test_json_means_what_it_meant(content: dict[str, Any]) -> None:
     ids=["table", "no rows", "list", "line", "text", OutputFormat.JSON, "stderr", "drawn"],
 )
 def test_every_way_to_print_is_safe(show: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects the operator's terminal from a stranger's text in whatever a command shows."""
+    """Protects the operator's terminal from a stranger's text, whatever a command shows."""
     show()
     said = "".join(capsys.readouterr())
     assert "owned" in said
@@ -81,7 +81,7 @@ def _logs() -> Iterator[None]:
 @pytest.mark.usefixtures("logs")
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style: Any) -> None:
-    """Protects the log from strangers, who else steer the terminal that shows it or forge lines; libraries' lines are the same."""
+    """Protects the log from strangers, who could control the terminal or forge lines. Libraries' lines too."""
     configure("info", style)
     forged = f"{EVIL}\n2026-01-01T00:00:00Z [critical ] all is lost"
     logger("streamfl.any").warning(forged, client=forged, clients=[forged], bare="a\x1b[2J")
@@ -95,14 +95,14 @@ def test_a_line_of_the_log_is_one_line(capsys: pytest.CaptureFixture[str], style
 
 
 def test_a_notebook_shows_a_warning_as_it_is_safe(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects who runs streamfl where no log is set up: the line is the same to a terminal."""
+    """Protects users who run streamfl without a log set up: the line is the same in a terminal."""
     logger("streamfl.any").warning(EVIL, client=EVIL)
     assert "owned" in caplog.messages[0]
     assert is_visible(caplog.messages[0])
 
 
 def test_what_readyz_says_is_safe() -> None:
-    """Protects who asks by hand: why a worker does not serve may name a client."""
+    """Protects people who query by hand: the reason why a worker is not ready may contain a client's name."""
     health = Health()
     health.note("role", f"client {EVIL} is too large")
     for page in ("/readyz", "/healthz"):
@@ -112,7 +112,7 @@ def test_what_readyz_says_is_safe() -> None:
 
 
 def test_what_python_itself_says_is_safe() -> None:
-    """Protects the terminal from errors that nobody foresaw, in any thread, and from libraries' warnings where no log is set up."""
+    """Protects the terminal from unforeseen errors, in any thread, and from libraries' warnings without a log set up."""
     program = (
         "import logging, threading\n"
         "from streamfl.console import say_what_python_says\n"

@@ -1,4 +1,4 @@
-"""What a command shows while it takes long, and what it leaves behind at Ctrl-C."""
+"""Progress of long commands, and their output at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SYSTEMS = {
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Tests in a shell's background ignore SIGINT, and so would what they start."""
+    """Tests in a shell's background ignore SIGINT, and so would the processes that they start."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -62,13 +62,13 @@ def _interruptible() -> Iterator[None]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a broker that takes connections and says nothing."""
+    """The address of a broker that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def table(folder: Path, rows: int) -> Path:
-    """A file of two columns, a label of two classes and the site, of four."""
+    """A file with two columns, a label of two classes and the site, one of four."""
     draws = np.random.default_rng(1)
     columns = {name: draws.normal(size=rows) for name in "ab"}
     frame = pd.DataFrame({**columns, "y": (columns["a"] > columns["b"]).astype(int), "site": np.arange(rows) % 4})
@@ -82,7 +82,7 @@ def client(folder: Path, url: str) -> Path:
 
 
 def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects both readers: of a log, a line at a time with what is done, and of a quick command, no line at all."""
+    """Protects both readers: a log gets a progress line now and then, and a quick command prints none."""
     lines: list[str] = []
     with progress("rows", write=lines.append) as work:
         work(1, 2)
@@ -103,7 +103,7 @@ def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands
 
 
 def test_a_terminal_shows_a_bar() -> None:
-    """Protects whoever looks: a bar with names as they are, brackets too, on stderr, and stdout stays a result's."""
+    """Protects people at a terminal: a bar with unchanged names, also with brackets, on stderr; stdout only has the result."""
     program = """
 from streamfl import progress as shown
 shown.SILENT_SECONDS = 0.0
@@ -128,7 +128,7 @@ with shown.progress("reading [bold]one[/bold]") as work:
 
 
 def test_there_is_one_display() -> None:
-    """Protects users from bars that overwrite each other: nobody else draws one."""
+    """Protects users from bars that overwrite each other: only one module draws them."""
     folder = Path(streamfl.__file__).parent
     found = {
         str(path.relative_to(folder))
@@ -145,7 +145,7 @@ def test_there_is_one_display() -> None:
 def test_a_silent_broker_is_waited_for_aloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], silent: str, command: list[str]
 ) -> None:
-    """Protects the first minute of whoever mistypes a port: the command says what it waits for while it waits."""
+    """Protects the first minute of a user who mistypes a port: the command says what it waits for."""
     monkeypatch.setattr(shown, "SILENT_SECONDS", 0.0)
     config = client(tmp_path, f"kafka://{silent}")
     more = {"replay": [table(tmp_path, 40)], "init": [f"kafka://{silent}"]}.get(command[0], [])
@@ -156,7 +156,7 @@ def test_a_silent_broker_is_waited_for_aloud(
 
 
 def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent: str) -> None:
-    """Protects half an answer: settings that were found right are told though the broker never answered."""
+    """Protects a partial answer: settings that were found correct are reported although the broker never answered."""
     config = client(tmp_path, f"kafka://{silent}")
     config.write_text(config.read_text().replace("= 2\n[role]", "= 600\n[role]"))
     with subprocess.Popen(
@@ -173,7 +173,7 @@ def test_a_check_that_is_interrupted_prints_what_it_found(tmp_path: Path, silent
 
 
 def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) -> None:
-    """Protects minutes of waiting: a real process that gets SIGINT ends with the figures so far, how far it came, and 130."""
+    """Protects minutes of waiting: a process that gets SIGINT ends with the figures so far, its progress, and exit code 130."""
     data = table(tmp_path, 200_000)
     arguments = ["simulate", str(client(tmp_path, "memory://")), "--data", str(data), "--client-column", "site"]
     with subprocess.Popen(
@@ -199,7 +199,7 @@ def test_a_simulation_that_is_interrupted_prints_what_it_learnt(tmp_path: Path) 
 
 
 def test_a_second_interruption_ends_at_once() -> None:
-    """Protects whoever does not want to wait for a step's end."""
+    """Protects users who do not want to wait for the end of a step."""
     with progress("rows", stops=True) as work:
         signal.raise_signal(signal.SIGINT)
         assert work(1, 2)
@@ -209,7 +209,7 @@ def test_a_second_interruption_ends_at_once() -> None:
 
 
 def test_a_job_in_the_background_of_a_shell_is_not_meant() -> None:
-    """Protects scripts: what a shell started to ignore Ctrl-C goes on ignoring it."""
+    """Protects scripts: a process that a shell started with Ctrl-C ignored keeps ignoring it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with progress("rows", stops=True) as work:
         signal.raise_signal(signal.SIGINT)
@@ -217,7 +217,7 @@ def test_a_job_in_the_background_of_a_shell_is_not_meant() -> None:
 
 
 def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str) -> None:
-    """Protects whoever starts `streamfl rekey` before the cluster: lines of the log, in its form, and Ctrl-C ends it as before."""
+    """Protects users who start `streamfl rekey` before the cluster: log lines in the usual form, and Ctrl-C ends it as before."""
     config = client(tmp_path, f"kafka://{silent}")
     text = config.read_text().replace("= 2\n[role]", "= 600\n[role]")
     config.write_text(f'{text}[samples.rekey]\ntopic = "raw"\n[log]\nformat = "json"\n')
@@ -232,7 +232,7 @@ def test_a_worker_says_in_its_log_what_it_waits_for(tmp_path: Path, silent: str)
 
 
 def test_a_program_that_is_interrupted_gets_no_half_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects scripts and notebooks: what follows a simulation does not take its first part for the whole."""
+    """Protects scripts and notebooks: code after a simulation must not take its first part for the whole."""
     interrupt_at(monkeypatch, 0.5)
     steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
     with pytest.raises(KeyboardInterrupt):
@@ -243,9 +243,9 @@ def test_a_program_that_is_interrupted_gets_no_half_result(monkeypatch: pytest.M
 def test_every_system_ends_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], system: str
 ) -> None:
-    """Protects Ctrl-C in a simulation of parties: figures are of what was learnt, and say that it was not all."""
+    """Protects Ctrl-C in a simulation of parties: the figures cover what was learnt, and say that the run is incomplete."""
     (tmp_path / "f.toml").write_text(SYSTEMS[system])
-    # Of three fits all rows are read first, which is half of the work.
+    # Three fits first read all rows, which is half of the work.
     interrupt_at(monkeypatch, 0.6 if system == "dp-frank-wolfe" else 0.5)
     more = ("--windows", 3) if system == "dp-frank-wolfe" else ()
     arguments = (tmp_path / "f.toml", "--data", table(tmp_path, 400), "--split", "bank=a,shop=b", *more)
@@ -265,7 +265,7 @@ def test_every_system_ends_with_what_is_there(
 def test_fits_of_which_none_is_over_end_with_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects Ctrl-C before there is a figure: the last line says how far it came."""
+    """Protects Ctrl-C before there is a figure: the last line reports the progress."""
     (tmp_path / "f.toml").write_text(SYSTEMS["dp-frank-wolfe"] + 'estimator = "frank-wolfe"\n')
     interrupt_at(monkeypatch, 0.1)
     arguments = (tmp_path / "f.toml", "--data", table(tmp_path, 400), "--split", "bank=a,shop=b")
@@ -277,7 +277,7 @@ def test_fits_of_which_none_is_over_end_with_nothing(
 def test_a_demo_ends_with_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the first command that anybody tries."""
+    """Protects the first command that people try."""
     interrupt_at(monkeypatch, 0.1)
     code, out, _ = run_command(monkeypatch, capsys, "demo", "--out", tmp_path / "demo.png")
     assert code == 130
@@ -287,7 +287,7 @@ def test_a_demo_ends_with_what_is_there(
 def test_a_comparison_prints_the_methods_that_were_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects what was waited for: a method that was run is told, though the next was interrupted."""
+    """Protects finished work: methods that were run are reported although the next one was interrupted."""
     interrupt_at(monkeypatch, 0.5)
     arguments = (client(tmp_path, "memory://"), "--data", table(tmp_path, 40), "--methods", "default,last-label")
     code, out, told = run_command(monkeypatch, capsys, "compare", *arguments, "--format", "json")
@@ -299,7 +299,7 @@ def test_a_comparison_prints_the_methods_that_were_run(
 def test_a_replay_says_how_many_rows_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects whoever goes on from there: the topic holds exactly the rows that the command names."""
+    """Protects users who continue from there: the topic holds exactly the reported rows."""
     url = f"sqlite://{tmp_path}/bus.db"
     streamfl.connect(url).create("readings")
     interrupt_at(monkeypatch, 0.3)

@@ -1,4 +1,4 @@
-"""Ready means serving: whatever keeps a worker from predicting turns /readyz red and says why, and nothing else does."""
+"""Ready means serving: /readyz is red, with the reason, exactly when something keeps a worker from predicting."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def until_settled(*workers: Worker) -> None:
 def test_a_deleted_topic_is_red_at_once_and_ends_the_worker_when_it_stays_away(
     bus: MemoryBus | SqliteBus, clock: Clock, topic: str
 ) -> None:
-    """Protects against a worker that is green for ever on a topic that is gone: whichever of its topics it is."""
+    """Protects against a worker that stays green although one of its topics was deleted."""
     worker, lost = member(bus, clock=clock), list[str]()
     watching = watch(bus, worker.health, clock, lost)
     until_settled(worker)
@@ -99,7 +99,7 @@ def test_a_topic_that_was_not_known_for_a_moment_is_forgiven(bus: MemoryBus | Sq
 
 
 def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
-    """Protects remembered positions from a topic of the same name that is another one."""
+    """Protects stored positions from another topic of the same name."""
     health, lost = Health(clock=clock), list[str]()
     watching = watch(bus, health, clock, lost)
     assert watching.look()
@@ -111,7 +111,7 @@ def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | Sq
 
 
 def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
-    """Protects an SQLite federation whose file was removed: who has it open can read and write on, and nobody else sees it."""
+    """Protects an SQLite federation whose file was removed: its process can still read and write, but nobody else sees it."""
     bus = SqliteBus(f"sqlite://{tmp_path / 'bus.db'}")
     bus.create(TOPICS)
     health, lost = Health(clock=clock), list[str]()
@@ -128,7 +128,7 @@ def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
 def test_a_cluster_that_does_not_answer_turns_every_worker_red(
     bus: MemoryBus | SqliteBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Protects an alert on dead brokers: a standby, whose client library says nothing, stayed green; others named another cause."""
+    """Protects an alert on dead brokers: a standby without library errors stayed green, and others named another cause."""
     workers = [member(bus, clock=clock) for _ in range(3)]
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
     until_settled(*workers)
@@ -144,7 +144,7 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
     for seconds in range(1, 31):
         clock.now = float(seconds)
         for worker in workers:
-            # The loop goes round, as it does with a client library that says nothing.
+            # The loop continues, as with a client library that reports nothing.
             worker.health.completed()
         if seconds % 5 == 0:
             for watching in watches:
@@ -161,7 +161,7 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
 
 
 def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
-    """Protects rollouts, which wait for every pod, and operators, whose worker was given nothing for no reason."""
+    """Protects rollouts, which wait for every pod, and operators of a worker that got no partitions without a reason."""
     workers = [member(bus, clock=clock) for _ in range(3)]
     until_settled(*workers)
     watches = [watch(bus, worker.health, clock, []) for worker in workers]
@@ -184,7 +184,7 @@ def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: M
 
 
 def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
-    """Protects whoever reads predictions: a role that cannot work is red with its own words, in the page and in the metrics."""
+    """Protects readers of predictions: a role that cannot work is red with its own reason, in the page and in the metrics."""
 
     class Troubled(CountingRole):
         trouble: str | None = None
@@ -206,7 +206,7 @@ def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
 
 
 def test_endless_refused_commits_are_not_ready(clock: Clock) -> None:
-    """Protects against a worker that reads, predicts, and never commits: green for ever with nothing to show for it."""
+    """Protects against a worker that reads and predicts but never commits: it used to be green for ever."""
     bus = MemoryBus()
     bus.create(TOPICS)
     worker = member(bus, clock=clock)
@@ -244,7 +244,7 @@ def test_records_that_wait_for_their_commit_are_not_ready(clock: Clock) -> None:
 
 
 def test_restoring_is_not_ready() -> None:
-    """Protects whoever sends work to a worker that still takes its state back."""
+    """Protects senders of work from a worker that is still restoring its state."""
     bus = MemoryBus()
     bus.create(TOPICS)
     seen = list[set[str]]()

@@ -1,4 +1,4 @@
-"""A topic that refuses the time of a record, by either Kafka library."""
+"""A topic that refuses the timestamp of a record, with either Kafka library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamfl.role import ConfigurationError
 
 
 def test_a_time_that_a_topic_refuses_is_the_operators_to_change() -> None:
-    """Protects a federation from waiting for ever for a cluster that will refuse the same step each time."""
+    """Protects a federation from waiting for ever for a cluster that refuses the same step each time."""
     with pytest.raises(ConfigurationError, match="event_time"), translated("writing"):
         raise InvalidTimestampError("out of range")
     found = told("writing", KafkaError(KafkaError.INVALID_TIMESTAMP))

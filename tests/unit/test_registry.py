@@ -1,4 +1,4 @@
-"""The client of schema registries: what it asks, how it logs in, and that an outage loses no record."""
+"""The client of schema registries: its requests and logins. An outage loses no record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def anything(format: Format) -> Any:
 
 
 def test_a_schema_is_asked_for_once(served: FakeRegistry) -> None:
-    """Protects the registry, and the speed: thousands of records a second name the same schema."""
+    """Protects the registry and the speed: thousands of records a second use the same schema."""
     number = served.add(NUMBER)
     decode = anything(topic(served, "avro"))
     value = struct.pack(">bId", 0, number, 0.0)[:5] + struct.pack("<d", 2.5)
@@ -52,7 +52,7 @@ def test_a_schema_is_asked_for_once(served: FakeRegistry) -> None:
 
 
 def test_schemas_that_name_others_are_put_together(served: FakeRegistry) -> None:
-    """Protects records whose schema is in several subjects, also where these name one another."""
+    """Protects records whose schema is spread over several subjects, also with mutual references."""
     deep = {"subject": "deep", "name": "Deep", "version": 1}
     served.add({"type": "enum", "name": "Deep", "symbols": ["A", "B"]}, subject="deep")
     served.add({"type": "record", "name": "Mid", "fields": [{"name": "e", "type": "Deep"}]}, subject="mid", references=[deep])
@@ -73,7 +73,7 @@ def test_schemas_that_name_others_are_put_together(served: FakeRegistry) -> None
 
 @pytest.mark.parametrize("status", [500, 503, 429, 401, 403, 301])
 def test_a_registry_that_does_not_serve_is_waited_for(served: FakeRegistry, status: int) -> None:
-    """Protects records from an outage, a wrong password, and a redirection that would take the password elsewhere."""
+    """Protects records from an outage, a wrong password, and a redirect that would send the password elsewhere."""
     number = served.add(NUMBER)
     now = [0.0]
     registry = Registry(section(served), clock=lambda: now[0])
@@ -87,7 +87,7 @@ def test_a_registry_that_does_not_serve_is_waited_for(served: FakeRegistry, stat
 
 
 def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> None:
-    """Protects the worker's loop from a registry that accepts and says nothing, and from none at all."""
+    """Protects the worker's loop from a registry that accepts but never answers, and from a missing one."""
     number = served.add(NUMBER)
     served.delay = 1.0
     with pytest.raises(NotYetReadable, match="Records wait"):
@@ -97,7 +97,7 @@ def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> 
 
 
 def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) -> None:
-    """Protects a schema that is news to the registry, and the stream from made-up numbers: they hold it up only once a minute."""
+    """Protects a new schema that the registry does not know yet, and the stream from made-up numbers: one delay a minute."""
     now = [0.0]
     registry = Registry(section(served), clock=lambda: now[0])
     with pytest.raises(NotYetReadable, match="does not know the schema 7 yet"):
@@ -114,7 +114,7 @@ def test_an_unknown_number_is_waited_for_and_then_refused(served: FakeRegistry) 
 
 
 def test_it_logs_in_with_a_password_a_token_or_oauth(served: FakeRegistry, tmp_path: Path) -> None:
-    """Protects registries that are not open to everybody; a secret that was changed in its file counts at once."""
+    """Protects registries with access control. A secret that is changed in its file is used at once."""
     number = served.add(NUMBER)
     secret = tmp_path / "secret"
     secret.write_text("old\n")
@@ -142,7 +142,7 @@ def test_it_logs_in_with_a_password_a_token_or_oauth(served: FakeRegistry, tmp_p
 
 
 def test_what_is_written_is_read_back(served: FakeRegistry) -> None:
-    """Protects what streamfl itself writes behind a registry: the newest schema of the topic, or one that it registers."""
+    """Protects records that streamfl writes with a registry: the topic's newest schema, or one that streamfl registers."""
     served.add(NUMBER, subject="t-value")
     format = topic(served, "avro")
     assert anything(format)(format.encode({"x": 2.5})) == {"x": 2.5}
@@ -157,7 +157,7 @@ def test_what_is_written_is_read_back(served: FakeRegistry) -> None:
 
 @pytest.mark.parametrize("format", ["json", "msgpack", "avro"])
 def test_predictions_are_written_as_the_settings_say(served: FakeRegistry, format: str) -> None:
-    """Protects readers of predictions: the content is the same in each format, and Avro's schema is found under its subject."""
+    """Protects readers of predictions: each format has the same content, and Avro's schema is under its subject."""
     written = PredictionsSection(format=format, registry=section(served))  # type: ignore[arg-type]
     encode = prediction_encoder(written, "f.predictions", Prediction)
     for version, told in ((3, [3]), ((3, 4), [[3, 4]])):
@@ -179,7 +179,7 @@ def test_predictions_in_avro_need_a_registry() -> None:
 
 
 def test_debezium_in_avro(served: FakeRegistry) -> None:
-    """Protects change logs behind a registry: the same rows as from JSON."""
+    """Protects change logs with a registry: the same rows as from JSON."""
     row = {"type": "record", "name": "Value", "fields": [{"name": "temp", "type": "double"}]}
     number = served.add(
         {
@@ -208,7 +208,7 @@ def test_debezium_in_avro(served: FakeRegistry) -> None:
     ],
 )
 def test_what_cannot_work_is_refused(keys: dict[str, Any], text: str) -> None:
-    """Protects the operator from half a login, and passwords from settings files."""
+    """Protects the operator from half a login, and keeps passwords out of settings files."""
     with pytest.raises(ValidationError, match=text):
         RegistrySection(**keys)
     with pytest.raises(ConfigurationError, match="token_file"):
@@ -216,7 +216,7 @@ def test_what_cannot_work_is_refused(keys: dict[str, Any], text: str) -> None:
 
 
 def test_one_registry_serves_all_topics_and_is_no_part_of_the_state() -> None:
-    """Protects federations that run: where the registry is may change, and none of it is remembered or told to anybody."""
+    """Protects running federations: the registry may move, because its address is not part of the state or of messages."""
     content: dict[str, Any] = {
         "federation": {"name": "f", "clients": 3},
         "role": {"kind": "pofmkl-client"},

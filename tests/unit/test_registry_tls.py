@@ -1,4 +1,4 @@
-"""A registry behind TLS that asks for a client's certificate."""
+"""A registry with TLS that requires a client certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "doubl
 
 
 def certify(folder: Path, name: str, *more: str) -> tuple[Path, Path]:
-    """A certificate that stands for itself, and its key."""
+    """A self-signed certificate and its key."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "1"]
     command += ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -38,7 +38,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="served")
 def _served(folder: Path) -> Iterator[FakeRegistry]:
-    """It lets nobody in but whoever has the client's certificate."""
+    """A registry that only accepts the client with the certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     context.load_verify_locations(folder / "client.pem")
@@ -53,7 +53,7 @@ def asked_by(served: FakeRegistry, folder: Path, name: str | None, authority: st
 
 
 def test_a_clients_certificate_lets_it_in(served: FakeRegistry, folder: Path) -> None:
-    """Protects federations whose registry wants mutual TLS, and schemas from whoever has no certificate or another one."""
+    """Protects federations whose registry requires mutual TLS, and schemas from clients without the right certificate."""
     number = served.add(NUMBER)
     assert asked_by(served, folder, "client").schema(number).kind == "AVRO"
     for name in (None, "stranger"):
@@ -65,7 +65,7 @@ def test_a_clients_certificate_lets_it_in(served: FakeRegistry, folder: Path) ->
 
 
 def test_a_certificate_is_changed_while_the_worker_runs(served: FakeRegistry, folder: Path, tmp_path: Path) -> None:
-    """Protects a worker that lives longer than its certificate: the files count as they are now."""
+    """Protects a worker that outlives its certificate: the current files are used."""
     for kind in ("pem", "key"):
         shutil.copy(folder / f"stranger.{kind}", tmp_path / f"own.{kind}")
     shutil.copy(folder / "server.pem", tmp_path)
@@ -82,7 +82,7 @@ def test_a_certificate_is_changed_while_the_worker_runs(served: FakeRegistry, fo
     shutil.copy(folder / "client.pem", tmp_path / "own.pem")
     now[0] = 2.0
     with pytest.raises(NotYetReadable, match="cannot be used"):
-        # Certificate and key do not belong together: they are being replaced.
+        # Certificate and key do not match: they are being replaced.
         registry.schema(number)
     shutil.copy(folder / "client.key", tmp_path / "own.key")
     now[0] = 4.0
@@ -90,7 +90,7 @@ def test_a_certificate_is_changed_while_the_worker_runs(served: FakeRegistry, fo
 
 
 def test_what_cannot_be_used_is_told_at_the_start(served: FakeRegistry, folder: Path) -> None:
-    """Protects whoever sets it up: nobody is asked for a passphrase at a terminal that nobody sees."""
+    """Protects the setup: no passphrase prompt appears at a terminal that nobody sees."""
     for name, text in (("locked", "one without a passphrase is expected"), ("none", "No such file")):
         with pytest.raises(ConfigurationError, match=text):
             asked_by(served, folder, name)

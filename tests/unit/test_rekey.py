@@ -1,4 +1,4 @@
-"""``streamfl rekey`` on the memory bus: what a worker writes anew, and that a client learns from it."""
+"""``streamfl rekey`` on the memory bus: the rekeyed topic, and a client that learns from it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ counter = itertools.count()
 
 
 class Plant:
-    """A bus with the topics of a plant, and a configuration for them."""
+    """A bus with a plant's topics, and a configuration for them."""
 
     def __init__(self, folder: Path, more: str = "", partitions: int = 3) -> None:
         self.url = f"memory://rekey-{next(counter)}"
@@ -91,7 +91,7 @@ class Plant:
         self.bus.write([Outgoing("readings", key, value, partition, (("traceparent", b"t%d" % len(value)),)) for value in values])
 
     def samples(self) -> dict[str, list[dict[str, Any]]]:
-        """By client, what was written anew; each client's in one partition."""
+        """The rekeyed records by client. Each client's are in one partition."""
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         places: dict[str, set[int]] = defaultdict(set)
         for record in self.bus.read("by-site"):
@@ -108,7 +108,7 @@ def drain(*workers: Worker) -> None:
 
 
 def test_records_keyed_otherwise_go_to_their_clients_partition(tmp_path: Path) -> None:
-    """Protects clients from being another one in each partition: every record once, as it came, where its client's are."""
+    """Protects clients from being a different client in each partition: every record once, unchanged, in its client's partition."""
     plant = Plant(tmp_path)
     sent = [{"meta": {"site": site}, "id": number, "temp": 1.0} for number in range(12) for site in SITES]
     for number, content in enumerate(sent):
@@ -127,7 +127,7 @@ def test_records_keyed_otherwise_go_to_their_clients_partition(tmp_path: Path) -
 
 @pytest.mark.parametrize(("told", "kept"), [(b"1700000000000", b"1700000000000"), (b"yesterday", None), (b"", None)])
 def test_a_time_that_cannot_be_read_hides_no_time(tmp_path: Path, told: bytes, kept: bytes | None) -> None:
-    """Protects the event time: a header of a stranger's stays if it is a time; else the record's own time stands in for it."""
+    """Protects the event time: a stranger's header is kept if it is a time, otherwise the record's own time replaces it."""
     plant = Plant(tmp_path)
     value = json.dumps({"meta": {"site": "site-1"}, "id": 1, "temp": 1.0}).encode()
     plant.bus.write([Outgoing("readings", b"k", value, 0, (("streamfl.time", told),))])
@@ -138,7 +138,7 @@ def test_a_time_that_cannot_be_read_hides_no_time(tmp_path: Path, told: bytes, k
 
 
 def test_what_names_no_client_is_a_dead_letter(tmp_path: Path) -> None:
-    """Protects the stream: a record that belongs to nobody goes aside with its reason, told by the whole path."""
+    """Protects the stream: a record without a client is dead-lettered, with the full path in the reason."""
     plant = Plant(tmp_path)
     plant.write({"meta": {}, "temp": 1.0}, b"{", {"meta": {"site": "site-1"}, "temp": 1.0})
     drain(plant.worker())
@@ -154,7 +154,7 @@ def sensor(site: str, name: str, value: float, ts: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("crash", [2, 3, 5])
 def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path, crash: int) -> None:
-    """Protects samples that come in several records: each goes on once, whole, also where the worker is killed at every step."""
+    """Protects samples in several records: each is written once and complete, also if the worker is killed at every step."""
     plant = Plant(tmp_path, ASSEMBLE)
     number = 0
     for span in range(6):
@@ -166,7 +166,7 @@ def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path,
     for step in range(1, 50):
         worker.step(0)
         if step % crash == 0:
-            # What was not committed is gone, and the next worker takes the rest back.
+            # Uncommitted work is gone, and the next worker restores the rest.
             worker.close()
             worker = plant.worker()
     drain(worker)
@@ -182,7 +182,7 @@ def test_one_sensor_a_record_becomes_one_sample_whatever_happens(tmp_path: Path,
 
 
 def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(tmp_path: Path) -> None:
-    """Protects a site whose sensor is broken from waiting for ever, and a value that comes too late from being lost in silence."""
+    """Protects a site with a broken sensor from waiting for ever, and a late value from being lost silently."""
     plant = Plant(tmp_path, ASSEMBLE)
     worker = plant.worker()
     plant.write(sensor("site-1", "temp", 1.0, 5.0), sensor("site-1", "load", 3.0, 7.0))
@@ -205,7 +205,7 @@ def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(t
 
 
 def test_a_span_is_over_with_a_later_record_of_the_same_client_alone(tmp_path: Path) -> None:
-    """Protects a site that sends late, from a buffer, against another whose clock runs ahead."""
+    """Protects a site that sends late, from a buffer, from another site whose clock is ahead."""
     plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds", 'several = "mean"\ngrace_seconds = 5\nexpiry_seconds'))
     worker = plant.worker()
     plant.write(sensor("site-1", "temp", 1.0, 5.0), sensor("site-1", "temp", 3.0, 6.0), sensor("site-2", "temp", 1.0, 900.0))
@@ -238,7 +238,7 @@ def test_a_client_predicts_samples_in_several_records(tmp_path: Path) -> None:
 def test_two_topics_are_two_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects labels from being left as they are in silence where both topics are keyed otherwise."""
+    """Protects labels from being silently left unchanged when both topics have other keys."""
     labels = '[labels]\ntopic = "l"\nsample_id = "id"\nlabel = "y"\n[labels.rekey]\ntopic = "outcomes"\nby = "site"\n'
     plant = Plant(tmp_path)
     plant.path.write_text(plant.path.read_text().replace('label = "load"\n', "") + labels)
@@ -252,7 +252,7 @@ def test_two_topics_are_two_processes(
 def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a newcomer whose topic is keyed by device: what is wrong and the command that helps stand in one place."""
+    """Protects a newcomer whose topic is keyed by device: the error and the command to run are in one message."""
     plant = Plant(tmp_path)
     text = plant.path.read_text()
     plant.path.write_text(text.replace('"by-site"', '"readings"').replace("[samples.rekey]\ntopic = \"readings\"\n", ""))
@@ -271,7 +271,7 @@ def test_check_says_of_a_topic_that_it_is_not_keyed_by_client(
 def test_topics_are_made_and_rights_told_for_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the start: what `streamfl rekey` needs of a cluster is told and made with what the role needs."""
+    """Protects the start: the topics and rights of `streamfl rekey` are created and printed with the role's."""
     plant = Plant(tmp_path, ASSEMBLE)
     plant.path.write_text(plant.path.read_text().replace("rekey-", "fresh-").replace('"by-site"', '"clients"'))
     MemoryBus.at(plant.url.replace("rekey-", "fresh-")).create([TopicSpec("readings", 3, compacted=False, users=True)])
@@ -279,7 +279,7 @@ def test_topics_are_made_and_rights_told_for_both(
     found = json.loads(told)
     partitions = {topic["name"]: topic["partitions"] for topic in found["topics"]}
     assert partitions["plant.pofmkl-client.rekey-samples.pieces"] == partitions["plant.pofmkl-client.rekey-samples.state"] == 3
-    # As many as the topic that it is made of.
+    # As many as the topic that it is made from.
     assert partitions["clients"] == 3
     needed = {right.name for one in rekeyings(plant.configured) for right in rights(one)}
     assert needed >= {"readings", "clients", "plant.pofmkl-client.rekey-samples", "plant.pofmkl-client.rekey-samples:"}
@@ -306,7 +306,7 @@ id = "customer"
 
 
 def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
-    """Protects the other systems: their topics are keyed by entity, and none of them has to know how they came to be so."""
+    """Protects the other systems: their topics are keyed by entity too, without code of their own for that."""
     path = tmp_path / "party.toml"
     path.write_text(VERTICAL)
     [own] = rekeyings(read_configuration(path))
@@ -318,7 +318,7 @@ def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
 
 
 def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
-    """Protects federations that run: whoever adds [samples.rekey] goes on with the state that is there."""
+    """Protects running federations: adding [samples.rekey] keeps the existing state valid."""
     plain, with_it = Plant(tmp_path), None
     before = plain.configured.kind.state_settings(plain.configured.settings).values
     with_it = Plant(tmp_path, ASSEMBLE)
@@ -339,7 +339,7 @@ def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_do_not_go_together_are_told(tmp_path: Path, more: str, said: str) -> None:
-    """Protects the operator: a mistake is told by its key before anything is written."""
+    """Protects the operator: a mistake is reported by its key before anything is written."""
     plant = Plant.__new__(Plant)
     plant.path = tmp_path / "client.toml"
     plant.path.write_text(CONFIG.format(url="memory://none", more=more))
@@ -353,7 +353,7 @@ def test_settings_that_do_not_go_together_are_told(tmp_path: Path, more: str, sa
 
 
 def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
-    """Protects a topic whose records are written in another way than the new one's: the fields go over by name."""
+    """Protects a topic whose format differs from the new topic's: fields are copied by name."""
     plant = Plant(tmp_path, 'format = "csv"\ncolumns = ["site", "temp"]\nby = "site"\n')
     plant.write(b"north,21.5", b"south,3")
     drain(plant.worker())
@@ -371,7 +371,7 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, settings: str, key: bytes) -> None:
-    """Protects samples from lying apart from their labels: a key that is spelt otherwise belongs to another partition."""
+    """Protects samples from ending up apart from their labels: a key that is spelt differently belongs to another partition."""
     plant = Plant(tmp_path)
     text = plant.path.read_text().replace('client = "meta.site"', settings)
     plant.path.write_text(text)
@@ -385,7 +385,7 @@ def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, set
 def test_a_topic_is_written_once_more_only_if_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects a topic that was written anew from another copy of all of it: Kafka forgets a group's offsets after seven days."""
+    """Protects a rekeyed topic from a second copy of everything: Kafka forgets a group's offsets after seven days."""
     plant = Plant(tmp_path)
     plant.write(*({"meta": {"site": site}, "id": 1, "temp": 1.0} for site in SITES))
     worker = plant.worker()
@@ -407,7 +407,7 @@ def test_a_topic_is_written_once_more_only_if_asked(
 
 
 def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
-    """Protects clients' means: JSON writes an infinity as null, and the client would fill it in and say nothing."""
+    """Protects clients' means: JSON writes an infinity as null, and the client would silently fill it in."""
     msgpack = [msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value}) for value in (math.inf, math.nan)]
     plant = Plant(tmp_path, 'format = "msgpack"')
     plant.write(*msgpack)
@@ -423,7 +423,7 @@ def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
 def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the operator: the commands that help with a role's own topics help with this one too, by the same configuration."""
+    """Protects the operator: the commands for a role's own topics also work for this one, with the same configuration."""
     plant = Plant(tmp_path)
     plant.write({"meta": {"site": "a"}, "n": 0}, {"site": "b", "n": 1})
     worker = plant.worker()
@@ -443,7 +443,7 @@ def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
 
 
 def test_another_topic_is_refused_where_records_were_written(tmp_path: Path) -> None:
-    """Protects whoever changes the settings: what was read is not read again, so the new topic would stay empty in silence."""
+    """Protects changed settings: records already read are not read again, so the new topic would silently stay empty."""
     plant = Plant(tmp_path)
     plant.write({"meta": {"site": "site-1"}, "temp": 1.0})
     before = plant.worker()

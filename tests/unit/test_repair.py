@@ -1,4 +1,4 @@
-"""A change made while no worker runs, on the memory bus: it is a step like any other, and nothing else is touched by it."""
+"""Changes while no worker runs, on the memory bus: a change is a step like any other, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
 
 
 class ForgettingRole(CountingRole):
-    """It can forget, and begins each partition with a mark that is of no client."""
+    """A role that can forget. Each partition begins with a mark that belongs to no client."""
 
     def open(self, partition: int) -> None:
         super().open(partition)
@@ -48,7 +48,7 @@ class Plant:
         return made
 
     def work(self, *records: tuple[bytes, bytes, int]) -> dict[bytes, bytes]:
-        """Write (key, value, partition) and work them off; the last total of each key."""
+        """Write (key, value, partition) and process them. Returns the last total of each key."""
         self.bus.write([Outgoing("numbers", key, value, partition) for key, value, partition in records])
         with closing(self.worker()) as worker:
             while worker.step(0.0):
@@ -62,17 +62,17 @@ def _plant() -> Plant:
 
 
 def test_a_client_is_forgotten_in_every_partition_and_nobody_else(plant: Plant) -> None:
-    """Protects the other clients: one name is as if it had never been there, after a restart too, and positions stay."""
+    """Protects the other clients: the forgotten name is as if it had never existed, also after a restart. Positions stay."""
     plant.work((b"a", number(5, 10), 0), (b"a", number(5, 10), 1), (b"b", number(5, 10), 1))
     assert plant.repair().forget("a") == [0, 1]
     assert plant.repair().forget("a") == []
-    # Lower numbers of a count anew, b's are repetitions; and nothing that was read is read again.
+    # A forgotten client's numbers count again from lower ones; b's are repetitions. Nothing is read again.
     totals = plant.work((b"a", number(1, 1), 0), (b"b", number(5, 99), 1), (b"b", number(6, 1), 1))
     assert totals == {b"a": b"1 1", b"b": b"6 11"}
 
 
 def test_who_knows_nobody_writes_nothing(plant: Plant) -> None:
-    """Protects the log of changes: a name that nobody knows leaves no trace."""
+    """Protects the changelog: an unknown name leaves no trace."""
     plant.work((b"a", number(1, 1), 0))
     before = list(plant.bus.read("state"))
     assert plant.repair().forget("stranger") == []
@@ -80,14 +80,14 @@ def test_who_knows_nobody_writes_nothing(plant: Plant) -> None:
 
 
 def test_a_record_is_passed_over_once(plant: Plant) -> None:
-    """Protects the records around it: one goes to the dead letters as it came, the role reads on behind it."""
+    """Protects the neighbouring records: the skipped one is dead-lettered unchanged, and the role reads on after it."""
     plant.work((b"a", number(1, 1), 0))
     plant.bus.write([Outgoing("numbers", b"a", number(n, 10 ** (n - 1)), 0, (("trace", b"7"),)) for n in (2, 3)])
     skipped = plant.repair().skip("numbers", 0, 1)
     assert (skipped.offset, skipped.following, skipped.cause) == (1, 2, "")
     (letter,) = plant.bus.read("dead-letters")
     assert (letter.key, letter.value) == (b"a", number(2, 10))
-    # Between them stand the names that consoles for Connect and Kafka Streams look for.
+    # Between them are the header names that consoles for Connect and Kafka Streams use.
     names = [name for name, _ in letter.headers]
     assert (names[0], names[-5:]) == ("trace", ["topic", "partition", "offset", "error", "text"])
     assert dict(letter.headers)["error"] == b"skipped"
@@ -97,7 +97,7 @@ def test_a_record_is_passed_over_once(plant: Plant) -> None:
 
 
 def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
-    """Protects a role of which a part goes on elsewhere: a change needs all of it."""
+    """Protects a role that still runs elsewhere: a change needs all of its partitions."""
     plant.work((b"a", number(1, 1), 0))
     with closing(plant.worker()) as other:
         other.step(0.0)
@@ -108,7 +108,7 @@ def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
 
 
 def test_a_refused_change_is_no_change(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects against half a change: what was not committed is not seen, and can be done again."""
+    """Protects against half a change: without the commit nothing is visible, and the change can be repeated."""
     plant.work((b"a", number(1, 1), 0))
     commit = MemorySession.commit
 
@@ -141,7 +141,7 @@ features = ["x"]
 def test_a_name_that_nobody_knows_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects an operator's typing: forgetting nobody is no success."""
+    """Protects an operator from a typing error: forgetting nobody is an error."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=tmp_path.name))
     run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)

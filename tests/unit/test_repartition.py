@@ -1,4 +1,4 @@
-"""``streamfl repartition`` as a command, for the state of `streamfl rekey`, and where there is nothing that could move."""
+"""``streamfl repartition`` as a command, for the state of `streamfl rekey`, and when nothing has to move."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ counter = count(1_000)
 
 @pytest.fixture(autouse=True)
 def _own_buses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other module counts its buses too, wherever it is imported under another name."""
+    """The other module counts its buses too when it is imported under another name."""
     monkeypatch.setattr(test_rekey, "counter", counter)
 
 
@@ -40,9 +40,9 @@ def grow(bus: MemoryBus, partitions: int, *topics: str) -> None:
 def test_what_is_being_put_together_moves_with_its_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects samples in several records: those begun before partitions were added are ended after it, each once."""
+    """Protects samples in several records: a sample begun before partitions were added is completed after it, once."""
     plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds = 30", "expiry_seconds = 3000"), partitions=2)
-    # Of one clock with the command.
+    # The same clock as the command's.
     plant.now = time.time()
 
     def write(sensor: str, partition: int) -> None:
@@ -80,7 +80,7 @@ def test_what_is_being_put_together_moves_with_its_client(
 def test_check_names_the_command_while_nothing_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects whoever looks first: with all topics grown, `check` says that what is remembered lies elsewhere."""
+    """Protects the first look: with all topics grown, `check` says that the state is in other partitions."""
     plant = Plant(tmp_path)
     for site in SITES:
         plant.write({"meta": {"site": site}, "id": 1, "temp": 1.0, "hum": 1.0, "load": 0.5}, partition=1)

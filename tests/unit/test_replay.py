@@ -1,4 +1,4 @@
-"""Data sets: the same rows from every kind of file, and an answer where there are none."""
+"""Data sets: every kind of file gives the same rows, and a missing one gives a clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streamfl.role import DataError
 
 
 def test_csv_and_parquet_agree_and_keep_gaps_and_names(tmp_path: Path) -> None:
-    """Rows with gaps are dropped and counted later, so a gap must arrive as one."""
+    """Rows with gaps are dropped and counted later, so a gap must stay a gap."""
     frame = pd.DataFrame({"t1": [1.0, None, 3.0], "site": ["a", "b", "c"], "y": [1, 0, 1]})
     frame.to_csv(tmp_path / "f.csv", index=False)
     frame.to_parquet(tmp_path / "f.parquet")
@@ -47,7 +47,7 @@ def test_npz_with_pickles_is_refused(tmp_path: Path) -> None:
 
 
 def test_river_carries_data_without_a_network() -> None:
-    """The demo stands on it."""
+    """The demo needs this."""
     table = read("river:TrumpApproval", ["gallup", "y"])
     assert list(table.columns) == ["gallup", "y"]
     assert table.rows == 1001
@@ -62,13 +62,13 @@ def test_river_carries_data_without_a_network() -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(location: str, expected: str) -> None:
-    """Exit code 5 comes with a reason, not with a traceback."""
+    """Exit code 5 has a reason, not a traceback."""
     with pytest.raises(DataError, match=expected):
         read(location)
 
 
 def test_missing_columns_and_empty_files(tmp_path: Path) -> None:
-    """A column that is not there is named beside those that are."""
+    """The error about a missing column lists the existing ones."""
     (tmp_path / "f.csv").write_text("a,b\n")
     with pytest.raises(DataError, match="no rows"):
         read(str(tmp_path / "f.csv"))

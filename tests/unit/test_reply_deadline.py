@@ -1,4 +1,4 @@
-"""How long a member waits for an answer before it says that a peer has fallen silent."""
+"""How long a member waits for an answer before it reports a peer as silent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from streamfl.reply_deadline import ReplyDeadline
 
 
 def test_a_clock_that_was_ahead_makes_nobody_wait_until_its_time_comes_again() -> None:
-    """Protects the alarm from a clock that is set right: what was asked in the future counts as asked now."""
+    """Protects the alarm after the clock is set right: a request with a time in the future counts as made now."""
     deadline = ReplyDeadline(patience=10.0)
     deadline.asked(5000.0)
     deadline.look(100.0)

@@ -1,4 +1,4 @@
-"""The page that ``streamfl report`` writes: it stands alone, it shows what it was given, and it takes nobody's word for code."""
+"""The page of ``streamfl report``: self-contained, faithful to its input, and safe against code in texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def line(*values: float, name: str = "a") -> Line:
 
 
 def drawn(chart: Chart) -> list[list[tuple[float, float]]]:
-    """The points of each curve, as they stand in the picture."""
+    """The points of each curve in the picture."""
     found = [one.get("points", "") for one in ElementTree.fromstring(svg(chart)).iter() if one.tag == "polyline"]
     return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in points.split())] for points in found]
 
@@ -49,7 +49,7 @@ def chart(*lines: Line, **more: bool) -> Chart:
 
 @pytest.mark.parametrize("more", [{}, {"stacked": True}, {"bars": True}])
 def test_what_topics_say_is_never_code(more: dict[str, bool]) -> None:
-    """Protects whoever opens a report: the name of a client or kernel is text, whatever stands in it, and nothing may be run."""
+    """Protects readers of a report: a client's or kernel's name is only text, and nothing is executed."""
     picture = Chart(ATTACK, ATTACK, [line(1.0, 2.0, name=ATTACK), line(2.0, 1.0, name=ATTACK)], ATTACK, ATTACK, **more)
     table = Table(ATTACK, [ATTACK], [[ATTACK]])
     page = html(Page(ATTACK, ATTACK, [(ATTACK, ATTACK)], [picture], [table], [ATTACK]))
@@ -60,13 +60,13 @@ def test_what_topics_say_is_never_code(more: dict[str, bool]) -> None:
 
 
 def test_a_page_needs_nothing_beside_it() -> None:
-    """Protects the reader without a network: no address, font, style or script is loaded from anywhere."""
+    """Protects a reader without a network: nothing is loaded from elsewhere."""
     page = html(Page("t", "s", [("a", "1")], [chart(line(1.0, 2.0))], [Table("t", ["a"], [["b"]])], ["n"]))
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
 
 
 def test_curves_stand_where_their_values_are() -> None:
-    """Protects the eye: on an even scale equal steps are equally high, on a logarithmic one equal factors are."""
+    """Protects the proportions: on a linear scale equal steps are equally high, on a logarithmic one equal factors."""
     [even] = drawn(chart(line(1.0, 2.0, 3.0)))
     assert even[0][1] - even[1][1] == pytest.approx(even[1][1] - even[2][1], abs=0.11)
     assert even[2][1] < even[0][1]
@@ -76,7 +76,7 @@ def test_curves_stand_where_their_values_are() -> None:
 
 
 def test_what_is_no_number_is_a_gap() -> None:
-    """Protects a curve over a diverged or unmeasured stretch: it is interrupted there, not drawn through it."""
+    """Protects a curve over a diverged or unmeasured stretch: it is interrupted there."""
     assert [len(piece) for piece in drawn(chart(line(1.0, 2.0, np.nan, 3.0, np.inf, 4.0, 5.0)))] == [2, 2, 2]
     assert [len(piece) for piece in drawn(chart(line(1.0, 2.0, 0.0, 3.0, 4.0), logarithmic=True))] == [2, 2]
 
@@ -87,7 +87,7 @@ def test_what_is_no_number_is_a_gap() -> None:
 )
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_any_numbers_can_be_drawn(values: tuple[float, ...], logarithmic: bool) -> None:
-    """Protects a page from failing for one chart: nothing, one point, level lines, and what reaches over all magnitudes."""
+    """Protects a page from failing for one chart: nothing, one point, level lines, and values of all magnitudes."""
     for times in (False, True):
         ElementTree.fromstring(svg(chart(line(*values), logarithmic=logarithmic, times=times)))
         across = Line("a", np.array(values), np.arange(len(values)))
@@ -95,7 +95,7 @@ def test_any_numbers_can_be_drawn(values: tuple[float, ...], logarithmic: bool) 
 
 
 def test_long_curves_are_thinned_and_keep_their_end() -> None:
-    """Protects the size of a page and its last figure: a million points become some hundred, the last among them."""
+    """Protects the size of a page and its last value: of a million points some hundred stay, with the last one."""
     values = np.linspace(0.0, 1.0, 1_000_000)
     [points] = drawn(chart(Line("a", np.arange(len(values)), values)))
     assert len(points) <= 500
@@ -104,7 +104,7 @@ def test_long_curves_are_thinned_and_keep_their_end() -> None:
 
 @pytest.mark.parametrize("name", sorted(systems_with("report")))
 def test_a_trace_of_an_earlier_release_is_refused_with_what_to_do(name: str, command: Command, tmp_path: Path) -> None:
-    """Protects whoever kept a trace: exit code 5 and a sentence, no traceback, where it lacks what the page needs."""
+    """Protects users of an old trace without the page's arrays: exit code 5 and a sentence, no traceback."""
     np.savez(tmp_path / "trace.npz", system=np.array(name), labels=np.zeros((2, 2)))
     code, _, said = command("report", tmp_path, "--out", tmp_path / "r.html")
     assert code == 5
@@ -141,8 +141,8 @@ class Read:
 
 
 def test_a_vertical_federation_is_judged_by_what_it_said_before_the_label() -> None:
-    """Protects the error from flattery: a prediction that came after its entity's label may have learnt it, and does not count
-    where there was one before."""
+    """Protects the error from being too small: a prediction after its entity's label may have learnt it. It does not count if there
+    is an earlier one."""
     told = [(1.0, "a", 11.0), (2.0, "a", 13.0), (9.0, "a", 15.0), (4.0, "b", 18.0), (5.0, "c", 1e9)]
     reports = load(systems_with("report")[VERTICAL[0]].report or "")
     page = reports.of_topics(Read(told, [(3.0, "a", 0.5), (3.5, "b", 0.5)]))
@@ -153,7 +153,7 @@ def test_a_vertical_federation_is_judged_by_what_it_said_before_the_label() -> N
 
 @pytest.mark.parametrize("value", [10**400, 1e300, -1e300, math.nan, True, "1"])
 def test_one_wild_prediction_does_not_blind_a_vertical_report(value: Any) -> None:
-    """Protects the error from whoever may write predictions: what nobody can compute with does not count."""
+    """Protects the error from any writer of predictions: values that cannot be computed with do not count."""
     reports = load(systems_with("report")[VERTICAL[0]].report or "")
     page = reports.of_topics(Read([(1.0, "a", 13.0), (1e30, "b", value)], [(3.0, "a", 0.5), (3.0, "b", 0.5)]))
     assert dict(page.figures)["RMSE, units of the label"] == "2"
@@ -162,14 +162,14 @@ def test_one_wild_prediction_does_not_blind_a_vertical_report(value: Any) -> Non
 
 @pytest.mark.parametrize("array", [np.zeros((2, 2)), np.array(1.0), np.array(["a"]), np.zeros(0), np.zeros(3)])
 def test_a_vertical_course_that_does_not_fit_is_refused(array: Any, command: Command, tmp_path: Path) -> None:
-    """Protects whoever got a trace from somebody else: exit code 5 and the measure's name, no traceback."""
+    """Protects users of somebody else's trace: exit code 5 and the measure's name, no traceback."""
     np.savez(tmp_path / "trace.npz", **{"system": np.array(VERTICAL[0]), "course/seconds": np.arange(2.0), "course/loss": array})
     code, _, said = command("report", tmp_path, "--out", tmp_path / "r.html")
     assert (code, "course/loss" in said, "Traceback" in said) == (5, True, False), said
 
 
 def test_files_that_are_no_trace_are_refused(command: Command, tmp_path: Path) -> None:
-    """Protects whoever got a trace from somebody else: nothing in it is unpickled, and what is none ends with exit code 5."""
+    """Protects users of somebody else's trace: nothing is unpickled, and an invalid file ends with exit code 5."""
     np.savez(tmp_path / "pickled.npz", system=np.array([{"a": 1}], dtype=object), allow_pickle=True)
     (tmp_path / "text.npz").write_text("no trace")
     np.savez(tmp_path / "unnamed.npz", labels=np.zeros(2))

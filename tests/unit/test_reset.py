@@ -1,4 +1,4 @@
-"""A role that begins anew: what it remembers and where it reads on change in one step, or not at all."""
+"""A role that begins again: its state and its positions change in one step, or not at all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Plant:
         return made.begin_anew({"numbers": self.bus.offsets("numbers", at)})
 
     def work(self, unit: str = "mm") -> list[bytes]:
-        """Let a worker work off what is there; what it sends."""
+        """Let a worker process the present records. Returns its output."""
         before = len(list(self.bus.read("totals")))
         with closing(self.worker(unit=unit)) as worker:
             while worker.step(0.0):
@@ -62,14 +62,14 @@ def _plant() -> Plant:
 
 
 def test_all_is_read_again_by_a_role_that_knows_nothing(plant: Plant) -> None:
-    """Protects a backfill: the same records give the same outputs as at first, each once."""
+    """Protects a backfill: the same records give the same outputs as before, each once."""
     assert plant.reset() > 0
     assert sorted(plant.work()) == [b"1 10", b"1 5", b"2 20"]
     assert plant.work() == []
 
 
 def test_the_end_is_a_place_to_begin_too(plant: Plant) -> None:
-    """Protects whoever wants to forget without learning history again: only what comes later counts."""
+    """Protects users who want to forget without learning history again: only later records count."""
     plant.reset(math.inf)
     assert plant.work() == []
     plant.bus.write([Outgoing("numbers", b"a", number(1, 7), 0)])
@@ -77,7 +77,7 @@ def test_the_end_is_a_place_to_begin_too(plant: Plant) -> None:
 
 
 def test_state_of_other_settings_can_be_left(plant: Plant) -> None:
-    """Protects a change of settings: a state that does not fit stops the worker, and the reset must not need to read it."""
+    """Protects a change of settings: a state that does not fit stops the worker, so the reset must not need to read it."""
     with pytest.raises(ConfigurationError, match=r"unit .*streamfl reset CONFIG --all"):
         plant.work("inch")
     plant.reset(unit="inch")
@@ -85,7 +85,7 @@ def test_state_of_other_settings_can_be_left(plant: Plant) -> None:
 
 
 def test_state_and_offsets_change_together_or_not_at_all(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects against half a reset: a partition that was not committed goes on as before, and the command can be run again."""
+    """Protects against half a reset: an uncommitted partition goes on as before, and the command can be repeated."""
     commit, refused = MemorySession.commit, []
 
     def refuse(session: MemorySession, step: Step) -> None:
@@ -104,7 +104,7 @@ def test_state_and_offsets_change_together_or_not_at_all(plant: Plant, monkeypat
 
 
 def test_while_a_worker_runs_nothing_is_forgotten(plant: Plant) -> None:
-    """Protects a worker that runs: its state would be gone behind its back."""
+    """Protects a running worker: its state would be deleted while it works."""
     with closing(plant.worker()) as other:
         other.step(0.0)
         other.step(0.0)

@@ -1,4 +1,4 @@
-"""The scale of columns that are brought to mean 0 and deviation 1 as they come."""
+"""The scale of columns that are standardised to mean 0 and deviation 1 as they come."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from streamfl.role import PeerError
 
 
 def test_a_row_is_scaled_by_all_rows_so_far() -> None:
-    """Protects the equation: numpy's mean and deviation of the rows so far, cut at 3, over the root of the columns that vary."""
+    """Protects the equation: numpy's mean and deviation so far, cut at 3, divided by the root of the number of varying columns."""
     rows = np.random.default_rng(0).normal(size=(60, 3))
-    # None is out of reach of these two.
+    # No later value is out of the range of these two.
     rows[:2] = [[-4.0] * 3, [4.0] * 3]
     rows = rows * [1.0, 1e6, 0.0] + [5.0, -1e8, 7.0]
     scale = RunningScale(3)
@@ -26,7 +26,7 @@ def test_a_row_is_scaled_by_all_rows_so_far() -> None:
 
 
 def test_what_is_asked_for_leaves_no_trace() -> None:
-    """Protects predictions of other rows: they are scaled as the next would be, but are not counted."""
+    """Protects predictions of other rows: they are scaled like the next row, but not counted."""
     scale = RunningScale(2)
     for row in ([1.0, 2.0], [3.0, 8.0], [5.0, 2.0]):
         scale.see(np.array(row))
@@ -36,7 +36,7 @@ def test_what_is_asked_for_leaves_no_trace() -> None:
 
 
 def test_one_number_that_nobody_meant_does_not_undo_the_scale() -> None:
-    """Protects a party from a faulty record: after it, others are scaled as before within a factor of two."""
+    """Protects a party from a faulty record: afterwards others are scaled as before within a factor of two."""
     rows = np.random.default_rng(1).normal(size=(200, 1))
     scale = RunningScale(1)
     for row in rows:

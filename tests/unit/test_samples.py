@@ -1,4 +1,4 @@
-"""Sample records: what is read from a good one, and the reason given for a bad one."""
+"""Sample records: the contents of a good one, and the reason for refusing a bad one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(value: bytes | None, key: bytes | None = None) -> Record:
 
 @pytest.mark.parametrize("name", ["json", "msgpack"])
 def test_both_formats_give_the_same_sample(name: str) -> None:
-    """The mathematics must not depend on how the user writes records."""
+    """The mathematics must not depend on the format of records."""
     read = reader(format=name, label_range=(10, 30), input_norm=2.0)
     sample = read.decode(record(format_named(name).encode({"a": 1, "b": 3.0, "c": 9, "y": 15, "more": [1]})))
     assert (sample.client, sample.id, sample.features, sample.label) == ("9", "t-3-17", (0.5, 1.5), 0.25)
@@ -32,7 +32,7 @@ def test_both_formats_give_the_same_sample(name: str) -> None:
 
 
 def test_client_from_the_key_inputs_from_a_list_and_an_identity() -> None:
-    """The mapping is configuration: every shape that the documentation offers has to work."""
+    """The mapping is configurable: every form in the documentation has to work."""
     read = reader(client=None, features="inputs", dimension=3, sample_id="id")
     sample = read.decode(record(b'{"inputs": [1, 2, 3], "id": "s1"}', b"dev"))
     assert (sample.client, sample.id, sample.features, sample.label) == ("dev", "s1", (1.0, 2.0, 3.0), None)
@@ -68,14 +68,14 @@ def test_client_from_the_key_inputs_from_a_list_and_an_identity() -> None:
     ],
 )
 def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
-    """The reason labels a metric and a dead letter; no other exception may escape and stop a worker."""
+    """The reason labels a metric and a dead letter. Any other exception would stop a worker."""
     with pytest.raises(PeerError) as caught:
         reader().decode(record(value))
     assert caught.value.reason == reason
 
 
 def test_numbers_that_only_messagepack_has() -> None:
-    """MessagePack carries NaN where JSON cannot: the fast path itself has to see it, whatever its place."""
+    """MessagePack has NaN, JSON does not: the fast path itself has to find it, at any place."""
     read = reader(format="msgpack")
     for content in ({"a": float("nan"), "b": 1.0}, {"a": 1.0, "b": float("nan")}, {"a": float("inf"), "b": float("-inf")}):
         with pytest.raises(PeerError) as caught:
@@ -84,7 +84,7 @@ def test_numbers_that_only_messagepack_has() -> None:
 
 
 def test_a_number_that_is_too_large_is_shown_as_the_sender_wrote_it() -> None:
-    """The sender finds his own number in his record, not one that was divided; what is allowed is in his unit too."""
+    """The sender finds the original number in the record, not a divided one. The allowed range is in the same unit."""
     for norm, number, limit in ((1.0, 1e30, "1e+18"), (1e-20, 5.0, "0.01"), (1e10, 1e29, "1e+28")):
         read = reader(input_norm=norm)
         with pytest.raises(PeerError) as caught:
@@ -95,7 +95,7 @@ def test_a_number_that_is_too_large_is_shown_as_the_sender_wrote_it() -> None:
 
 
 def test_a_large_number_in_a_large_unit_is_not_what_is_wrong() -> None:
-    """The reason has to be the record's true fault: 1e20 over a norm of 1e10 is an input like others."""
+    """The reason has to be the record's true fault: 1e20 over a norm of 1e10 is a valid input."""
     read = reader(input_norm=1e10)
     assert read.decode(record(b'{"a": 1e20, "b": 0, "c": "x"}')).features == (1e10, 0.0)
     with pytest.raises(PeerError) as caught:
@@ -104,7 +104,7 @@ def test_a_large_number_in_a_large_unit_is_not_what_is_wrong() -> None:
 
 
 def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
-    """A wrong dimension would break the batch of everybody else."""
+    """A wrong dimension would break everybody's batch."""
     read = reader(features="inputs", dimension=2, client=None)
     for value, key, reason in (
         (b'{"inputs": [1]}', b"x", "dimension"),
@@ -130,7 +130,7 @@ def test_field_names_need_not_be_identifiers() -> None:
 
 
 def test_settings_that_make_no_reader() -> None:
-    """A label among the inputs would make every figure a lie; an unsaid dimension would fail at the first record."""
+    """A label among the inputs would make every figure wrong; a missing dimension would fail at the first record."""
     for settings, expected in (
         ({"features": None}, r"samples\.features is missing"),
         ({"features": "inputs"}, r"samples\.dimension is missing"),
@@ -143,7 +143,7 @@ def test_settings_that_make_no_reader() -> None:
 
 
 def test_the_key_counts_too() -> None:
-    """Protects the partition: what is sent on under the record's key has to fit into a record, or nothing after it is ever read."""
+    """Protects the partition: a message under the record's key has to fit into a record, or the partition is stuck for ever."""
     section = SamplesSection(topic="t", features=["a"], client="c")
     record = Record("t", 0, 0, b"k" * MAXIMUM_BYTES, b'{"a": 1, "c": "x"}')
     with pytest.raises(PeerError) as refused:

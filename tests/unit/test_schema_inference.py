@@ -1,4 +1,4 @@
-"""What fields and formats look like from some records alone: what is guessed, and what is left to people."""
+"""Fields and formats inferred from some records: what is guessed, and what is left to people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamfl.role import DataError
 
 ROWS = 40
 
-# By field: its value in the n-th record, and the keys of the table it becomes; None: it is left out.
+# By field: its value in the n-th record, and the keys of its table; None: it is left out.
 FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "number": (lambda n: n / 3, {}),
     "text": (lambda n: f"{n / 3:.2f}", {"as": "number"}),
@@ -64,7 +64,7 @@ def one(name: str, **options: Any) -> InferredField:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_is_what_its_values_say(name: str) -> None:
-    """Protects whoever runs what was written: the field is read as it looks, every value of it, or left out with the reason."""
+    """Protects users of the inferred settings: every value of the field is read, or the field is left out with a reason."""
     make, keys = FIELDS[name]
     guess = one(name)
     assert guess.path == name
@@ -77,7 +77,7 @@ def test_a_field_is_what_its_values_say(name: str) -> None:
 
 
 def test_fields_within_others_have_paths() -> None:
-    """Protects nested records: each value has its own path, lists included, and an object that is null at times is no field."""
+    """Protects nested records: each value has its own path, lists included. An object that is null at times is not a field."""
     rows = [{"meta": None if n == 0 else {"a.b": n / 2, "list": [n / 3, n / 4]}} for n in range(ROWS)]
     found = {guess.path: guess.keys for guess in infer_fields(rows)}
     filled = {"missing": "mean"}
@@ -91,7 +91,7 @@ def test_parties_have_no_means() -> None:
 
 
 def test_a_few_values_that_fit_nothing_are_told() -> None:
-    """Protects from silence: a number that is written otherwise at times stays one, and the reason says how many are lost."""
+    """Protects from silent losses: a field with some badly written numbers stays numeric, and the reason counts the loss."""
     [guess] = infer_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number"}
     assert "2 of 40 are none, such as '21,5'" in guess.why
@@ -115,7 +115,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_format_is_found(name: str) -> None:
-    """Protects a first try: nobody has to know how the records are written, and every record is read so."""
+    """Protects a first try: users need not know the format, and every record is read."""
     found = infer_format([FORMATS[name](n) for n in range(ROWS)], TopicSection(topic="t"), time.monotonic())
     assert found.keys["format"] == name
     assert len(found.read) + found.passed_over == ROWS
@@ -123,7 +123,7 @@ def test_the_format_is_found(name: str) -> None:
 
 
 def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
-    """Protects CSV: a line of names is no sample, and where there is none the columns have names all the same."""
+    """Protects CSV: a header line is not a sample, and without one the columns get names."""
     lines = [FORMATS["csv"](n) for n in range(ROWS)]
     with_names = infer_format([b"site,temp,note", *lines], TopicSection(topic="t"), time.monotonic())
     assert with_names.keys["columns"] == ["site", "temp", "note"]
@@ -138,13 +138,13 @@ def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
     [(frame(b"\x02abc"), "number 7 of a registry's schema.*--registry"), (b"\x08\x01\x12\x03ABC", "0 of 40.*--record-format")],
 )
 def test_what_cannot_be_read_is_told_with_a_way_out(value: bytes, told: str) -> None:
-    """Protects from a file that cannot work: without a schema Avro and Protobuf say nothing, and which option helps is told."""
+    """Protects from a file that cannot work: without a schema Avro and Protobuf cannot be read, and the error names the option."""
     with pytest.raises(DataError, match=told):
         infer_format([value] * ROWS, TopicSection(topic="t"), time.monotonic())
 
 
 def test_a_few_broken_records_do_not_hide_the_format() -> None:
-    """Protects topics as they are: the broken ones are counted, and told."""
+    """Protects real topics: broken records are counted and reported."""
     values = [b"{broken" if n % 10 == 0 else FORMATS["json"](n) for n in range(ROWS)]
     found = infer_format(values, TopicSection(topic="t"), time.monotonic())
     assert len(found.read) == 36

@@ -1,4 +1,4 @@
-"""The documented derivation of random streams, carried out in plain Python integers, gives streamfl's numbers."""
+"""The documented derivation of random streams, in plain Python integers, gives streamfl's numbers."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def stream(count: int, seed: int, path: list[str | int]) -> list[float]:
 
 
 def test_the_plain_philox_is_philox() -> None:
-    """The oracle itself reproduces a published vector of the Random123 library, so that two equal mistakes cannot agree."""
+    """The oracle reproduces a published vector of the Random123 library, so that two equal mistakes cannot agree."""
     assert philox_block(0, [0, 0]) == [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]
 
 
 @given(seed=seeds, path=paths, count=st.integers(0, 40))
 def test_uniforms_follow_the_documentation(seed: int, path: list[str | int], count: int) -> None:
-    """A client in another language draws the federation's frequencies from the documented text alone."""
+    """A client in another language draws the federation's frequencies from the documentation alone."""
     assert philox_key(seed, *path).tolist() == key_of(seed, path)
     assert uniform(count, seed, *path).tolist() == stream(count, seed, path)
 
@@ -75,14 +75,14 @@ def test_normal_and_cauchy_are_inverse_distribution_functions(seed: int, path: l
 
 @given(seed=seeds, path=paths, indices=st.lists(st.integers(0, 300), min_size=1, max_size=12))
 def test_random_access_equals_reading_in_order(seed: int, path: list[str | int], indices: list[int]) -> None:
-    """A restored client goes on at element n without having read the ones before, across the blocks' borders."""
+    """A restored client continues at element n without reading the earlier ones, across the blocks' borders."""
     sequence = UniformSequence(seed, *path)
     in_order = uniform(301, seed, *path)
     assert [sequence[index] for index in indices] == [in_order[index] for index in indices]
 
 
 def test_random_access_far_into_a_stream() -> None:
-    """A client that has run for years is at element 10^10: its draw is that of the counter, not of a wrapped number."""
+    """A client that has run for years is at element 10^10: its draw uses the full counter, not a wrapped one."""
     index = 10**10 + 7
     block, offset = divmod(index, 4)
     word = philox_block(block + 1, key_of(5, ["bin"]))[offset]
@@ -91,20 +91,21 @@ def test_random_access_far_into_a_stream() -> None:
 
 @pytest.mark.parametrize("other", [("1",), (1, 1), ("i",), (), (2,), ("a", "b"), ("ab",), ("a", "", "b"), (-1,)])
 def test_different_paths_are_different_streams(other: tuple[str | int, ...]) -> None:
-    """Paths that read alike when joined must not share a stream: two clients would draw the same bins."""
+    """Paths that look alike when joined must not share a stream: two clients would draw the same bins."""
     named = [philox_key(0, *path).tobytes() for path in [(1,), ("a", "b", ""), other]]
     assert len(set(named)) == 3
 
 
 def test_a_generator_stands_on_the_same_stream() -> None:
-    """rng_for must depend on seed and path alone, so that a simulation's seed reproduces it."""
+    """rng_for must only depend on seed and path, so that a simulation's seed reproduces it."""
     assert rng_for(3, "x").bit_generator.random_raw(8).tolist() == [
         word for block in (1, 2) for word in philox_block(block, key_of(3, ["x"]))
     ]
 
 
 def test_no_word_gives_nought_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects normals and Cauchy variables from infinity: the largest words round to 1. All others give what they always gave."""
+    """Protects normals and Cauchy variables from infinity: the largest words round to 1. All other words give the same as before.
+    """
     largest = [MASK, (2**53 - 1) << 11]
     words = [0, 1, 2**11, 2**63 - 1, 2**63, 2**63 + 2**11, (2**53 - 1 << 11) - 1, 2**53 - 2 << 11, *largest]
 

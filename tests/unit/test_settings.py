@@ -1,4 +1,4 @@
-"""Settings: what wins, and that a mistake names key, value and what is allowed."""
+"""Settings: their precedence, and that an error names key, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_overrides_win_over_the_environment_and_that_over_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's STREAMFL_ variable must reach the worker, and a command's own option must beat it."""
+    """An operator's STREAMFL_ variable must reach the worker, and a command's option must override it."""
     assert load_settings(config, PofmklSettings).federation.clients == 40
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "41")
     monkeypatch.setenv("STREAMFL_SAMPLES__FEATURES", '["a", "b", "c"]')
@@ -52,7 +52,7 @@ def test_client_options_from_the_environment_have_their_types(config: Path, monk
 
 
 def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulation's settings are its own, whatever the operator's environment says."""
+    """A simulation's settings must not depend on the operator's environment."""
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "41")
     content = {"federation": {"name": "f", "clients": 3}, "role": {"kind": "pofmkl-server"}}
     assert PofmklSettings(**content).federation.clients == 3  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
 def test_a_mistake_names_key_value_and_what_is_allowed(
     config: Path, section: str, key: str, value: object, expected: list[str]
 ) -> None:
-    """Whoever reads the message has to be able to correct the file without reading the code."""
+    """The reader of the message has to be able to correct the file without reading the code."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, {section: {key: value}})
     for part in [str(config), *expected]:
@@ -111,7 +111,7 @@ def test_a_mistake_names_key_value_and_what_is_allowed(
 
 
 def test_a_list_that_is_too_short_in_the_environment_is_a_mistake(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place of what is missing lies outside the list that was given: saying so must not fail itself."""
+    """The missing item's place is outside the given list: reporting it must not fail."""
     monkeypatch.setenv("STREAMFL_SAMPLES__LABEL_RANGE", "[1]")
     with pytest.raises(ConfigurationError, match=r"samples\.label_range = \[1\]: two finite numbers are expected"):
         load_settings(config, PofmklSettings)
@@ -126,14 +126,14 @@ class _PairSettings(RoleSettings):
 
 
 def test_a_short_list_of_any_section_is_explained(config: Path) -> None:
-    """Sections of other systems need no validator of their own for their mistakes to be explained."""
+    """Sections of other systems get explained errors without a validator of their own."""
     config.write_text(GOOD.partition("[samples]")[0])
     with pytest.raises(ConfigurationError, match=r"other\.pair = \[1\.0\]: more items are expected"):
         load_settings(config, _PairSettings, {"other": {"pair": [1.0]}})
 
 
 def test_frequencies_that_no_memory_holds_are_refused(config: Path) -> None:
-    """Each number may be allowed and their product be more than a machine has; the message names all that make it."""
+    """Each number may be allowed although the product exceeds a machine's memory. The message names all factors."""
     large: dict[str, Any] = {
         "learning": {"preset": "paper", "features_per_kernel": 100_000},
         "samples": {"features": "inputs", "dimension": 106},
@@ -148,7 +148,7 @@ def test_frequencies_that_no_memory_holds_are_refused(config: Path) -> None:
 
 @pytest.mark.parametrize("own", ["predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters"])
 def test_samples_do_not_come_from_the_federations_own_topics(config: Path, own: str) -> None:
-    """A client that reads what it writes would feed itself for ever; a name that only begins alike is the user's."""
+    """A client that reads its own output would feed itself for ever. A name with the same prefix is the user's."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, {"samples": {"topic": f"plant.{own}"}})
     assert f"samples.topic = 'plant.{own}': a topic other than the federation's own" in str(caught.value)
@@ -156,7 +156,7 @@ def test_samples_do_not_come_from_the_federations_own_topics(config: Path, own: 
 
 
 def test_the_limits_themselves_are_allowed(config: Path) -> None:
-    """A limit that refuses what the document allows would stop a federation that is sound."""
+    """A limit that refuses a documented value would stop a correct federation."""
     loaded = load_settings(
         config,
         PofmklSettings,
@@ -171,7 +171,7 @@ def test_the_limits_themselves_are_allowed(config: Path) -> None:
 
 
 def test_every_mistake_is_reported_at_once(config: Path) -> None:
-    """One start a mistake is no way to correct a file."""
+    """Reporting one mistake for each start would be tedious."""
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, {"federation": {"clients": 0}, "log": {"level": "loud"}})
     assert "federation.clients" in str(caught.value)
@@ -179,7 +179,7 @@ def test_every_mistake_is_reported_at_once(config: Path) -> None:
 
 
 def test_an_unknown_section_in_the_environment_is_a_mistake(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistyped variable must not be dropped in silence; one with a single underscore is not ours."""
+    """A mistyped variable must not be dropped silently. A variable with a single underscore is not streamfl's."""
     monkeypatch.setenv("STREAMFL_SERVICE_HOST", "10.0.0.1")
     load_settings(config, PofmklSettings)
     monkeypatch.setenv("STREAMFL_SAMPELS__TOPIC", "x")
@@ -188,7 +188,7 @@ def test_an_unknown_section_in_the_environment_is_a_mistake(config: Path, monkey
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """A missing or broken file is the operator's to correct: no traceback."""
+    """A missing or broken file is for the operator to correct: no traceback."""
     with pytest.raises(ConfigurationError, match=r"nothing\.toml: cannot be read"):
         load_settings(tmp_path / "nothing.toml", PofmklSettings)
     broken = tmp_path / "broken.toml"
@@ -201,6 +201,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_step_size_is_the_papers(config: Path) -> None:
-    """eta = 1 / sqrt(T) unless it is given: the reproduction stands on it."""
+    """eta = 1 / sqrt(T) by default: the reproduction depends on it."""
     assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "horizon": 400}}).learning.rate == 0.05
     assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "learning_rate": 0.3}}).learning.rate == 0.3

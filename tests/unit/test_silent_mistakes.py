@@ -1,4 +1,4 @@
-"""Mistakes that would pass in silence: ``streamfl check`` and a running worker tell them, with what to do."""
+"""Mistakes that would stay silent: ``streamfl check`` and a running worker report them, with the remedy."""
 
 from __future__ import annotations
 
@@ -114,14 +114,14 @@ class Plant:
         self.bus.write([Outgoing("readings", (key or site).encode(), json.dumps(record).encode())])
 
     def run(self, samples: int = 12, **content: Any) -> None:
-        """A client works on samples of all sites, commits and ends."""
+        """A client processes samples of all sites, commits and ends."""
         for number in range(samples):
             self.sample(SITES[number % len(SITES)], number, **content)
         self.start()
         self.stop()
 
     def check(self, kind: str = "pofmkl-client") -> tuple[int, dict[str, str]]:
-        """Exit code, and what each check that failed found, with what to do."""
+        """Exit code, and what each failed check found, with its remedy."""
         self.settings(kind)
         code, out, _ = self.command("check", self.folder / f"{kind}.toml", "--format", "json")
         found = json.loads(out)["checks"]
@@ -161,8 +161,8 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ],
 )
 def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old: str, new: str, told: str) -> None:
-    """Protects predictions from a state that means something else: 57.9 was predicted for labels of 5.97. Both check and the worker
-    name the key, both values and the ways out, and nothing is written.
+    """Protects predictions from a state with another meaning: 57.9 was predicted for labels of 5.97. Both check and the worker name
+    the key, both values and the remedies, and nothing is written.
     """
     plant.run()
     plant.change(old, new.replace("[samples_end]", ""))
@@ -183,7 +183,7 @@ def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old:
 
 
 def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> None:
-    """Protects operators from beginning anew for a setting that no state depends on, and from a change that nobody sees."""
+    """Protects operators from starting again for a setting that no state depends on, and from an unnoticed change."""
     plant.run()
     plant.change("clients = 5", "clients = 40")
     plant.change('staleness = "async"', 'staleness = "lockstep"')
@@ -205,14 +205,14 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
 
 
 def without_settings(bus: MemoryBus) -> None:
-    """What the release before would have left in the changelogs."""
+    """The changelogs as the previous release would have left them."""
     for topic in bus._topics.values():
         for log in topic.partitions:
             log._records = [record for record in log._records if record.key != STATE_SETTINGS_KEY]
 
 
 def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
-    """Protects an upgrade: state without the record of settings goes on, gets the record, and that is said once."""
+    """Protects an upgrade: state without the record of settings is used, gets the record, and this is logged once."""
     plant.run()
     without_settings(plant.bus)
     assert plant.check()[0] == 0
@@ -221,7 +221,7 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
     plant.start()
     plant.stop()
     assert caplog.text.count("did not remember its settings") == 1
-    # A default may be another than in the release that wrote it.
+    # A default may differ from that of the release that wrote the state.
     for told in ('learning.staleness = "async"', "samples.label_range = [0.0,10.0]", "federation.clients = 5"):
         assert told in caplog.text
     plant.change("seed = 7", "seed = 8")
@@ -229,20 +229,20 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
 
 
 def test_the_release_before_passes_over_the_record(plant: Plant) -> None:
-    """Protects a rolling upgrade: a worker of the release before may be given a partition that a newer one wrote."""
+    """Protects a rolling upgrade: a worker of the previous release may get a partition that a newer one wrote."""
     plant.run()
     records = [record for record in plant.state() if record.key == STATE_SETTINGS_KEY]
     assert {record.partition for record in records} == {record.partition for record in plant.state()}
     for record in records:
         assert record.key is not None
-        # It took whatever begins so for the position of a topic, and left out those that it does not read.
+        # The previous release reads every key with this prefix as a topic's position, and ignores unknown topics.
         assert record.key.startswith(POSITION_KEY)
         assert struct.unpack("<q", record.value or b"") == (0,)
         assert record.key.removeprefix(POSITION_KEY).decode() not in ("readings", "results")
 
 
 def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> None:
-    """Protects whoever corrects a mistake that had every record refused."""
+    """Protects the correction of a mistake that made every record refused."""
     plant.change('["x0", "x1"]', '["x0", "temperature"]')
     plant.run()
     plant.change('["x0", "temperature"]', '["x0", "x1"]')
@@ -252,7 +252,7 @@ def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> 
 
 
 def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: Plant) -> None:
-    """Protects the changelog from a record that no topic takes, and the comparison from being left out for it."""
+    """Protects the changelog from a record that no topic accepts, and the comparison from being left out for it."""
     names = [f"a-feature-with-a-long-name-{number:05}" for number in range(9_000)]
     plant.change("features = 2", f"features = {len(names)}")
     plant.change('["x0", "x1"]', json.dumps(names))
@@ -266,7 +266,7 @@ def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: 
 
 
 def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> None:
-    """Protects operators who read first: what the page calls free is taken over, and a key that nobody thought of must stay."""
+    """Protects operators who read first: keys that the page calls free can be changed, and no other key."""
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
     [row] = re.findall(r"^\| pofmkl-client \| (.*federation\.clients.*) \|$", text, re.MULTILINE)
     written = set(re.findall(r"`([a-z]+\.[a-z_]+)`", row))
@@ -283,7 +283,7 @@ def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> Non
 
 
 def another_server(plant: Plant, old: str, new: str, samples: int = 12) -> Worker:
-    """A client that works beside a server with another setting."""
+    """A client beside a server with another setting."""
     own = plant.text
     plant.change(old, new)
     plant.start("pofmkl-server")
@@ -307,8 +307,8 @@ def another_server(plant: Plant, old: str, new: str, samples: int = 12) -> Worke
 def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
     plant: Plant, caplog: Logs, old: str, new: str, told: str
 ) -> None:
-    """Protects a federation from learning nothing for ever with both logs silent: the client is in trouble, says the key once, and
-    check finds the same, though no version of the model was ever made.
+    """Protects a federation from learning nothing while both logs are silent: the client is not ready, names the key once, and
+    check finds the same, although no version of the model was ever made.
     """
     client = another_server(plant, old, new)
     assert told in (client.role.trouble or "")
@@ -329,8 +329,8 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
 def test_a_pace_that_server_and_client_do_not_share_is_told(
     plant: Plant, caplog: Logs, here: str, there: str, told: str | None
 ) -> None:
-    """Protects a federation whose members wait for each other otherwise, or count each other otherwise: both logs were silent. A
-    record that a stranger may have written is no reason to stop, so the client works on.
+    """Protects a federation whose members wait or count differently: both logs used to be silent. A stranger may have written the
+    record, so the client does not stop.
     """
     plant.change(there, here)
     client = another_server(plant, here, there)
@@ -346,7 +346,7 @@ def test_a_pace_that_server_and_client_do_not_share_is_told(
 
 
 def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Plant) -> None:
-    """Protects mixed releases: without the record of settings the fingerprint alone turns the client red, until one fits."""
+    """Protects mixed releases: without the record of settings a wrong fingerprint still turns the client red, until one fits."""
     client = plant.start()
     plant.settle()
     for fingerprint in (1, None):
@@ -359,7 +359,7 @@ def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Pl
 
 
 def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: Plant) -> None:
-    """Protects clients from a stranger who writes to the model's topic: where a version fits, no record of settings counts."""
+    """Protects clients from a stranger who writes to the model's topic: if a version fits, the record of settings is ignored."""
     plant.start("pofmkl-server")
     client = plant.start()
     for number in range(12):
@@ -381,7 +381,7 @@ def replace_headers(record: Outgoing, content: bytes) -> Outgoing:
 
 
 def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -> None:
-    """Protects a rolling upgrade of clients: what they do not know in the model's topic is one refused record."""
+    """Protects a rolling upgrade of clients: the previous release refuses only the record that it does not know."""
     another_server(plant, "seed = 7", "seed = 7", samples=1)
     [record] = [record for record in plant.bus.read("plant.model") if record.key == STATE_SETTINGS_KEY]
     with pytest.raises(PeerError):
@@ -392,7 +392,7 @@ def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -
 
 
 def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) -> None:
-    """Protects from a mistyped field: every record is readable, everything is predicted, and nothing would ever be learnt."""
+    """Protects from a mistyped field: every record is readable and predicted, but nothing would ever be learnt."""
     plant.change('label = "y"', 'label = "yy"')
     client = plant.start()
     for number in range(60):
@@ -411,7 +411,7 @@ def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) ->
 
 
 def test_unlabelled_samples_of_a_client_that_has_learnt_are_no_trouble(plant: Plant) -> None:
-    """Protects streams whose labels are rare: they were learnt from before, and a restart does not forget that."""
+    """Protects streams with rare labels: their client has learnt before, and a restart does not forget that."""
     plant.run()
     client = plant.start()
     for number in range(60):
@@ -421,7 +421,7 @@ def test_unlabelled_samples_of_a_client_that_has_learnt_are_no_trouble(plant: Pl
 
 
 def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects the unit that errors are counted in: the share that is outside and an example are said."""
+    """Protects the unit of errors: the share of labels outside the range and an example are reported."""
     for number in range(10):
         plant.sample("a", number, y=25.0 if number < 3 else 5.0)
     code, failed = plant.check()
@@ -434,7 +434,7 @@ def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None
 
 
 def test_binary_keys_that_are_read_as_text_are_told(plant: Plant) -> None:
-    """Protects clients' names: a small number in eight bytes is text too, and the client would be called by control characters."""
+    """Protects clients' names: a small number in eight bytes is also text, so the name would be control characters."""
     plant.change('client = "site"\n', "")
     for number in range(3):
         record = {"id": f"r{number}", "x0": 0.5, "x1": 1, "y": 5.0}
@@ -448,8 +448,8 @@ def test_binary_keys_that_are_read_as_text_are_told(plant: Plant) -> None:
 
 
 def test_a_topic_that_is_not_keyed_by_client_is_told(plant: Plant, caplog: Logs) -> None:
-    """Protects samples from being refused for want of seats that five sites do not need: 34 of 60 were lost, and the remedy that
-    was named would have given each site several memories.
+    """Protects samples from being refused for a lack of places that five sites do not need: 34 of 60 were lost, and the suggested
+    remedy would have given each site several states.
     """
     for number in range(60):
         plant.sample(SITES[number % len(SITES)], number, key=f"r{number}")
@@ -463,7 +463,7 @@ def test_a_topic_that_is_not_keyed_by_client_is_told(plant: Plant, caplog: Logs)
     letters = [dict(letter.headers)["text"].decode() for letter in plant.bus.read("plant.dead-letters")]
     assert letters
     assert not [text for text in letters if "raise federation.clients" in text]
-    # It is not for good.
+    # The trouble ends: later records all have the client's key.
     for number in range(1100):
         plant.sample("a", number)
     plant.settle()
@@ -477,7 +477,7 @@ def with_labels(plant: Plant) -> None:
 
 
 def test_labels_keyed_otherwise_than_samples_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects late labels: those in another partition than their sample never meet it. 44 of 60 were lost in silence."""
+    """Protects late labels: those in another partition than their sample never meet it. 44 of 60 were lost silently."""
     with_labels(plant)
     client = plant.start()
     for number in range(60):
@@ -498,7 +498,7 @@ def test_labels_keyed_otherwise_than_samples_are_told(plant: Plant, caplog: Logs
 
 
 def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) -> None:
-    """Protects from the order in which two topics are read, which is nobody's to say: on Kafka it is often labels first."""
+    """Protects against the order in which two topics are read: on Kafka labels often come first."""
     with_labels(plant)
     client = plant.start()
     for number in range(10):
@@ -511,7 +511,7 @@ def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) ->
 
 
 def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None:
-    """Protects late labels whose names never match: nothing is learnt, whatever the keys."""
+    """Protects late labels with names that never match: nothing is learnt, whatever the keys."""
     with_labels(plant)
     client = plant.start()
     for number in range(30):
@@ -525,7 +525,7 @@ def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None
 
 
 def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
-    """Protects who begins with a history of labels: partitions are read one after the other, and what is unread may still meet."""
+    """Protects users who begin with a history of labels: partitions are read one after the other, and unread samples may match."""
     watch = InputWatch(None, "samples.label_range", (0.0, 1.0), True, 10)
     for _ in range(30):
         watch.sample(0, "a", None)
@@ -538,7 +538,7 @@ def test_labels_whose_samples_were_not_read_yet_are_no_mistake() -> None:
 
 
 def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
-    """Protects from a check of what was written long ago, in one partition: the mistake is in the newest records of another."""
+    """Protects from a check of old records in one partition: the mistake is in the newest records of another."""
     plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "x0": 1, "x1": 2, "y": 5}).encode(), 0)] * 400)
     plant.bus.write([Outgoing("readings", b"b", json.dumps({"site": "b", "x0": 1, "x1": 2, "y": 5}).encode(), 2)] * 50)
     assert plant.check()[0] == 0
@@ -549,7 +549,9 @@ def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
 
 
 def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects whoever resets a group and waits: the state's own position counts, `check` and the log say how to begin anew."""
+    """Protects users who reset a group's offsets and wait: the state's own position is used, and `check` and the log say how to
+    begin again.
+    """
     plant.run()
     assert "does not count" not in caplog.text
     assert plant.check()[0] == 0
@@ -566,7 +568,9 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
 
 
 def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects whoever stopped the workers for too long: `check` says before the start what is gone, and it and `inspect` after."""
+    """Protects users who stopped the workers for too long: `check` reports the loss before the start, and both it and `inspect`
+    after.
+    """
     plant.run()
     for number in range(12, 24):
         plant.sample("a", number)
@@ -609,7 +613,7 @@ def test_what_a_worker_reads_while_its_state_is_shown_is_not_behind(plant: Plant
 
 
 def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
-    """Protects replayed records of last year, which retention takes at once, and a disk from records of next year."""
+    """Protects replayed records of last year, which retention deletes at once, and a disk from records of next year."""
     options = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": str(7 * 86_400_000)}
     plant.bus._topics["readings"]._spec = replace(plant.bus._topics["readings"]._spec, options=options)
     days = (-400, -1, 0, 400)
@@ -627,7 +631,7 @@ def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
 
 
 def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant) -> None:
-    """Protects from a mistyped name: a topic made for it is empty for ever, and everything looks well."""
+    """Protects from a mistyped name: a topic made for it stays empty, and everything looks well."""
     plant.url += "-new"
     plant.bus = MemoryBus.at(plant.url)
     plant.change('topic = "readings"', 'topic = "readngs"')
@@ -651,7 +655,7 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
 
 
 def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> None:
-    """Protects who joins predictions with their samples: under the same key they lie in the same partition, whatever the number."""
+    """Protects joins of predictions with samples: records with the same key are in the same partition number."""
     plant.change('name = "plant"', 'name = "other"')
     plant.change('topic = "readings"', 'topic = "six"')
     plant.settings()
@@ -662,7 +666,7 @@ def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> N
     found = {topic["name"]: topic["partitions"] for topic in json.loads(out)["topics"]}
     assert {found[f"other.{name}"] for name in ("predictions", "dead-letters", "pofmkl-client.state")} == {6}
     assert found["other.updates"] == 1
-    # It is no rule: as they were made before, they are right too.
+    # It is not a rule: topics created as before are accepted too.
     plant.change('name = "other"', 'name = "older"')
     plant.settings()
     plant.command("topics", config, "--create", "--partitions", 4)
@@ -671,7 +675,7 @@ def test_what_may_have_any_number_of_partitions_has_the_users(plant: Plant) -> N
 
 
 def test_one_name_for_two_federations_is_told(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects two teams that chose one name: of the same system their state tells, of two systems their topics do."""
+    """Protects two teams with the same federation name: for one system the state reveals it, for two systems the topics."""
     kinds = known_kinds()
     other = replace(kinds["pofmkl-server"], name="another-role", settings=RoleSettings)
     monkeypatch.setattr(preflight, "known_kinds", lambda: {**kinds, other.name: other})
@@ -705,7 +709,7 @@ def run_both(plant: Plant, samples: int = 120) -> None:
 
 @pytest.mark.parametrize("staleness", ["async", "lockstep"])
 def test_a_healthy_federation_passes_its_check(plant: Plant, staleness: str) -> None:
-    """Protects from false alarms: versions, rounds and late updates are known from the state, and that is not read."""
+    """Protects from false alarms: versions, rounds and late updates are only known from the state, which check does not read."""
     plant.change('staleness = "async"', f'staleness = "{staleness}"')
     run_both(plant)
     assert plant.check("pofmkl-server") == (0, {})
@@ -713,7 +717,7 @@ def test_a_healthy_federation_passes_its_check(plant: Plant, staleness: str) -> 
 
 
 def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> None:
-    """Protects long topics: of their first and last records alone, no label meets its sample."""
+    """Protects long topics: labels among their first and last records rarely match samples among these."""
     with_labels(plant)
     for number in range(100):
         plant.sample("a", number)
@@ -725,7 +729,7 @@ def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> 
 
 
 def test_a_server_that_cannot_begin_is_told_by_what_it_lacks(plant: Plant) -> None:
-    """Protects a new federation: `run` would end at once, and it has nothing to do with the bus."""
+    """Protects a new federation: `run` would end at once, for a reason that has nothing to do with the bus."""
     plant.change("features = 2\n", "")
     for samples in (0, 3):
         for number in range(samples):
@@ -740,7 +744,7 @@ def test_a_server_that_cannot_begin_is_told_by_what_it_lacks(plant: Plant) -> No
 
 
 def test_a_server_of_the_first_releases_passes_without_features(plant: Plant) -> None:
-    """Protects an upgrade: what its samples consist of is in the state, so that `run` goes on, and check agrees."""
+    """Protects an upgrade: the features are in the state, so `run` works, and check agrees."""
     plant.change("features = 2\n", "")
     plant.run()
     round_ = msgspec.msgpack.encode([None, False, 2])
@@ -752,7 +756,7 @@ def test_a_server_of_the_first_releases_passes_without_features(plant: Plant) ->
 
 
 def test_updates_of_before_the_features_were_given_are_no_finding(plant: Plant) -> None:
-    """Protects an upgrade: what was taken long ago fits other settings; what comes now has to fit these."""
+    """Protects an upgrade: old updates fit other settings; new ones have to fit these."""
     round_ = msgspec.msgpack.encode([None, False, 2])
     plant.change("features = 2\n", "")
     plant.bus.write([Outgoing("plant.pofmkl-server.state", b"round", round_, 0)])

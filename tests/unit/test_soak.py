@@ -1,4 +1,4 @@
-"""What every system brings to the soak: settings that load, a load that is the same every time, a verdict that finds damage."""
+"""What every system provides for the soak: valid settings, a reproducible load, and a verdict that finds damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREDICTIONS = f"{FEDERATION}.predictions"
 
 @pytest.fixture(name="soaked", scope="module", params=MODES, ids=lambda one: "-".join(one))
 def _soaked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SoakedSystem, Left]:
-    """A system in one of its modes, and what it leaves behind of a short load without faults on the memory bus."""
+    """A system in one of its modes, and its topics after a short load without faults on the memory bus."""
     name, mode = request.param
     system, plan = find_soaked(name)[1], Plan(mode)
     settings = load_members(write_configuration(system, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
@@ -46,7 +46,7 @@ def judged(system: SoakedSystem, left: Left) -> Verdict:
 
 
 def changed(left: Left, topic: str, records: list[Record]) -> Left:
-    """The same with other records in one topic."""
+    """The same topics with other records in one of them."""
     return replace(left, topics={**left.topics, topic: records})
 
 
@@ -54,7 +54,7 @@ def changed(left: Left, topic: str, records: list[Record]) -> Left:
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize(("system", "mode"), MODES)
 def test_the_settings_of_every_member_load(system: str, mode: str, nodes: int, scheme: str, tmp_path: Path) -> None:
-    """Protects `make soak` from settings that have changed since: workers would not start, and that shows on a broker only."""
+    """Protects `make soak` from outdated settings: workers would not start, and only a broker would show that."""
     subject, plan = find_soaked(system)[1], Plan(mode, scheme, nodes)
     settings = load_members(write_configuration(subject, plan, f"{scheme}://127.0.0.1:1", tmp_path))
     assert settings.keys() == subject.members(plan).keys()
@@ -65,7 +65,7 @@ def test_the_settings_of_every_member_load(system: str, mode: str, nodes: int, s
 
 
 def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the verdict of what was written, which makes the load once more; and seeds from all being one."""
+    """Protects the verdict, which makes the load once more, and checks that seeds differ."""
     system, left = soaked
     first, again, other = (
         [system.records(plan, number) for number in range(20)] for plan in (left.plan, left.plan, replace(left.plan, seed=1))
@@ -75,7 +75,7 @@ def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple
 
 
 def test_a_calm_run_is_sound(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the tests below: a verdict that finds something in every run finds nothing."""
+    """Protects the tests below: a verdict that complains about every run finds nothing."""
     system, left = soaked
     verdict = judged(system, left)
     assert verdict.wrong == []
@@ -84,7 +84,7 @@ def test_a_calm_run_is_sound(soaked: tuple[SoakedSystem, Left]) -> None:
 
 
 def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the soak from finding nothing: a sample whose predictions are gone is counted, and said."""
+    """Protects the soak from finding nothing: a sample without predictions is counted and reported."""
     system, left = soaked
     of = {record: system.predicted(json.loads(record.value or b"")) for record in left.topics[PREDICTIONS]}
     gone = next(iter(of.values()))
@@ -94,7 +94,7 @@ def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) 
 
 
 def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the soak from finding nothing: a prediction that comes twice is counted, and said."""
+    """Protects the soak from finding nothing: a double prediction is counted and reported."""
     system, left = soaked
     predictions = left.topics[PREDICTIONS]
     verdict = judged(system, changed(left, PREDICTIONS, [*predictions, predictions[-1]]))
@@ -103,14 +103,14 @@ def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left
 
 
 def messages(left: Left) -> list[str]:
-    """The topics by which members speak to one another; without those in which nobody had to say anything."""
+    """The topics between members that have messages."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
     topics = {one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()} - users
     return sorted(topic for topic in topics if left.topics[topic])
 
 
 def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects what members tell one another: predictions may all be there though a member's message was lost, or sent twice."""
+    """Protects messages between members: predictions may be complete although a message was lost or sent twice."""
     system, left = soaked
     assert messages(left)
     for topic in messages(left):
@@ -121,7 +121,7 @@ def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSyst
 
 
 def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects the load's own account: without it, what never came into a user's topic would be missed by nobody."""
+    """Protects the load's own check: without it, records missing from a user's topic would go unnoticed."""
     system, left = soaked
     for topic in sorted({one.topic for one in system.records(left.plan, SAMPLES - 1)}):
         *others, record = left.topics[topic]
@@ -132,7 +132,7 @@ def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple
 
 
 def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(soaked: tuple[SoakedSystem, Left]) -> None:
-    """Protects restarts: state that does not reflect what was read is taken back silently; and refused records are seen."""
+    """Protects restarts: a state that lacks read records would be restored silently. Refused records are reported too."""
     system, left = soaked
     for settings in left.settings.values():
         state = next(iter(build_channels(settings).changelogs.values()))
@@ -144,7 +144,7 @@ def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(soaked: tupl
 
 
 def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
-    """Protects whoever mistypes a name, and whoever asks for a system without a soak."""
+    """Protects users who mistype a name, or name a system without a soak."""
     with pytest.raises(ConfigurationError, match=f"nobody: there is no such system; known are {', '.join(soaked_systems())}"):
         find_soaked("nobody")
     first = next(system.name for system in installed_systems() if system.name in soaked_systems())
@@ -157,7 +157,7 @@ def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
 
 
 def test_the_general_soak_names_no_system() -> None:
-    """Protects the next system's arrival: what asks for one by its name would have to be edited for it."""
+    """Protects the arrival of the next system: code that names a system would have to be edited for it."""
     for path in sorted((TESTS / "soak").glob("*.py")):
         text = path.read_text(encoding="utf-8").lower().replace("-", "")
         assert [system.name for system in installed_systems() if system.name.replace("-", "") in text] == []

@@ -1,4 +1,4 @@
-"""Manifests of packages that are not ours: whatever is wrong with one of them, the others work."""
+"""Manifests of other packages: whatever is wrong with one of them, the others work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def manifest(**parts: Any) -> System:
 
 @pytest.fixture(name="install")
 def _install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a package whose entry point loads to this, or raises it."""
+    """Installs a package whose entry point loads this object, or raises it."""
     real = system_module.entry_points(group="streamfl.systems")
 
     class Guest(EntryPoint):
@@ -74,7 +74,7 @@ def test_a_system_that_is_right_is_there(install: Install) -> None:
     ],
 )
 def test_a_broken_manifest_stops_nobody(install: Install, caplog: pytest.LogCaptureFixture, found: Any) -> None:
-    """Protects everybody's workers from a package that was installed beside them: it is left out, and the log says so."""
+    """Protects all workers from a broken package that is installed beside them: it is left out, with a log line."""
     own = installed_systems()
     with caplog.at_level(logging.WARNING):
         install(found)
@@ -91,7 +91,7 @@ def test_a_command_belongs_to_who_had_it_first(install: Install) -> None:
 
 
 def test_parts_that_cannot_be_loaded_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the command of all systems from a part of one that is not there."""
+    """Protects the commands of all systems from a missing part of one."""
     places = {"good": "streamfl.system:load", "gone": "json:nope", "away": "no.such.module:x"}
     assert load_parts(places) == {"good": load}
     assert "gone: json:nope" in caplog.text
@@ -100,7 +100,7 @@ def test_parts_that_cannot_be_loaded_are_left_out(caplog: pytest.LogCaptureFixtu
 
 
 def test_an_option_that_is_no_option_is_refused_with_its_owner() -> None:
-    """Protects the author of a system: who and what is wrong is in the message."""
+    """Protects the author of a system: the message names the system and the error."""
 
     def simulate(asked: object, speed=None) -> None:  # type: ignore[no-untyped-def]
         pass

@@ -1,4 +1,4 @@
-"""Tokens of OAuth: asked for in time, kept while they are good, and what is wrong is told."""
+"""OAuth tokens: requested in time, kept while valid, and errors are reported."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ENDPOINT = {
 
 
 def own_token() -> tuple[str, float]:
-    """What a user's own function returns."""
+    """The result of a user's own function."""
     return "of my own", 4e9
 
 
 def broken_token() -> tuple[str, float]:
-    """One that does not work."""
+    """A function that fails."""
     raise RuntimeError("vault is sealed")
 
 
 def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
-    """Protects the endpoint from a request for each connection, and a connection from a token that is nearly over."""
+    """Protects the endpoint from a request for each connection, and a connection from a token that is about to expire."""
     now, given = [1000.0], 0
 
     def fetch() -> Token:
@@ -51,7 +51,7 @@ def test_a_token_is_asked_for_before_it_ends_and_kept_until_then() -> None:
 
 
 def test_an_endpoint_that_is_away_is_not_noticed_while_the_token_is_good() -> None:
-    """Protects a worker from every short outage of the single sign-on; once the token is over, it is told of."""
+    """Protects a worker from every short outage of the single sign-on. Once the token has expired, the outage is reported."""
     now: list[float] = [1000.0]
     answers: list[Token | BusUnavailable] = [Token("good", 1100.0), BusUnavailable("away"), BusUnavailable("away")]
 
@@ -71,13 +71,13 @@ def test_an_endpoint_that_is_away_is_not_noticed_while_the_token_is_good() -> No
 
 
 def test_a_token_that_is_over_already_points_at_the_clocks() -> None:
-    """Protects from a search in the broker's log for what a wrong clock did."""
+    """Protects from a search in the broker's log for the effect of a wrong clock."""
     with pytest.raises(ConfigurationError, match="over since 7 s: see the clocks"):
         Tokens(lambda: Token("late", 993.0), clock=lambda: 1000.0).token()
 
 
 def test_the_endpoint_gives_tokens_and_its_refusals_do_not_show_the_secret() -> None:
-    """Protects the secret; and a wrong one stops the start, where an endpoint that is away is waited for."""
+    """Protects the secret. A wrong secret stops the start; an unreachable endpoint is waited for."""
     with issuing({"press-client": "hush"}) as issuer:
         options: dict[str, Any] = {**ENDPOINT, "sasl_oauthbearer_token_endpoint_url": f"{issuer.url}/token"}
         extended = {**options, "sasl_oauthbearer_extensions": "logicalCluster=lkc-1, identityPoolId=pool-1"}
@@ -103,7 +103,7 @@ def test_the_endpoint_gives_tokens_and_its_refusals_do_not_show_the_secret() -> 
 
 
 def test_a_function_of_ones_own_gives_tokens() -> None:
-    """Protects clouds with logins of their own: a function by name is all that they need, and its failure is told, not raised."""
+    """Protects clouds with their own logins: a function's name is enough, and its failure is reported, not raised."""
     tokens = take_provider({"token_provider": f"{__name__}:own_token"})
     assert tokens is not None
     assert tokens.token() == Token("of my own", 4e9)
@@ -127,7 +127,7 @@ def test_a_function_of_ones_own_gives_tokens() -> None:
     ],
 )
 def test_wrong_settings_for_tokens_name_the_key(options: dict[str, Any], message: str) -> None:
-    """Protects the first start, with both connectors alike: what is missing or does not fit is named, and no secret is shown."""
+    """Protects the first start with both connectors: missing or wrong keys are named, and no secret is shown."""
     with pytest.raises(ConfigurationError, match=message):
         Cluster("kafka://h:1", options)
     dotted = {(name if name == "token_provider" else name.replace("_", ".")): value for name, value in options.items()}
@@ -142,7 +142,7 @@ def test_kafka_pythons_own_option_for_tokens_is_not_for_files() -> None:
 
 
 def test_librdkafka_may_get_its_tokens_by_itself() -> None:
-    """Protects those who need its other ways to a token: with its own method named, its options are left to it."""
+    """Protects users of its other token methods: if its own method is named, its options are passed on."""
     dotted = {name.replace("_", "."): value for name, value in ENDPOINT.items()}
     options = {**dotted, "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
     cluster = LibrdkafkaCluster(["h:1"], options)
@@ -152,8 +152,8 @@ def test_librdkafka_may_get_its_tokens_by_itself() -> None:
 
 
 def test_msk_tokens_are_signed_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects workers on Amazon MSK: a token for the region, signed with the credentials of the environment, without a network.
-    Whether MSK lets it in cannot be tried here.
+    """Protects workers on Amazon MSK: a token for the region, signed with the environment's credentials, without a network. Whether
+    MSK accepts it cannot be tested here.
     """
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     monkeypatch.delenv("AWS_REGION", raising=False)

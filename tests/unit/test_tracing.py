@@ -1,4 +1,4 @@
-"""A worker's spans: what a trace shows is what the worker did, and without tracing there is nothing to pay for."""
+"""A worker's spans: a trace shows the worker's work, and without tracing there is no cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TRACED: Headers = (("traceparent", f"00-{OF_SAMPLE}-{PARENT}-01".encode()),)
 
 
 class Echo(CountingRole):
-    """Answers each number under the headers that it came with."""
+    """Answers each number with the same headers."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         if batch:
@@ -44,7 +44,7 @@ class Echo(CountingRole):
 
 
 class Watched:
-    """A worker on a memory bus, and the spans of its steps so far."""
+    """A worker on a memory bus, and the spans of its steps."""
 
     def __init__(self) -> None:
         self.bus = MemoryBus()
@@ -69,7 +69,7 @@ class Watched:
             pass
 
     def spans(self) -> list[ReadableSpan]:
-        """Those since this was asked last."""
+        """The spans since the last call."""
         found = [*self._exporter.get_finished_spans()]
         self._exporter.clear()
         return found
@@ -93,8 +93,8 @@ def trace_id(span: ReadableSpan) -> str:
 
 
 def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -> None:
-    """Protects whoever looks where a sample's time went: poll, receive and commit are in the step's trace, in order, and what
-    became of the sample is in the sample's."""
+    """Protects the search for where a sample's time went: poll, receive and commit are in the step's trace, in order. The sample's
+    own trace shows what happened to it."""
     def sleep() -> None:
         watched.role.before_reply = lambda: None
         time.sleep(0.002)
@@ -111,7 +111,7 @@ def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -
     assert (step.end_time or 0) <= time.time_ns()
     for name in ("receive", "process numbers"):
         assert (named(found, name).end_time or 0) - (named(found, name).start_time or 0) >= 2_000_000, name
-    # A commit takes the bus some time, if little.
+    # A commit on the bus takes some time, even if little.
     assert (named(found, "commit").end_time or 0) > (named(found, "commit").start_time or 0)
     assert (named(found, "send totals").start_time or 0) == (named(found, "commit").start_time or 0)
     assert step.context is not None
@@ -132,14 +132,14 @@ def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -
 
 
 def test_a_worker_without_records_makes_no_spans(watched: Watched) -> None:
-    """Protects the collector: a worker that waits tells nothing, however long it does."""
+    """Protects the collector: a waiting worker sends nothing, however long it waits."""
     for _ in range(5):
         watched.worker.step(0.0)
     assert watched.spans() == []
 
 
 def test_a_refused_commit_is_an_error_and_the_step_comes_again(watched: Watched) -> None:
-    """Protects whoever looks for the cause of a repetition: the first step is marked as failed, the second one is not."""
+    """Protects the search for a repetition's cause: the first step is marked as failed, the second is not."""
 
     def lose_the_group() -> None:
         watched.role.before_reply = lambda: None
@@ -158,7 +158,7 @@ def test_a_refused_commit_is_an_error_and_the_step_comes_again(watched: Watched)
 
 @pytest.mark.parametrize("value", [b"", b"\xff" * 55, b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"00-" * 1000])
 def test_what_a_stranger_writes_as_a_trace_is_passed_over(watched: Watched, value: bytes) -> None:
-    """Protects the worker from headers: what is no trace has no span, and the record is taken all the same."""
+    """Protects the worker from headers: an invalid trace has no span, and the record is processed."""
     watched.send(number(1, 5), headers=(("traceparent", value), ("tracestate", b"\x00" * 600)))
     watched.drain()
     assert {one.name for one in watched.spans()} == {"step", "poll", "receive", "commit"}
@@ -166,7 +166,7 @@ def test_what_a_stranger_writes_as_a_trace_is_passed_over(watched: Watched, valu
 
 
 def test_a_large_batch_has_few_spans(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects worker and collector: of thousands of samples in a step a fixed number has spans, and the step says so."""
+    """Protects worker and collector: of a step's thousands of samples a fixed number have spans, and the step says so."""
     monkeypatch.setattr(spans, "MOST_SPANS", 3)
     watched.send(*(number(1, 5) for _ in range(20)))
     watched.drain()
@@ -176,15 +176,15 @@ def test_a_large_batch_has_few_spans(watched: Watched, monkeypatch: pytest.Monke
 
 
 def test_a_sample_that_is_not_sampled_has_no_span(watched: Watched) -> None:
-    """Protects the sampling of whoever writes the records: what they do not record we do not either."""
+    """Protects the writers' sampling: a sample that they do not record has no span here either."""
     watched.send(number(1, 5), headers=(("traceparent", f"00-{OF_SAMPLE}-{PARENT}-00".encode()),))
     watched.drain()
     assert {one.name for one in watched.spans()} == {"step", "poll", "receive", "commit"}
 
 
 def test_log_lines_carry_their_trace(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the way from a line of the log to its trace: of a step it is the step's, of a refused record its own, and after the
-    step no line has one."""
+    """Protects the way from a log line to its trace: lines of a step have the step's trace, a refused record's line its own, and
+    later lines none."""
     watched.send(number(1, 5), b"no number")
     watched.drain()
     step = trace_id(named(watched.spans(), "step"))
@@ -205,14 +205,14 @@ def settings(endpoint: str | None = None, enabled: bool = True) -> RoleSettings:
 
 
 def test_without_tracing_nothing_of_it_is_loaded() -> None:
-    """Protects workers that do not trace: no library, no thread and no wrapper is there."""
+    """Protects workers without tracing: no library, no thread and no wrapper."""
     assert begin_traces(settings(enabled=False)) is None
     program = "import sys, streamfl.cli.run; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_tracing_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the operator from a traceback where the extra is not installed."""
+    """Protects the operator from a traceback if the extra is not installed."""
     monkeypatch.delitem(sys.modules, "streamfl.runtime.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[tracing\]'"):
@@ -220,7 +220,7 @@ def test_tracing_without_its_extra_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_spans_reach_a_collector_by_otlp() -> None:
-    """Protects the way out: a collector gets the spans by OTLP over HTTP, with whose they are, when the worker ends."""
+    """Protects the export: a collector gets the spans by OTLP over HTTP, with their owner, when the worker ends."""
     bodies: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -231,7 +231,7 @@ def test_spans_reach_a_collector_by_otlp() -> None:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
+            """Writes nothing to stderr."""
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -256,7 +256,7 @@ def test_spans_reach_a_collector_by_otlp() -> None:
 
 
 def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects a worker's end: it leaves in its time, and with its own exit code, whatever becomes of the last spans."""
+    """Protects a worker's end: it stops in time, with its own exit code, whatever happens to the last spans."""
     assert spans.CLOSE_SECONDS <= 5.0
     monkeypatch.setattr(spans, "CLOSE_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -273,13 +273,13 @@ def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.Mo
     [("OTEL_BSP_MAX_QUEUE_SIZE", "-1"), ("OTEL_BSP_SCHEDULE_DELAY", "0"), ("OTEL_SPAN_LINK_COUNT_LIMIT", "-1")],
 )
 def test_a_variable_that_opentelemetry_refuses_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the operator from a traceback: what is in the environment is configuration too."""
+    """Protects the operator from a traceback: environment variables are configuration too."""
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=name):
         begin_traces(settings("http://127.0.0.1:1"))
 
 
 def test_a_collectors_address_holds_no_secret() -> None:
-    """Protects keys from logs and lists of processes: an address with a name in it is refused."""
+    """Protects keys from logs and process lists: an address with a user name in it is refused."""
     with pytest.raises(ValueError, match="only a place"):
         TracingSection(enabled=True, endpoint="http://user:password@collector:4318")

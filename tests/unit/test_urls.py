@@ -1,4 +1,4 @@
-"""A password in the URL of a bus is refused, and comes out nowhere."""
+"""A password in the URL of a bus is refused and never printed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ URLS = [
 def test_a_password_in_the_url_is_refused_and_never_printed(
     url: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the password: no command takes it, and none shows it, whatever else is wrong with the URL."""
+    """Protects the password: no command accepts it, and none shows it, whatever else is wrong with the URL."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(bus=f"[bus]\nurl = {json.dumps(url)}" if way == "file" else ""))
     if way == "environment":
@@ -79,7 +79,7 @@ def test_a_password_in_the_url_is_refused_and_never_printed(
 def test_a_password_in_the_wrong_place_is_not_printed_either(
     bus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Protects the password of somebody who is still looking for the place where it belongs."""
+    """Protects the password of somebody who still looks for the right place for it."""
     config = tmp_path / "client.toml"
     text = CONFIG.format(bus="" if bus.startswith("bus") else bus)
     config.write_text(f"{bus}\n{text}" if bus.startswith("bus") else text)
@@ -90,7 +90,7 @@ def test_a_password_in_the_wrong_place_is_not_printed_either(
 
 
 def test_what_to_do_instead_is_said() -> None:
-    """Protects the operator's time: the refusal names the options and the variable that a password belongs into."""
+    """Protects the operator's time: the refusal names the options and the variable for a password."""
     with pytest.raises(ConfigurationError, match=r"sasl_plain_password .* sasl\.password .* STREAMFL_BUS__OPTIONS__") as refused:
         connect(URLS[0])
     assert SECRET not in str(refused.value)
@@ -101,6 +101,6 @@ def test_what_to_do_instead_is_said() -> None:
 
 
 def test_a_path_may_have_an_at_sign(tmp_path: Path) -> None:
-    """Protects files: an @ is no secret where there is no host."""
+    """Protects files: without a host an @ is no sign of a secret."""
     connect(f"sqlite://{tmp_path}/a@b.db").close()
     assert (tmp_path / "a@b.db").is_file()

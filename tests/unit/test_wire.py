@@ -1,4 +1,4 @@
-"""Bytes from anybody: what is sound comes back as it was, everything else is a PeerError with a reason, never a crash."""
+"""Bytes from anybody: a valid message comes back unchanged, anything else is a PeerError with a reason, never a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamfl.wire import (
 
 
 class Note(msgspec.Struct, array_like=True):
-    """A message like any of streamfl's: the version first, text, a number and raw bytes."""
+    """A message like streamfl's: the version first, then text, a number and raw bytes."""
 
     version: Version
     text: Name
@@ -49,7 +49,7 @@ def reason(value: bytes | None, codec: Codec[Note] = CODEC) -> str:
 
 @given(st.text(min_size=1, max_size=LONGEST_NAME), st.integers(0, 2**53), st.binary())
 def test_a_message_comes_back_as_it_was(text: str, count: int, content: bytes) -> None:
-    """Whatever a peer may say survives the wire unchanged."""
+    """Any content of a peer survives the wire unchanged."""
     note = Note(VERSION, text, count, content)
     assert CODEC.decode(CODEC.encode(note)) == note
 
@@ -63,13 +63,13 @@ def test_the_wire_is_a_plain_messagepack_array() -> None:
     ("text", "count"), [("", 1), ("x" * (LONGEST_NAME + 1), 1), ("x" * 990_000, 1), ("a", -1), ("a", 2**53 + 1), ("a", 2**64 - 1)]
 )
 def test_a_name_or_a_number_beyond_its_bound_is_malformed(text: str, count: int) -> None:
-    """Protects the receiver's state: what is remembered under this name, or with this number, would not fit a record."""
+    """Protects the receiver's state: an entry with this name or number would not fit into a record."""
     assert reason(msgspec.msgpack.encode([VERSION, text, count, b""])) == "malformed"
 
 
 @pytest.mark.parametrize("kind", [str, int, Any, dict[Name, Count], Annotated[int, msgspec.Meta(ge=0)], list[str], Name | int])
 def test_a_message_type_with_an_unbounded_field_is_none(kind: Any) -> None:
-    """Protects every system, those to come too: a field that could hold anything has to be found when it is written down."""
+    """Protects every system, also future ones: a field without a bound is found when its type is defined."""
     unbounded = msgspec.defstruct("Unbounded", [("version", Version), ("field", kind)], array_like=True)
     with pytest.raises(TypeError, match=r"Unbounded\.field"):
         Codec(unbounded)
@@ -77,7 +77,7 @@ def test_a_message_type_with_an_unbounded_field_is_none(kind: Any) -> None:
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 127])
 def test_another_version_is_told_as_such(version: int) -> None:
-    """During an upgrade the operator must read "version", also where the newer message has other fields."""
+    """During an upgrade the operator must read "version", also if the newer message has other fields."""
     assert reason(msgspec.msgpack.encode([version, "a", 1, b""])) == "version"
     assert reason(msgspec.msgpack.encode([version, {"new": "layout"}])) == "version"
     assert reason(msgspec.msgpack.encode([version, *range(20)])) == "version"
@@ -103,13 +103,13 @@ def test_another_version_is_told_as_such(version: int) -> None:
     ids=lambda value: repr(value)[:30],
 )
 def test_broken_bytes_are_malformed(value: bytes | None) -> None:
-    """Truncated, of the wrong types, with bad UTF-8, with a tail, nested beyond the stack, or a tombstone."""
+    """Truncated, wrong types, bad UTF-8, trailing bytes, nesting beyond the stack, or a tombstone."""
     assert reason(value) == "malformed"
 
 
 @given(st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda tail: b"\x94\x01" + tail)))
 def test_no_bytes_crash_the_decoder(value: bytes) -> None:
-    """One hostile record must cost one dead letter, not the worker: nothing but PeerError may leave decode."""
+    """One hostile record must cost one dead letter, not the worker: decode may only raise PeerError."""
     try:
         outcome: Note | str = CODEC.decode(value)
     except PeerError as error:
@@ -119,13 +119,13 @@ def test_no_bytes_crash_the_decoder(value: bytes) -> None:
 
 @given(st.data())
 def test_a_truncated_message_is_refused(data: st.DataObject) -> None:
-    """No prefix of a message may pass for another message."""
+    """No prefix of a message may be read as another message."""
     value = CODEC.encode(Note(VERSION, "text", 1, b"content"))
     assert reason(value[: data.draw(st.integers(0, len(value) - 1))]) == "malformed"
 
 
 def test_size_is_bounded_on_both_sides() -> None:
-    """The sender learns at once that nobody would accept its message; the receiver does not parse a bomb."""
+    """The sender learns at once that its message is too large; the receiver does not parse an oversized one."""
     small = Codec(Note, maximum_bytes=20)
     exactly = Note(VERSION, "x" * 14, 7, b"")
     assert len(small.encode(exactly)) == 20
@@ -153,7 +153,7 @@ def test_arrays_travel_as_little_endian_in_c_order(dtype: type) -> None:
 
 @pytest.mark.parametrize(("length", "shape"), [(23, (3,)), (25, (3,)), (0, (3,)), (24, (4,)), (24, (3, 2)), (12, (3,))])
 def test_an_array_of_another_shape_is_refused_by_name(length: int, shape: tuple[int, ...]) -> None:
-    """The receiver states the shape: a short array, or float32 where float64 is due, must not be broadcast or misread."""
+    """The receiver states the shape: a short array, or float32 in place of float64, must not be broadcast or misread."""
     with pytest.raises(PeerError, match="parameters") as caught:
         decode_array(bytes(length), np.float64, shape, "parameters")
     assert caught.value.reason == "shape"
@@ -162,7 +162,7 @@ def test_an_array_of_another_shape_is_refused_by_name(length: int, shape: tuple[
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 4])
 def test_a_single_poisoned_number_is_refused(poison: float, place: int) -> None:
-    """One NaN added to the model would spread to every client with the next version."""
+    """One NaN in the model would spread to every client with the next version."""
     array = np.ones(5, dtype=np.float32)
     array[place] = poison
     with pytest.raises(PeerError) as caught:
@@ -178,7 +178,7 @@ def test_a_single_poisoned_number_is_refused(poison: float, place: int) -> None:
 def test_the_counted_size_is_never_less_than_kafka_writes(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """The bandwidth budget is kept in true bytes: against the batch that a Kafka client really builds for one message."""
+    """The bandwidth budget counts real bytes, compared with the batch that a Kafka client builds for one message."""
     builder = DefaultRecordBatchBuilder(2, 0, True, 1, 1, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, key, value, list(headers))
     written = len(builder.build())

@@ -1,4 +1,4 @@
-"""Work that takes long: the worker stays in its group, answers and stops meanwhile, and commits what comes of it once."""
+"""Long work: meanwhile the worker stays in its group, answers and can be stopped, and it commits the result once."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def expected(*numbers: int, key: bytes = b"pump") -> list[bytes]:
 
 
 def contents(values: Sequence[bytes | None]) -> list[bytes]:
-    """What parts carry."""
+    """The contents of the parts."""
     decode = decoded_in_fragments(lambda record: record)
     return [decode(Record("blocks", 0, 0, None, value)).content for value in values]
 
 
 class SteppedPool:
-    """Finishes a piece each time that it is waited for; ``meanwhile`` happens before."""
+    """Finishes one piece for each wait; ``meanwhile`` happens before."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.done = 0
@@ -103,7 +103,7 @@ class SteppedPool:
 
 @pytest.mark.parametrize("kind", ["inline", "stepped", "processes"])
 def test_results_come_in_the_order_of_the_work(bus: MemoryBus, pool: Processes, kind: str) -> None:
-    """Protects law 1: whichever process is first, and whether there are any, the same blocks are sent, each order's once."""
+    """Protects law 1: whatever the order of processes, and without any, the same blocks are sent, each order's once."""
     chosen: Pool = {"inline": Inline(), "stepped": SteppedPool(), "processes": pool}[kind]
     want(bus, 1, 2, 3)
     want(bus, 1, partition=1, key=b"fan")
@@ -113,7 +113,7 @@ def test_results_come_in_the_order_of_the_work(bus: MemoryBus, pool: Processes, 
 
 
 def test_a_pool_gives_the_results_of_each_piece_in_its_place(pool: Processes) -> None:
-    """Protects whoever asks for more work than there are processes."""
+    """Protects requests for more work than there are processes."""
     work = [Work("piece", 0, b"", make_piece, b"%d" % number) for number in range(20)]
     pool.start(work)
     while not pool.wait(1.0):
@@ -123,7 +123,7 @@ def test_a_pool_gives_the_results_of_each_piece_in_its_place(pool: Processes) ->
 
 @pytest.mark.parametrize("kind", ["inline", "stepped", "processes"])
 def test_seconds_of_work_are_counted_by_what_is_computed(bus: MemoryBus, pool: Processes, kind: str) -> None:
-    """Protects whoever asks where the time goes: each piece is counted once, under its function's name."""
+    """Protects the question where time goes: each piece is counted once, under its function's name."""
     chosen: Pool = {"inline": Inline(), "stepped": SteppedPool(), "processes": pool}[kind]
     want(bus, 1, 2, 3)
     one = worker(bus, pool=chosen)
@@ -139,8 +139,8 @@ def test_seconds_of_work_are_counted_by_what_is_computed(bus: MemoryBus, pool: P
 
 
 def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path) -> None:
-    """Protects heartbeats, figures, readiness and SIGTERM: while work takes long the cluster is asked, figures are told, and the
-    worker ends when it is told to, with nothing committed.
+    """Protects heartbeats, metrics, readiness and SIGTERM: during long work the cluster is polled and metrics are served. The
+    worker ends on request, with nothing committed.
     """
 
     class Slow(BlockMaker):
@@ -182,7 +182,7 @@ def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path)
 
 
 def test_what_was_given_up_ends_its_process(pool: Processes, tmp_path: Path) -> None:
-    """Protects the machine: no process goes on computing what nobody wants, and the next work is done."""
+    """Protects the machine: no process keeps computing unwanted work, and the next work is done."""
     pool.start([Work("piece", 0, b"", make_slowly, str(tmp_path / "never").encode())])
     assert not pool.wait(0.2)
     ended = [hand.process.pid for hand in pool._hands if hand.number is not None]
@@ -198,7 +198,7 @@ def test_what_was_given_up_ends_its_process(pool: Processes, tmp_path: Path) -> 
 
 
 def test_a_process_that_was_killed_while_free_is_replaced(pool: Processes) -> None:
-    """Protects the worker from a machine that is short of memory and kills what waits: the next work is done."""
+    """Protects the worker from a machine that is short of memory and kills idle processes: the next work is done."""
     for content in (b"first", b"second"):
         pool.start([Work("piece", 0, b"", make_piece, content)] * 2)
         while not pool.wait(1.0):
@@ -210,7 +210,7 @@ def test_a_process_that_was_killed_while_free_is_replaced(pool: Processes) -> No
 
 
 def test_a_signal_to_the_whole_group_is_a_stop(bus: MemoryBus, pool: Processes, tmp_path: Path) -> None:
-    """Protects operators whose supervisor signals every process of a service: the worker stops, and nothing has failed."""
+    """Protects operators whose supervisor signals every process of a service: the worker stops without a failure."""
 
     class Slow(BlockMaker):
         def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
@@ -234,7 +234,7 @@ def test_a_signal_to_the_whole_group_is_a_stop(bus: MemoryBus, pool: Processes, 
 
 @pytest.mark.parametrize("function", [lambda content: content, no_bytes])
 def test_work_that_is_no_function_of_bytes_is_told(function: Callable[[bytes], bytes]) -> None:
-    """Protects the author of a role: what no process can import, and what gives no bytes, is an error that names it."""
+    """Protects the author of a role: a function that cannot be imported, or that returns no bytes, is an error that names it."""
 
     def done(own: Processes) -> None:
         own.start([Work("piece", 0, b"", function, b"")])
@@ -247,7 +247,7 @@ def test_work_that_is_no_function_of_bytes_is_told(function: Callable[[bytes], b
 
 @pytest.mark.parametrize(("function", "said"), [(fail, "ValueError: no such thing"), (end_the_process, "ended its process with 7")])
 def test_work_that_cannot_be_done_ends_the_worker(bus: MemoryBus, function: Callable[[bytes], bytes], said: str) -> None:
-    """Protects against waiting for ever for what will not come: the worker ends with the function's name, nothing is committed."""
+    """Protects against waiting for ever: the worker ends with the function's name in the error, and nothing is committed."""
 
     class Failing(BlockMaker):
         def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
@@ -262,7 +262,9 @@ def test_work_that_cannot_be_done_ends_the_worker(bus: MemoryBus, function: Call
 
 
 def test_a_partition_that_goes_meanwhile_is_left_to_its_new_owner(bus: MemoryBus) -> None:
-    """Protects exactly-once: what was half done is given up, the one that stays is done again here, and nothing comes twice."""
+    """Protects exactly-once: unfinished work of the lost partition is given up, the kept partition's is repeated, and nothing comes
+    twice.
+    """
     others: list[Worker] = []
 
     def share() -> None:
@@ -292,7 +294,7 @@ def test_a_partition_that_goes_meanwhile_is_left_to_its_new_owner(bus: MemoryBus
 
 
 def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> None:
-    """Protects a worker that inherits partitions while it waits: the step is committed, and then the partition is taken over."""
+    """Protects a worker that gets partitions while it waits: the step is committed, and then the partition is opened."""
     pool = SteppedPool()
     first, other = worker(bus, pool=pool), worker(bus)
     for _ in range(4):
@@ -313,7 +315,7 @@ def test_a_partition_that_comes_meanwhile_is_opened_after(bus: MemoryBus) -> Non
 
 
 def test_work_is_done_again_after_a_refused_commit(bus: MemoryBus) -> None:
-    """Protects exactly-once where a commit comes too late: nothing of it is seen, and the same bytes come of doing it again."""
+    """Protects exactly-once if a commit comes too late: nothing of it is visible, and repeating the work gives the same bytes."""
     attempts: list[list[bytes | None]] = []
 
     class Late(MemorySession):

@@ -1,4 +1,4 @@
-"""The worker loop, on the memory bus and a role that counts: whatever happens, every number is added exactly once."""
+"""The worker loop, on the memory bus with a role that counts: whatever happens, every number is added exactly once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def totals(bus: MemoryBus) -> list[bytes | None]:
 
 
 def test_a_step_commits_outputs_state_and_position(bus: MemoryBus) -> None:
-    """Protects the one atomic step: what was read, what is sent and what is remembered are all there afterwards."""
+    """Protects the atomic step: input positions, outputs and state are all there afterwards."""
     send(bus, number(1, 5), number(2, 7))
     counting = worker(bus, CountingRole())
     drain(counting)
@@ -75,7 +75,7 @@ def test_a_step_commits_outputs_state_and_position(bus: MemoryBus) -> None:
 
 
 def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
-    """Protects the stream from poison: the record goes aside as it came, with its cause, and the rest of its batch goes on."""
+    """Protects the stream from bad records: the record is dead-lettered unchanged, with its cause, and its batch goes on."""
     bus.write(
         [
             Outgoing("numbers", b"pump", number(1, 5), 0),
@@ -110,7 +110,7 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
 
 
 def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
-    """Protects the dead letters of a change log's topic: a deletion is nobody's mistake, and the rest of its batch goes on."""
+    """Protects the dead letters of a change log's topic: a deletion is not an error, and its batch goes on."""
 
     def decode(record: Record) -> object:
         if record.value == b"deleted":
@@ -131,7 +131,7 @@ def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
 
 
 def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
-    """Protects the stream from a record with neither key nor value: Kafka's client would refuse to write it as it came."""
+    """Protects the stream from a record with neither key nor value, which Kafka's client would refuse to write unchanged."""
     bus.write([Outgoing("numbers", None, None, 0)])
     drain(worker(bus, CountingRole()))
     [letter] = bus.read("dead-letters")
@@ -140,7 +140,7 @@ def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
 
 
 def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None:
-    """Protects against mistakes that only the role can see: they go aside too, and are not read again after a restart."""
+    """Protects against mistakes that only the role can see: they are dead-lettered too, and not read again after a restart."""
     send(bus, number(1, 5), number(2, -7), number(3, 1))
     first = worker(bus, CountingRole())
     drain(first)
@@ -152,7 +152,7 @@ def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None
 
 
 def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> None:
-    """Protects a replay: a record that is whole with our own headers must not be cut short for those of other systems."""
+    """Protects a replay: a record that fits with streamfl's headers must not be cut to make room for other systems' headers."""
     value = b"x" * (LARGEST_LETTER - 2_000)
     bus.write([Outgoing("numbers", b"pump", value, 0)])
     drain(worker(bus, CountingRole()))
@@ -163,7 +163,7 @@ def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> No
 
 @pytest.mark.parametrize("where", ["value", "key", "headers"])
 def test_a_letter_too_large_is_cut_short(bus: MemoryBus, where: str) -> None:
-    """Protects the stream from a record that leaves no room for its cause: a write refused for its size would stop it for ever."""
+    """Protects the stream from a record that leaves no room for its cause: a refused write would stop it for ever."""
     large = b"x" * (LARGEST_LETTER - 20)
     key, value = large if where == "key" else b"pump", large if where == "value" else b"five"
     sent = Outgoing("numbers", key, value, 0, (("trace", large if where == "headers" else b"t1"),))
@@ -183,7 +183,7 @@ def test_a_letter_too_large_is_cut_short(bus: MemoryBus, where: str) -> None:
 
 
 def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
-    """Protects the dead letters from one copy a worker: everybody reads a table, so nobody owns its mistakes."""
+    """Protects the dead letters from one copy for each worker: every worker reads the whole table."""
     bus.write(
         [Outgoing("factor", b"f", b"nonsense"), Outgoing("factor", b"f", number(1, -1)), Outgoing("factor", b"f", number(1, 3))]
     )
@@ -198,7 +198,7 @@ def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
 
 
 def test_a_restart_goes_on(bus: MemoryBus) -> None:
-    """Protects what was learnt: another process takes the state back and reads on where it left off; forgotten keys stay so."""
+    """Protects what was learnt: another process restores the state and reads on from there. Forgotten keys stay forgotten."""
     send(bus, number(1, 5))
     send(bus, number(1, 9), number(2, 0), key=b"valve")
     first = worker(bus, CountingRole())
@@ -233,7 +233,7 @@ def test_a_refused_commit_is_done_again(bus: MemoryBus) -> None:
 
 
 def test_a_refused_step_is_counted_when_it_is_done(bus: MemoryBus) -> None:
-    """Protects alarms on dead letters from steps that left none; table records are heard once, so theirs are counted at once."""
+    """Protects alarms from dead letters of steps that left none. Table records are read once, so theirs count at once."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -276,7 +276,7 @@ class MovingBus(MemoryBus):
 
 
 def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
-    """Protects the model: what a poll brought of it must not get lost because partitions moved before it was processed."""
+    """Protects the model: table records of a poll must not be lost because partitions moved before they were processed."""
     bus = prepared(MovingBus())
     bus.write([Outgoing("factor", b"f", number(1, 3))])
     send(bus, number(1, 5))
@@ -289,7 +289,7 @@ def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
 
 
 def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
-    """Protects scale-out: while workers come and go between any two steps, every partition's total stays exact."""
+    """Protects scale-out: workers may come and go between any two steps, and every partition's total stays exact."""
     running: list[Worker] = []
     for sequence in range(1, 121):
         for partition in range(2):
@@ -307,7 +307,7 @@ def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
 
 
 def test_a_full_partition_waits(bus: MemoryBus) -> None:
-    """Protects a role's memory: a partition that is full brings nothing, the other goes on, and nothing is lost after."""
+    """Protects a role's memory: a full partition is not read, the other goes on, and nothing is lost afterwards."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -322,7 +322,7 @@ def test_a_full_partition_waits(bus: MemoryBus) -> None:
 
 
 def test_what_makes_room_is_read_while_a_partition_is_full(bus: MemoryBus) -> None:
-    """Protects a role that waits for one of its inputs: were it not read either, the partition would be full for ever."""
+    """Protects a role that waits for one of its inputs: if that were paused too, the partition would stay full for ever."""
     bus.create([TopicSpec("answers", 2, compacted=False)])
     role = CountingRole()
     inputs = {**CHANNELS.inputs, "answers": Input("answers", decode_number, makes_room=True)}
@@ -339,7 +339,7 @@ def test_what_makes_room_is_read_while_a_partition_is_full(bus: MemoryBus) -> No
 
 
 def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
-    """Protects timeouts: with no record at all, a role gets an empty batch once its time has come, and not before."""
+    """Protects timeouts: without any record, a role gets an empty batch when its time has come, and not before."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -353,7 +353,7 @@ def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
 
 
 def test_a_clock_that_is_set_back_brings_a_tick(bus: MemoryBus) -> None:
-    """Protects all that was noted by a clock that was ahead: it would be waited for until that time comes again."""
+    """Protects everything noted by a clock that was ahead: otherwise the role would wait until that time comes again."""
     role, now = CountingRole(), [100.0]
     counting = worker(bus, role, clock=lambda: now[0])
     drain(counting)
@@ -370,7 +370,7 @@ def test_a_clock_that_is_set_back_brings_a_tick(bus: MemoryBus) -> None:
 
 
 def test_a_batch_is_not_a_tick(bus: MemoryBus) -> None:
-    """Protects timeouts from depending on traffic: the tick is an empty batch of its own, after the messages of its step."""
+    """Protects timeouts from depending on traffic: a tick is an empty batch of its own, after the step's messages."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -383,14 +383,14 @@ def test_a_batch_is_not_a_tick(bus: MemoryBus) -> None:
 
 
 def test_what_was_restored_gets_one_tick(bus: MemoryBus) -> None:
-    """Protects messages that waited in remembered state: no message need ever come again to set them going."""
+    """Protects messages that wait in restored state: perhaps no further message comes to trigger them."""
     role = CountingRole()
     drain(worker(bus, role))
     assert role.batches == [0]
 
 
 def away(bus: MemoryBus) -> None:
-    """A worker has read one record and gone; three more came meanwhile."""
+    """A worker has read one record and is gone; three more came meanwhile."""
     send(bus, number(1, 5))
     first = worker(bus, CountingRole())
     drain(first)
@@ -399,14 +399,14 @@ def away(bus: MemoryBus) -> None:
 
 
 def returned(bus: MemoryBus) -> tuple[CountingRole, Worker]:
-    """Its successor, which reads one record a step and whose time has come long ago."""
+    """Its successor, which reads one record a step and whose tick is long overdue."""
     role = CountingRole()
     role.wake_at = 50.0
     return role, worker(bus, role, max_records=1)
 
 
 def test_who_was_away_hears_first_and_ticks_after(bus: MemoryBus) -> None:
-    """Protects peers of a worker that was away: what they said in time is heard before time passes for the role."""
+    """Protects peers of a worker that was away: their timely messages are read before time passes for the role."""
     away(bus)
     role, counting = returned(bus)
     drain(counting)
@@ -415,7 +415,7 @@ def test_who_was_away_hears_first_and_ticks_after(bus: MemoryBus) -> None:
 
 
 def test_records_that_came_after_the_opening_hold_no_tick_back(bus: MemoryBus) -> None:
-    """Protects timeouts on a busy topic, where something is always unread: only what lay there at the opening is waited for."""
+    """Protects timeouts on a busy topic, which always has unread records: only those present at the start are waited for."""
     away(bus)
     role, counting = returned(bus)
     for sequence in range(5, 15):
@@ -425,7 +425,7 @@ def test_records_that_came_after_the_opening_hold_no_tick_back(bus: MemoryBus) -
 
 
 def test_a_full_partition_holds_no_tick_back(bus: MemoryBus) -> None:
-    """Protects against standing still: a full role gets no records, so only a tick can make room."""
+    """Protects against a deadlock: a full role gets no records, so only a tick can make room."""
     away(bus)
     role, counting = returned(bus)
     role.full = [0]
@@ -437,11 +437,11 @@ def test_a_full_partition_holds_no_tick_back(bus: MemoryBus) -> None:
 
 
 def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
-    """Protects timeouts of a worker that gave partitions away before it had read to where they ended when it opened them."""
+    """Protects timeouts of a worker that lost partitions before it had read to their end at the time of opening."""
     role = CountingRole()
     first = worker(bus, role)
     drain(first)
-    # As where nothing was ever taken of a partition, and its end could not be found out.
+    # As if nothing had been read from a partition whose end could not be determined.
     first._ticks.opened({("numbers", partition): math.inf for partition in first._tasks})
     moved = len(first._tasks)
     second = worker(bus, CountingRole())
@@ -455,7 +455,7 @@ def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
 
 
 def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
-    """Protects throughput: records of several polls make one batch up to the bound on records, and never more."""
+    """Protects throughput: records of several polls form one batch up to the limit on records, and never more."""
     role = CountingRole()
     role.prompt = False
     counting = worker(bus, role, max_records=3)
@@ -469,7 +469,7 @@ def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
 
 
 class SharingSession(MemorySession):
-    """A session that has to share its partitions with another after it first brought records."""
+    """A session that has to give up a partition after it first returned records."""
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         polled = super().poll(timeout, max_records)
@@ -485,7 +485,7 @@ class SharingBus(MemoryBus):
 
 
 def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -> None:
-    """Protects both: the one has no state for these records any more, and what it did with them would refuse its whole step."""
+    """Protects both workers: the old owner has no state for these records any more, and its whole step would be refused."""
     bus = prepared(SharingBus())
     role = CountingRole()
     counting = worker(bus, role)
@@ -499,7 +499,7 @@ def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_the_position_beside_the_state_counts(bus: MemoryBus, guarantee: Guarantee) -> None:
-    """Protects against doubling after a crash between changelog and offsets: what the state reflects is not read again."""
+    """Protects against doubling after a crash between changelog and offsets: records in the state are not read again."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     bus.write(
         [
@@ -512,7 +512,7 @@ def test_the_position_beside_the_state_counts(bus: MemoryBus, guarantee: Guarant
 
 
 class DeafSession(MemorySession):
-    """A session that reads on wherever it likes."""
+    """A session that ignores seeks."""
 
     def seek(self, topic: str, partition: int, offset: int, epoch: int = -1) -> None:
         pass
@@ -525,9 +525,9 @@ class DeafBus(MemoryBus):
 
 
 def test_records_below_the_position_are_skipped() -> None:
-    """Protects law 5 for any input: a record that comes again after its effect is remembered does not reach the role."""
+    """Protects law 5 for any input: a repeated record whose effect is in the state does not reach the role."""
     bus = prepared(DeafBus())
-    # The role itself would count this one: the sequence is new, only the offset is old.
+    # The role would count this one: the sequence is new, only the offset is old.
     send(bus, number(9, 5), number(10, 7))
     bus.write([Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
     counting = worker(bus, CountingRole())
@@ -539,7 +539,7 @@ def test_records_below_the_position_are_skipped() -> None:
 @pytest.mark.parametrize("records", [2, 5])
 @pytest.mark.parametrize("again", ["before the worker starts", "while it runs"])
 def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, records: int) -> None:
-    """Protects against silent loss: the records of a topic that was made again lie below the position that is remembered."""
+    """Protects against silent loss: the records of a topic that was deleted and created again are below the stored position."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     counting = worker(bus, CountingRole())
     drain(counting)
@@ -558,7 +558,7 @@ def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, reco
 
 
 class TruncatedSession(MemorySession):
-    """A session whose cluster has cut a log back behind what was read of it."""
+    """A session whose cluster has truncated a log below what was read."""
 
     cut: Moved | None = None
 
@@ -577,7 +577,7 @@ class TruncatedBus(MemoryBus):
 
 
 def test_what_the_cluster_has_lost_is_counted_and_read_anew() -> None:
-    """Protects what is written in the place of records that a cluster lost: it was taken for what had been read already."""
+    """Protects records written in place of those that a cluster lost: they used to count as already read."""
     bus = prepared(TruncatedBus())
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     counting = worker(bus, CountingRole())
@@ -594,9 +594,9 @@ def test_what_the_cluster_has_lost_is_counted_and_read_anew() -> None:
 
 
 def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and says why.
+    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and logs why.
 
-    Where a transaction holds the changelog back it says so: what the operator has to do is another thing then.
+    If a transaction holds the changelog back, the log says so, because the remedy is different.
     """
     send(bus, number(1, 5), number(2, 7))
     session = bus.session(Subscription("counters", ("numbers",)))
@@ -637,7 +637,7 @@ class BrokenBus(MemoryBus):
 
 
 def test_an_outage_is_waited_out() -> None:
-    """Protects against loss and doubling when the cluster goes away: not ready while it lasts, then all is done again."""
+    """Protects against loss and doubling when the cluster goes away: the worker is not ready meanwhile, then repeats everything."""
     bus = prepared(BrokenBus())
     bus.write([Outgoing("factor", b"f", number(1, 3))])
     role = CountingRole()
@@ -653,7 +653,7 @@ def test_an_outage_is_waited_out() -> None:
 
 
 def test_running_ends_when_told(bus: MemoryBus) -> None:
-    """Protects a rolling restart: the loop ends by itself, has committed what it read, and has left the group."""
+    """Protects a rolling restart: the loop ends by itself, commits what it read, and leaves the group."""
     counting = worker(bus, CountingRole())
     stop = threading.Event()
     thread = threading.Thread(target=counting.run, args=(stop,))
@@ -671,7 +671,7 @@ def test_running_ends_when_told(bus: MemoryBus) -> None:
 
 
 def test_figures_of_role_and_session_are_served(bus: MemoryBus) -> None:
-    """Protects the operator's view: the role's own figures, lag by partition and the time of steps are in one answer."""
+    """Protects the operator's view: the role's metrics, lag by partition and the time of steps are in one answer."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -689,7 +689,7 @@ def test_figures_of_role_and_session_are_served(bus: MemoryBus) -> None:
 
 
 def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
-    """Protects against a role that silently hears on one input only."""
+    """Protects against a role that silently reads only one of its inputs."""
     channels = Channels(
         inputs={"a": Input("numbers", decode_number), "b": Input("numbers", decode_number)}, outputs={}, changelogs={}
     )
@@ -698,7 +698,7 @@ def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
 
 
 def test_the_log_of_a_worker_tells_refusals_and_progress(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects the operator who looks at the log alone: the first refusal, how many more, and a line while nothing happens."""
+    """Protects the operator who only reads the log: the first refusal, the number of further ones, and a line while idle."""
     now = iter(range(0, 10_000, 5))
     seconds = [0.0]
 
@@ -737,7 +737,7 @@ def test_the_log_of_a_worker_tells_refusals_and_progress(bus: MemoryBus, caplog:
 
 
 def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
-    """Protects against a log that counts a record twice whose step was refused and is done again."""
+    """Protects against a log that counts a record twice because its step was refused and repeated."""
     role = CountingRole()
     counting = worker(bus, role)
     drain(counting)
@@ -755,7 +755,7 @@ def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: p
 
 
 def test_a_partition_that_cannot_be_read_stops_no_time_for_others(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the timeouts of all partitions of a worker from one that nobody can read any more: a tick was withheld for ever."""
+    """Protects the timeouts of a worker's other partitions from one that cannot be read: ticks used to be withheld for ever."""
     away(bus)
     monkeypatch.setattr(MemorySession, "_take_records", lambda self, taken, max_records: None)
     now = [0.0]

@@ -1,4 +1,4 @@
-"""zCDP: what choices and noisy numbers cost, and the epsilon of it, against enumeration, another accountant and known formulas."""
+"""zCDP: the cost of choices and noisy numbers, and its epsilon, checked by enumeration, another accountant and known formulas."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from streamfl.privacy.zcdp import cost_of_choice, cost_of_gaussian, delta_of, de
 @pytest.mark.parametrize("cost", [1e-4, 0.0306, 0.5, 4.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 def test_cost_is_the_epsilon_of_google_s_accountant(cost: float, delta: float) -> None:
-    """Protects the claim: dp-accounting's conversion on a fine grid of orders is never below ours by more than its grid costs."""
+    """Protects the claim: dp-accounting's conversion on a fine grid of orders is lower than ours at most by the grid's error."""
     orders = 1 + np.geomspace(1e-2, 1e6, 4_000)
     theirs = RdpAccountant(orders).compose(ZCDpEvent(cost)).get_epsilon(delta)
     assert epsilon_of(cost, delta) == pytest.approx(theirs, rel=2e-5)
     assert epsilon_of(cost, delta) <= theirs * (1 + 1e-9)
-    # The formula that most papers use, and the exact curve of a Gaussian, which is the least that cost can mean.
+    # The formula of most papers is an upper bound. The exact curve of a Gaussian is a lower bound.
     assert epsilon_of(cost, delta) < cost + 2 * math.sqrt(cost * math.log(1 / delta))
     assert epsilon_of(cost, delta) > gaussian_epsilon(math.sqrt(2 * cost), delta)
 
 
 def test_epsilon_delta_and_cost_are_inverse() -> None:
-    """Protects the budget: what is planned from epsilon never spends more than epsilon."""
+    """Protects the budget: a plan made from epsilon never spends more than epsilon."""
     for epsilon, delta in itertools.product((0.1, 0.5, 1.0, 5.0, 20.0), (1e-3, 1e-5, 1e-9)):
         cost = largest_cost(epsilon, delta)
         assert epsilon * (1 - 1e-9) < epsilon_of(cost, delta) <= epsilon
@@ -53,12 +53,12 @@ def test_five_members_at_epsilon_1_are_jointly_above_2() -> None:
 
 @pytest.mark.parametrize(("epsilon", "near"), [(0.1, 0.99), (1.0, 0.98), (3.0, 0.89)])
 def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float, near: float) -> None:
-    """Protects the price of a choice: of all pairs of distributions whose log-ratios have this range the worst has two outcomes;
-    their divergences of many orders stay below cost alpha, and come near it.
+    """Protects the price of a choice: among all pairs of distributions with this range of log-ratios, the worst has two outcomes.
+    Their divergences of many orders stay below cost alpha, and come near it.
     """
     worst = 0.0
     for start in np.linspace(-epsilon, 0, 41)[1:-1]:
-        # Ratios e^start and e^(start + epsilon); probabilities that sum to 1 on both sides.
+        # Ratios e^start and e^(start + epsilon), with probabilities that sum to 1 on both sides.
         low, high = math.exp(start), math.exp(start + epsilon)
         second = (1 - low) / (high - low)
         first = np.array([1 - second, second])
@@ -71,7 +71,7 @@ def test_no_choice_costs_more_than_an_eighth_of_its_range_squared(epsilon: float
 
 def test_noise_of_choices_is_less_than_half_of_advanced_composition_s() -> None:
     """Protects the figure: against report-noisy-max with Laplace noise 2 Delta / eps0 under advanced composition (Dwork and Roth
-    2014, theorem 3.20) the scale of the scores is below .45, in units of the same Delta.
+    2014, theorem 3.20) the scale of the scores is below .45 in units of Delta.
     """
     for epsilon, choices in itertools.product((0.5, 1.0, 2.0), (50, 200, 1000)):
         low, high = 0.0, epsilon

@@ -1,8 +1,8 @@
-"""Deterministic simulation: a whole federation with faults, as one function of a seed.
+"""Deterministic simulation of a whole federation with faults. A seed determines the run.
 
-The roles, the worker's loop and the bus's interface are the real ones. Time is virtual (:mod:`.schedule`), and the cluster and its
-faults are drawn from the seed (:mod:`.cluster`). A system brings its scenarios, drawn from the seed too, and what must hold
-whatever happened (:mod:`.systems`). ``python -m streamfl.simulation.faults --seed 7`` runs one of each system.
+The roles, the worker's loop and the bus's interface are the real ones. Time is virtual (:mod:`.schedule`). The cluster's faults are
+drawn from the seed (:mod:`.cluster`). Each system provides scenarios, also drawn from the seed, and checks that must hold in every
+run (:mod:`.systems`). ``python -m streamfl.simulation.faults --seed 7`` runs one scenario of each system.
 """
 
 from streamfl.simulation.faults.federation import CheckFailed, Verdict

@@ -1,4 +1,4 @@
-"""``python -m streamfl.simulation.faults``: run seeds and say what came of them."""
+"""``python -m streamfl.simulation.faults``: run seeds and print the results."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ class Member(Session, Protocol):
     """A session to which faults can happen."""
 
     def refuse(self) -> None:
-        """The next commit is refused."""
+        """Makes the next commit fail as refused."""
 
     @property
     def settled(self) -> bool:
-        """As far as the member knows, no partition has moved."""
+        """Whether, as far as the member knows, no partition has moved."""
 
     def fall_silent(self, for_ever: bool) -> None:
-        """Its process stands still; ``for_ever``: it has ended."""
+        """Its process stops responding; ``for_ever``: it has ended."""
 
 
 class MemoryCluster(MemoryBus):
@@ -65,7 +65,7 @@ class MemoryCluster(MemoryBus):
         return self._topic(record.topic).partition_for(record)
 
     def forget_offsets(self) -> None:
-        """Groups' offsets expire; what is in the changelogs does not."""
+        """Expires the groups' offsets. The changelogs stay."""
         for group in self._groups.values():
             group.committed.clear()
 
@@ -83,15 +83,15 @@ class MemoryMember(MemorySession):
         return self._settled
 
     def check_ownership(self, step: Step) -> None:
-        """CommitRefused if a commit of this step would be refused."""
+        """Raises CommitRefused if a commit of this step would be refused."""
         self._check_ownership(step)
 
     def show(self, step: Step) -> None:
-        """Make visible what a transaction of this member wrote."""
+        """Makes a transaction of this member visible."""
         self._apply(step)
 
     def parts(self, step: Step) -> list[Step]:
-        """What a transaction writes, one partition after another, the group's offsets last."""
+        """A transaction's writes, one partition after another. The group's offsets come last."""
         places: dict[TopicPartition, Step] = {}
         for written in ("outputs", "changelog"):
             for record in getattr(step, written):
@@ -111,7 +111,7 @@ class MemoryMember(MemorySession):
             self._bus.expel(self)
 
     def _take_records(self, polled: Polled, max_records: int) -> None:
-        # Records of one partition come in order, but a poll may bring any part of them.
+        # One partition's records come in order, but a poll may return records of any of the partitions.
         fault_draws = self._bus.fault_draws
         if fault_draws.happens(fault_draws.rates.withhold):
             max_records = int(fault_draws.draws.integers(1, max_records + 1))
@@ -122,7 +122,7 @@ class MemoryMember(MemorySession):
     def _take_tables(self) -> list[Record]:
         fault_draws = self._bus.fault_draws
         taken = super()._take_tables()
-        # A poll that reports an assignment brings the tables up to date. After any other poll, each partition may lag behind.
+        # A poll that reports an assignment also reads the tables to their end. After any other poll each table partition may lag.
         if not taken or not self._settled or not fault_draws.happens(fault_draws.rates.withhold):
             return taken
         by_place: dict[TopicPartition, list[Record]] = {}
@@ -138,7 +138,7 @@ class MemoryMember(MemorySession):
 
 
 class SqliteCluster(SqliteBus):
-    """A bus in a file that is deleted at the end. Its members watch each other, so the cluster need not expel silent ones."""
+    """A bus in a file that is deleted at the end. Its members detect silent ones themselves, so the cluster does not expel any."""
 
     def __init__(self, scheduler: Scheduler, fault_draws: FaultDraws) -> None:
         self.scheduler = scheduler
@@ -146,12 +146,12 @@ class SqliteCluster(SqliteBus):
         self._folder = Path(tempfile.mkdtemp(prefix="streamfl-simulation-"))
         timeout = {"session_timeout_seconds": fault_draws.rates.session_timeout}
         super().__init__(f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock)
-        # Not the process's number, which changes with every run.
+        # A process id would differ from run to run.
         self.store.keyless = 0
 
     def open(self) -> Database:
         database = super().open()
-        # Nobody cuts the power here.
+        # No power failure is simulated, so nothing has to reach the disk.
         database.connection.execute("PRAGMA synchronous = OFF")
         return database
 

@@ -1,4 +1,4 @@
-"""A bus that misbehaves as clusters do. The seed decides at which of a worker's calls."""
+"""A bus that fails as clusters do. The seed decides at which of a worker's calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FaultyBus", "FaultySession"]
 
 
 class FaultyBus:
-    """A cluster with the faults of ``rates`` while ``fault_draws.faulty``.
+    """A cluster. While ``fault_draws.faulty`` it has faults as likely as ``rates`` says.
 
     kind: memory or sqlite.
     repeatable: topics whose records a producer may write a second time.
@@ -54,13 +54,13 @@ class FaultyBus:
         self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
-        # Where a changelog seems to end, and until when. The group's offsets are further already: a marker is still on its way.
+        # Where each changelog seems to end, and until when. A marker is still on its way, but the group's offsets are committed.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
-        # Processes that are cut off for good, and how.
+        # Processes that are cut off for good, and in which way.
         self.cut_off: dict[str, str] = {}
-        # By process, the record that was damaged when it last read a changelog.
+        # By process: the record that was damaged at its last read of a changelog.
         self.damaged: dict[str, str] = {}
-        # By process, what reads its changelogs' records as they are written.
+        # By process: the role that reads back its changelogs' records as they are written.
         self.read_back: dict[str, ReadBack] = {}
         self._repeatable = repeatable
         self._mended = mended
@@ -118,7 +118,7 @@ class FaultyBus:
         self.cluster.close()
 
     def moment(self) -> None:
-        """Each call takes a little time, in which other processes go on."""
+        """Each call takes a little time. Other processes run meanwhile."""
         self.scheduler.sleep(float(self.fault_draws.draws.exponential(1e-3)) if self.fault_draws.faulty else 1e-4)
 
     def call(self, name: str, where: str = "") -> None:
@@ -130,7 +130,7 @@ class FaultyBus:
         self.moment()
         how = self.cut_off.get(self.who)
         if how is not None and not (how == DEAF and name == "commit"):
-            # To join, a process has to answer what it is told. So a process that hears nothing never becomes a member.
+            # To join, a process has to answer the cluster's messages. A process that receives none never becomes a member.
             self.fall_silent(self.who, for_ever=False)
             raise BusUnavailable("nobody answers")
         if self.fault_draws.happens(self.rates.pause):
@@ -164,12 +164,12 @@ class FaultyBus:
         raise Killed
 
     def fall_silent(self, who: str, for_ever: bool) -> None:
-        """Nothing is heard of a process any more. The cluster gives it up after the session timeout."""
+        """The process no longer responds. The cluster removes it after the session timeout."""
         for member in self._sessions.get(who, []):
             member.fall_silent(for_ever)
 
     def repeat(self, records: Iterable[Outgoing]) -> None:
-        """Write some updates again, in their order, as a client does that does not know whether they arrived."""
+        """Writes some updates again, in their order, like a client that does not know whether they arrived."""
         for record in records:
             place = record.partition
             if place is None:
@@ -178,7 +178,9 @@ class FaultyBus:
             self.write([record])
 
     def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:
-        """The records of a changelog. A bit of one record that counts may be flipped; its reader has to refuse it."""
+        """The records of a changelog. One bit of a record that is the latest of its key may be flipped; the reader has to refuse
+        that record.
+        """
         self.damaged.pop(self.who, None)
         if topic in self._mended or not self.fault_draws.damages():
             return records
@@ -210,7 +212,7 @@ class FaultyBus:
         return record.topic in self._repeatable
 
     def forget_offsets(self) -> None:
-        """The groups' offsets expire, as Kafka's do. The changelogs stay."""
+        """Expires the groups' offsets, as Kafka does. The changelogs stay."""
         assert isinstance(self.cluster, MemoryCluster)
         self.cluster.forget_offsets()
         self.late = {}
@@ -319,7 +321,7 @@ class FaultySession:
         self._member.close()
 
     def _write(self, step: Step) -> None:
-        """Write all of a step or nothing, as one transaction."""
+        """Writes all of a step or nothing, as one transaction."""
         if self._producer is None or not isinstance(self._member, MemoryMember):
             self._member.commit(step)
             return

@@ -1,4 +1,4 @@
-"""What can go wrong, how likely it is, and whether it happens now."""
+"""Which faults exist, how likely each is, and whether it happens now."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FAULTS = (
     "changelog late",
     "late EndTxn",
 )
-# Met only by a system that has long work.
+# Only systems with long work have this fault.
 DURING_WORK = "crash during work"
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How likely each fault is whenever there is a chance for it; 0: never.
+    """Probability of each fault at each point where it can happen; 0: never.
 
     session_timeout: seconds of silence after which the cluster gives a member's partitions to others.
     """
@@ -68,13 +68,13 @@ class Rates:
 
 
 class FaultDraws:
-    """Draws whether a fault happens. None does unless ``faulty``."""
+    """Draws whether a fault happens. While ``faulty`` is False none does."""
 
     def __init__(self, rates: Rates, seed: int) -> None:
         self.rates = rates
         self.faulty = False
         self.draws = rng_for(seed, "simulation", "faults")
-        # These faults have draws of their own, so that scenarios without them stay as they were before the faults were added.
+        # Each of these faults has its own generator, so that scenarios without it are the same as before it was added.
         self.late_draws = rng_for(seed, "simulation", "late EndTxn")
         self.damage_draws = rng_for(seed, "simulation", "damage")
 
@@ -82,11 +82,11 @@ class FaultDraws:
         return self.faulty and probability > 0 and bool(self.draws.random() < probability)
 
     def holds_back(self) -> bool:
-        """Whether a request to end a transaction is held back on its way, so that no answer is heard."""
+        """Whether a request to end a transaction is delayed, so that the client gets no answer."""
         return self.faulty and self.rates.late_end > 0 and bool(self.late_draws.random() < self.rates.late_end)
 
     def is_killed_inside(self) -> bool:
-        """Whether the process is killed when such a request arrives in the midst of its transaction."""
+        """Whether the process is killed when such a delayed request arrives in the middle of its next transaction."""
         return self.faulty and bool(self.late_draws.random() < 0.3)
 
     def damages(self) -> bool:
@@ -95,7 +95,8 @@ class FaultDraws:
 
 
 def drawn_by(draws: np.random.Generator) -> tuple[Callable[[float], bool], Callable[[int, int], int]]:
-    """What a scenario is chosen by: whether something of a probability is so, and a whole number from one to another."""
+    """Two functions that draw a scenario's choices: True with a probability, and a whole number between two bounds, both included.
+    """
 
     def chance(probability: float) -> bool:
         return bool(draws.random() < probability)
@@ -107,7 +108,7 @@ def drawn_by(draws: np.random.Generator) -> tuple[Callable[[float], bool], Calla
 
 
 def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:
-    """Each fault is left out of half of the scenarios, so that one fault cannot hide what another would show."""
+    """Draws the rates. Each fault is left out of half of the scenarios, so that one fault cannot hide the effect of another."""
 
     def rate(most: float, draws: np.random.Generator = draws) -> float:
         chosen, size = draws.random(2)

@@ -1,4 +1,4 @@
-"""Runs a scenario: workers live, die and come back, producers write, and all work has to come to an end."""
+"""Runs a scenario: workers start, die and come back, and producers write. In the end all work has to be finished."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "t
 
 Kinds = Mapping[str, RoleKind[Any]]
 
-# Virtual seconds within which everything has to be done once nothing fails any more.
+# Once nothing fails any more, all work has to be finished within this many virtual seconds.
 PATIENCE = 150.0
-# More than any commit interval.
+# Longer than any commit interval.
 LONGEST_GATHERING = 0.25
 
 
 class CheckFailed(Exception):
-    """Something does not hold that must."""
+    """Something that must hold does not."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a seed.
+    """The result of a seed.
 
     failure: what does not hold; None if everything does.
-    hash, lines, faults: of the history.
-    seconds: virtual seconds that the run took.
+    hash, lines, faults: copied from the history.
+    seconds: length of the run in virtual seconds.
     """
 
     seed: int
@@ -74,7 +74,10 @@ class Verdict:
 
 
 def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str, kinds: Kinds | None = None) -> Verdict:
-    """Run a scenario on a bus, memory or sqlite, and check whatever must hold of it. kinds: by name, those that no system has."""
+    """Run a scenario on a bus, memory or sqlite, and check that everything holds that must.
+
+    kinds: role kinds by name that belong to no system.
+    """
     history = History()
     federation = Federation(shape, history, bus, kinds)
     failure = None
@@ -93,7 +96,7 @@ def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str, kinds: Kinds
 
 
 class Shape(Protocol):
-    """What any system's scenario tells those who run it.
+    """What a system's scenario provides to run it.
 
     readings: what each producer writes.
     last: what is written after the final restart.
@@ -117,7 +120,7 @@ class Shape(Protocol):
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        """By member, how many processes it has, and their settings."""
+        """By member: its number of processes, and their settings."""
 
     @property
     def repeatable(self) -> Collection[str]:
@@ -129,33 +132,33 @@ class Shape(Protocol):
 
     @property
     def tasks(self) -> int:
-        """How many partitions all members have. In the end each has an owner."""
+        """Number of partitions of all members. In the end each has an owner."""
 
     @property
     def permanent_fault(self) -> PermanentFault | None:
-        """The fault that stays, if any; it needs the bus in memory."""
+        """The permanent fault, if any. It needs the memory bus."""
 
     def prepare(self, worker: Worker) -> None:
-        """Change what a role has to do differently in the simulation."""
+        """Change the role where it has to behave differently in the simulation."""
 
     def check_bounds(self, worker: Worker) -> None:
-        """CheckFailed if a worker holds more than it may."""
+        """Raise CheckFailed if a worker holds more than it may."""
 
     def standing(self, bus: Bus, last: bool) -> str:
-        """In words, what has not yet come of the records that were written; empty: nothing.
+        """Describes which results of the written records are still missing; empty: none.
 
         last: whether the records of :attr:`last` were written.
         """
 
 
 def topics_of(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
-    """The topics of members that need the same number of partitions of all, each topic once."""
+    """The topics of members that all need the same number of partitions, each topic once."""
     specs = {spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)}
     return [replace(spec, partitions=partitions) for spec in specs.values()]
 
 
 def _mended(chosen: Shape, kinds: Kinds) -> set[str]:
-    """The changelogs that others may write into. A role mends a damaged record of these, and does not refuse it."""
+    """Changelogs that others may write into. A role repairs a damaged record there instead of refusing it."""
     found: set[str] = set()
     for _, settings in chosen.members.values():
         channels = (kinds.get(settings.role.kind) or find_kind(settings.role.kind)).channels(settings)
@@ -175,12 +178,12 @@ class Federation:
         mended = _mended(chosen, self._kinds)
         self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable, mended)
         self._workers: dict[str, Worker] = {}
-        # Processes of which nothing is expected any more.
+        # Processes that are no longer expected to finish anything.
         self._lost: frozenset[str] = frozenset()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self) -> None:
-        """Run it all: first with faults, then without, then everything is restarted and some more samples are written.
+        """Run with faults, then without. Then restart everything and write some more samples.
 
         CheckFailed if something waits for ever or grows without bound.
         """
@@ -209,7 +212,6 @@ class Federation:
             self.scheduler.close()
 
     def _strike(self) -> None:
-        """The fault that stays begins."""
         permanent_fault = self.scenario.permanent_fault
         assert permanent_fault is not None
         self.history.note(self.scheduler.now, "cluster", str(permanent_fault))
@@ -227,7 +229,7 @@ class Federation:
     def _finish(self, last: bool) -> None:
         deadline = self.scheduler.now + PATIENCE
         noted = -1
-        # Records that were polled and wait for their commit show nowhere. They do not wait as long as one round here.
+        # Polled records that wait for their commit are not visible here. They never wait longer than one round of this loop.
         while (standing := self._standing(last)) or len(self.history.lines) > noted:
             if self.scheduler.now >= deadline:
                 raise CheckFailed(f"not done {PATIENCE:g} s after the last fault: {standing}")
@@ -235,7 +237,7 @@ class Federation:
             self.scheduler.run(self.scheduler.now + LONGEST_GATHERING)
 
     def _standing(self, last: bool) -> str:
-        """In words, what is not done yet; empty: every record was taken by everybody, and no role waits for a time."""
+        """Describes what is not done yet. Empty: every record was read by all members, and no role waits for a time."""
         busy = [process.name for process in self.scheduler.processes if not process.idle and process.name not in self._lost]
         if busy:
             return f"{', '.join(busy)}: still at it"
@@ -245,7 +247,7 @@ class Federation:
         behind = [(who, figure) for who, figure in figures if figure.name == "consumer_lag_records" and figure.value]
         waits |= {f"{who} {figure.name}": int(figure.value) for who, figure in behind}
         unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == "partitions"))
-        # The memory of a learnt sample, by which a late label is recognised, expires much later.
+        # The memory of learnt samples, by which late labels are recognised, expires much later. Such ticks do not count.
         soon = self.scheduler.now + PATIENCE
         ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
         standing = self.scenario.standing(self.bus, last)
@@ -279,7 +281,7 @@ class Federation:
                 damaged = self.bus.damaged.pop(who, None)
                 if damaged is None or damaged not in str(refusal):
                     raise
-                # The refusal names the record, so an operator can put back what stood there.
+                # The refusal names the record, so an operator can restore it.
                 self.history.note(self.scheduler.now, who, f"refuses {damaged}")
                 self.bus.fall_silent(who, for_ever=True)
             except Killed:

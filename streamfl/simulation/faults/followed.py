@@ -1,4 +1,4 @@
-"""That a prediction has the headers of its own sample, whatever was killed between the two."""
+"""Checks that a prediction has the headers of its own sample, even if workers were killed between the two."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def traced(key: bytes) -> Headers:
 
 
 def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
-    """In words, which predictions have another's trace, or that none of them has any; empty: all is as it should be.
+    """Describes predictions with another sample's trace, or says that no prediction has one. Empty: all is correct.
 
-    A system whose settings promise no headers with its predictions need not have them, and may not have another's.
+    A system whose settings promise no headers may leave them out, but may not write another sample's.
     """
     members = list(members)
     promised = any(TRACE in _promised(settings) for settings in members)

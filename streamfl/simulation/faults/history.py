@@ -12,7 +12,7 @@ __all__ = ["History", "content"]
 
 
 class History:
-    """The lines in order, and how often each kind of fault happened."""
+    """The lines in order, and a count of each kind of fault."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -27,7 +27,7 @@ class History:
 
     @property
     def hash(self) -> str:
-        """Of all lines, 32 hexadecimal digits."""
+        """Hash of all lines, 32 hexadecimal digits."""
         return hashlib.blake2b("\n".join(self.lines).encode(), digest_size=16).hexdigest()
 
 

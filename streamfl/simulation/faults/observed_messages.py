@@ -1,4 +1,4 @@
-"""What the topics hold after a run, for the checks of a system."""
+"""The records in the topics after a run, for a system's checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require(holds: bool, text: str) -> None:
 
 
 class Topics(Protocol):
-    """Whatever gives the records of topics: a bus, or what was read of one."""
+    """Anything that returns topics' records: a bus, or records read earlier."""
 
     def read(self, topic: str) -> Iterator[Record]: ...
 

@@ -1,4 +1,4 @@
-"""Nothing is written that would be refused when read: a role beside those that work takes back what they commit."""
+"""Checks that a role accepts its own changelog: a second role that does no work restores each commit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Reader = Callable[[str, int], Iterable[Record]]
 
 
 class Refused(Exception):
-    """A role would not take back what it remembered."""
+    """A role would refuse a record of its own changelog."""
 
 
 class ReadBack:
-    """A role of a member's settings that does no work. It takes back what each commit of the member wrote."""
+    """A role with a member's settings that does no work. It restores what each commit of the member wrote."""
 
     def __init__(self, kind: RoleKind[Any], settings: RoleSettings) -> None:
         self._role = kind.build(settings)
@@ -32,9 +32,9 @@ class ReadBack:
         self._published = {channels.changelogs[channel] for channel in channels.published}
 
     def check(self, written: Sequence[Outgoing], read: Reader) -> None:
-        """Refused, if the role does not take back what a commit wrote.
+        """Raises Refused if the role does not restore what a commit wrote.
 
-        Some records mean something only beside earlier ones. Where those of the commit alone are refused, everything is read.
+        Some records need earlier ones. If the commit's records are refused alone, the whole changelog is restored instead.
         """
         places = [(record.topic, record.partition or 0, record.key or b"", record.value) for record in written]
         if not self._refusal(places):
@@ -47,7 +47,8 @@ class ReadBack:
         for topic in self._channels:
             latest: dict[Any, tuple[bytes, bytes | None]] = {}
             for number, record in enumerate(read(topic, partition)):
-                # Of a changelog that others write too, a role is given every record. Of others, the last one of a key in its place.
+                # From a changelog that others write too, the role gets every record. From the others it gets the last record of
+                # each key, at its place.
                 name = number if topic in self._published else record.key
                 latest.pop(name, None)
                 latest[name] = record.key or b"", record.value
@@ -55,7 +56,7 @@ class ReadBack:
                 yield topic, partition, key, value
 
     def _refusal(self, places: Iterable[tuple[str, int, bytes, bytes | None]]) -> str:
-        """Why the role refuses one of these records, in words; empty: it takes all of them."""
+        """Describes why the role refuses one of these records; empty: it accepts all of them."""
         opened: set[int] = set()
         try:
             for topic, partition, key, value in places:

@@ -1,4 +1,4 @@
-"""Workers of `streamfl rekey` under faults, by seed: what they write anew is there once, and where its key belongs."""
+"""Workers of `streamfl rekey` under faults, by seed. Checks that each rekeyed record is written once, to its key's partition."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ KIND = "rekey-samples"
 SITES = ("north", "south", "east")
 SENSORS = ("temp", "hum", "load")
 SPAN, SPANS, LAST_SPANS = 10.0, 12, 2
-# Longer than any run, so that no sample goes on before it is whole.
+# With this expiry no sample goes on before it is whole.
 NEVER = 600_000.0
 
 Sample = tuple[str, str]
 
 
 class RekeySettings(RoleSettings):
-    """What the command needs of a role's settings."""
+    """The parts of a role's settings that the command needs."""
 
     samples: SamplesSection
 
 
 @dataclass(frozen=True)
 class RekeyScenario:
-    """A topic that is keyed by sensor, and the workers that write it anew by site.
+    """A topic that is keyed by sensor, and the workers that rekey it by site.
 
-    together: the records of a site and a span become one sample; else each goes on by itself.
-    workers: how many. partitions: of the topic, and of the one that is written.
-    samples: by site and name, what each has to have once it is written. late: which of them are those of ``last``.
-    bad: how many records name no site.
+    together: the records of a site and a span become one sample; otherwise each is a sample of its own.
+    workers: their number.
+    partitions: of the input topic, and of the output topic.
+    samples: by site and name, the values that each sample has to have once it is written.
+    late: those samples that belong to ``last``.
+    bad: number of records that name no site.
     """
 
     seed: int
@@ -89,10 +91,10 @@ class RekeyScenario:
         return self.partitions[0]
 
     def prepare(self, worker: Worker) -> None:
-        """Nothing."""
+        """Nothing to change."""
 
     def check_bounds(self, worker: Worker) -> None:
-        """What is put together waits within the limit, which is more than there is."""
+        """The limit on waiting samples is larger than the number of samples in a scenario."""
 
     def standing(self, bus: Bus, last: bool) -> str:
         wanted = self.samples.keys() if last else self.samples.keys() - self.late
@@ -101,7 +103,7 @@ class RekeyScenario:
 
 
 def scenario(seed: int) -> RekeyScenario:
-    """What this seed stands for."""
+    """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "rekey scenario")
     chance, between = drawn_by(draws)
     together, once = chance(0.7), chance(0.8)
@@ -134,7 +136,7 @@ def scenario(seed: int) -> RekeyScenario:
     bad = 0
     for span in range(SPANS + LAST_SPANS):
         for site in SITES:
-            # A gateway that sends all of it again, of what went on too: it counts once where samples are put together.
+            # A gateway may send all records of a sample again, also after the sample went on. An assembled sample must count once.
             again = together and chance(0.3)
             for sensor in draws.permutation(SENSORS):
                 at = seconds if span >= SPANS else float(draws.uniform(0.0, seconds))
@@ -170,13 +172,13 @@ def scenario(seed: int) -> RekeyScenario:
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
-    """Run the scenario of this seed on a bus, memory or sqlite, and check that each record came over once."""
+    """Run the scenario of this seed on a bus, memory or sqlite, and check that each record was carried over once."""
     chosen = scenario(seed)
     return run(chosen, lambda faulty: check(chosen, faulty), bus, {KIND: rekey_kind("samples")})
 
 
 def check(chosen: RekeyScenario, bus: FaultyBus) -> None:
-    """CheckFailed unless every sample is there once, with all that it has to have, where its key belongs."""
+    """Raise CheckFailed unless every sample was written once, complete and to its key's partition."""
     once = chosen.settings.bus.processing_guarantee == "exactly_once"
     found: Counter[Sample] = Counter()
     for record in bus.read(KEYED):

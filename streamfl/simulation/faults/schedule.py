@@ -1,4 +1,4 @@
-"""Virtual time, and processes of which one runs at a time. The seed decides what happens next, never the machine."""
+"""Virtual time, and processes that run one at a time. The seed decides the order of events, not the machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_EVENTS = 30_000
 
 
 class Killed(BaseException):
-    """The process ends where it stands. Nothing may catch this and go on: nothing can after kill -9."""
+    """The process ends at once. Nobody may catch this and go on, because nothing goes on after kill -9."""
 
 
 class Scheduler:
-    """Runs what is due, in order of virtual time. What is due at the same time runs in an order drawn from the seed."""
+    """Runs events in order of virtual time. Events at the same time run in an order drawn from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.now = BEGIN
@@ -40,7 +40,7 @@ class Scheduler:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let this much time pass for the process that calls it."""
+        """Let this much time pass for the calling process."""
         assert self.current is not None
         self.current.wait(max(seconds, 1e-6), wakes=False)
 
@@ -55,13 +55,13 @@ class Scheduler:
         return process
 
     def wake(self) -> None:
-        """Something has changed: each process that waits for a change looks again, after a short time of its own."""
+        """Something has changed. Each process that waits for a change looks again, after a short random time."""
         for process in self.processes:
             if process.wakes:
                 self.at(self.now + 2e-3 * self._draws.random(), process.resumption())
 
     def run(self, until: float) -> None:
-        """Let time pass until ``until``. What a process raises is raised here."""
+        """Let time pass until ``until``. Errors of a process are raised here."""
         while self._events and self._events[0][0] <= until:
             self.events += 1
             if self.events > MOST_EVENTS:
@@ -78,7 +78,7 @@ class Scheduler:
 
 
 class Process:
-    """A thread that runs only from when the scheduler resumes it until it waits."""
+    """A thread. It runs only between the scheduler's resume and its own next wait."""
 
     def __init__(self, scheduler: Scheduler, name: str, body: Callable[[], None]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Process:
         self._thread.start()
 
     def wait(self, seconds: float, wakes: bool) -> None:
-        """Let others run for so long; with ``wakes``, or until something changes. Called by the process itself."""
+        """Let others run for ``seconds``; with ``wakes`` only until something changes. Called by the process itself."""
         self._scheduler.at(self._scheduler.now + seconds, self.resumption())
         self.wakes = wakes
         self._scheduler.turn.release()
@@ -108,16 +108,16 @@ class Process:
 
     @property
     def idle(self) -> bool:
-        """It waits for something to change, or has ended."""
+        """Whether it waits for something to change, or has ended."""
         return self.wakes or self._ended
 
     def kill(self) -> None:
-        """End it where it waits."""
+        """End it at its present wait."""
         self._killed = True
         self._scheduler.at(self._scheduler.now, self.resumption())
 
     def resumption(self) -> Callable[[], None]:
-        """A function that ends the present wait, and no later one."""
+        """A function that ends the present wait, but no later one."""
         waits = self._waits
 
         def resume() -> None:
@@ -137,7 +137,7 @@ class Process:
         self._report()
 
     def _report(self) -> None:
-        """Raise what the process ended with, on the scheduler's thread."""
+        """Raise the process's error on the scheduler's thread."""
         if self._ended:
             self._thread.join()
         if self._error is not None:
@@ -158,7 +158,7 @@ class Process:
 
 
 class Changed(threading.Condition):
-    """The bus's condition in virtual time. One process runs at a time, so there is nothing to lock."""
+    """The bus's condition variable in virtual time. One process runs at a time, so there is nothing to lock."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()

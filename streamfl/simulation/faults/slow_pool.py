@@ -1,4 +1,4 @@
-"""A pool in virtual time: the seed says how long work takes, and the worker may crash meanwhile."""
+"""A worker pool in virtual time. The seed decides how long work takes, and the worker may crash meanwhile."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from streamfl.simulation.faults.cluster import FaultyBus
 
 __all__ = ["SlowPool"]
 
-# Mean virtual seconds that a piece of work takes: while faults happen, and when none do.
+# Mean virtual seconds of a piece of work: during faults, and without them.
 TROUBLED_SECONDS, CALM_SECONDS = 0.2, 0.01
 
 
 class SlowPool:
-    """Does one piece after another."""
+    """Runs one piece of work after another."""
 
     def __init__(self, bus: FaultyBus) -> None:
         self.done = 0
@@ -52,4 +52,4 @@ class SlowPool:
         self._work = ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""

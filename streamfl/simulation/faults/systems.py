@@ -1,4 +1,4 @@
-"""What a system brings to be simulated with faults."""
+"""What a system provides for simulations with faults."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["FaultSimulation", "fault_simulations"]
 class FaultSimulation:
     """A system's scenarios.
 
-    simulate: runs the scenario of a seed on a bus, memory or sqlite, and checks whatever must hold of it.
-    simulate_liveness: the same in memory with a fault that stays; None: the system has no such scenarios.
+    simulate: runs the scenario of a seed on a bus, memory or sqlite, and checks what must hold.
+    simulate_liveness: the same on the memory bus with a permanent fault; None: the system has no such scenarios.
     """
 
     simulate: Callable[[int, str], Verdict]
@@ -25,5 +25,5 @@ class FaultSimulation:
 
 
 def fault_simulations() -> dict[str, FaultSimulation]:
-    """By name, those of every installed system, and of the command that writes a topic anew for any of them."""
+    """Fault simulations by name: those of every installed system, and that of the rekey command."""
     return {**parts_of_systems("faults"), "rekey": FaultSimulation(simulate)}

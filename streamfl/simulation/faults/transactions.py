@@ -1,8 +1,8 @@
-"""Transactions as a Kafka cluster has them, with the flaw of its protocol, and what a connector does about that flaw.
+"""Kafka's transactions, a flaw of their protocol, and a connector's remedy for that flaw.
 
 A request to end a transaction (EndTxn) names a producer and its epoch, but not which transaction of that epoch is meant. Such a
-request may be held back on its way, while the client sends it again or goes on without an answer. Then it ends a LATER transaction
-in its midst (KAFKA-17754). The remedy is a new epoch after every request without an answer: the cluster refuses late requests.
+request may be delayed on its way while the client sends it again or goes on without an answer. Then it ends a LATER transaction in
+the middle (KAFKA-17754). The remedy is a new epoch after every request without an answer: the cluster refuses late requests.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Coordinator", "EpochRefused", "Network", "Producer"]
 
 
 class EpochRefused(Exception):
-    """The request is of an epoch that is over, or contradicts how the last transaction ended."""
+    """The request belongs to an older epoch, or contradicts how the last transaction ended."""
 
 
 @dataclass
 class _Transactions:
     """The transactions of one producer.
 
-    show: makes what was written visible.
-    epoch: the present one.
-    written: by the open transaction.
+    show: makes writes visible.
+    epoch: the current epoch.
+    written: the writes of the open transaction.
     committed: whether the last transaction was committed; None while one is open, or if there was none.
     """
 
@@ -38,26 +38,26 @@ class _Transactions:
 
 
 class Coordinator:
-    """Decides about transactions by producer and epoch alone, as Kafka does for clients that do not speak KIP-890."""
+    """Decides about transactions by producer and epoch alone, like Kafka for clients without KIP-890."""
 
     def __init__(self) -> None:
         self._producers: dict[str, _Transactions] = {}
 
     def begin_epoch(self, producer: str, show: Callable[[Step], None]) -> int:
-        """Abort what is open and refuse all that comes of earlier epochs. Returns the new epoch."""
+        """Abort the open transaction and refuse all requests of earlier epochs from now on. Returns the new epoch."""
         own = self._producers[producer] = _Transactions(show, 1 + self._epoch_of(producer))
         return own.epoch
 
     def write(self, producer: str, epoch: int, part: Step) -> None:
-        """EpochRefused if the epoch is over. The first part after an end begins a transaction."""
+        """Raises EpochRefused if the epoch is over. The first write after an end begins a transaction."""
         own = self._of(producer, epoch)
         own.written.append(part)
         own.committed = None
 
     def end(self, producer: str, epoch: int, commit: bool) -> None:
-        """End whichever transaction is open.
+        """End the transaction that is open.
 
-        EpochRefused if the epoch is over, or if no transaction is open and the last one ended differently.
+        Raises EpochRefused if the epoch is over, or if no transaction is open and the last one ended differently.
         """
         own = self._of(producer, epoch)
         if not own.written and own.committed is not None and own.committed != commit:
@@ -85,9 +85,9 @@ class Coordinator:
 
 @dataclass
 class _Held:
-    """A request that is held back on its way.
+    """A request that is delayed on its way.
 
-    parts: it arrives when the producer has written so many more.
+    parts: it arrives after this many further writes of the producer.
     """
 
     epoch: int
@@ -96,12 +96,12 @@ class _Held:
 
 
 class Network:
-    """What lies between producers and the coordinator. It may hold back a request to end a transaction and break the connection.
+    """The network between producers and the coordinator. It may delay a request to end a transaction and break the connection.
 
     coordinator: receives the requests.
-    held_back: whether the next request is held back.
-    arrived: is told in words what came of a late request.
-    draws: for how long a request is held back.
+    held_back: returns whether the next request is delayed.
+    arrived: called with a description of a late request's result.
+    draws: draws the length of a delay.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class Producer:
     else, and never send the request again under the old one.
 
     network: where requests are sent.
-    name: of the producer.
-    show: makes visible what a transaction wrote.
+    name: the producer's name.
+    show: makes a transaction's writes visible.
     """
 
     def __init__(self, network: Network, name: str, show: Callable[[Step], None]) -> None:
@@ -159,7 +159,7 @@ class Producer:
         self._begin_epoch()
 
     def write(self, parts: Sequence[Step]) -> None:
-        """BusUnavailable if the cluster has ended this producer's epoch."""
+        """Raises BusUnavailable if the cluster has ended this producer's epoch."""
         try:
             for part in parts:
                 self._network.write(self._name, self._epoch, part)
@@ -168,12 +168,12 @@ class Producer:
             raise BusUnavailable(str(refusal)) from None
 
     def commit(self) -> None:
-        """Make visible what was written. BusUnavailable if that was not answered."""
+        """Make the writes visible. Raises BusUnavailable if the request was not answered."""
         if not self._end(commit=True):
             raise BusUnavailable("the commit was not answered")
 
     def abort(self) -> None:
-        """Give up what was written. Without an answer, the new epoch gives it up."""
+        """Discard the writes. Without an answer, the new epoch aborts them."""
         self._end(commit=False)
 
     def _end(self, commit: bool) -> bool:
@@ -185,7 +185,7 @@ class Producer:
         return answered or self._after_no_answer(commit)
 
     def _after_no_answer(self, commit: bool) -> bool:
-        """Take a new epoch. Returns whether the transaction counts as ended in the way that was asked for."""
+        """Take a new epoch. Returns whether the transaction counts as ended in the requested way."""
         self._begin_epoch()
         return False
 

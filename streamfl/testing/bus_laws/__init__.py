@@ -1,4 +1,4 @@
-"""What streamfl relies on in a bus. A connector is good if these pass on it.
+"""The properties of a bus that streamfl relies on. A connector is correct if these tests pass.
 
 Subclass :class:`BusLaws` in a test module and give it a fixture ``bus``::
 
@@ -6,8 +6,8 @@ Subclass :class:`BusLaws` in a test module and give it a fixture ``bus``::
         @pytest.fixture
         def bus(self): ...
 
-Every law uses topics and groups of its own, so one cluster serves them all. A bus whose members are only taken for dead after a
-while has to be configured so that this is less than 90 seconds.
+Every law uses topics and groups of its own, so one cluster serves them all. If a bus removes silent members only after a timeout,
+configure a timeout below 90 seconds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["BusLaws"]
 class BusLaws(CommitLaws, PollLaws, StateLaws, GroupLaws, TopicLaws):
     """All laws, for the bus that the fixture ``bus`` gives.
 
-    Whoever writes a connector step by step can subclass the suites one by one, in this order:
+    To write a connector step by step, subclass the suites one by one in this order:
 
     :class:`streamfl.testing.bus_laws.topics.TopicLaws`: topics and the records in them; no member reads.
-    :class:`streamfl.testing.bus_laws.polls.PollLaws`: what a poll brings; one member at a time.
+    :class:`streamfl.testing.bus_laws.polls.PollLaws`: what a poll returns; one member at a time.
     :class:`streamfl.testing.bus_laws.state.StateLaws`: tables and restored state.
     :class:`streamfl.testing.bus_laws.groups.GroupLaws`: several members share partitions.
-    :class:`streamfl.testing.bus_laws.commits.CommitLaws`: steps are whole, and refused from whoever lost its partitions.
+    :class:`streamfl.testing.bus_laws.commits.CommitLaws`: steps are atomic, and refused from a member that lost its partitions.
     """

@@ -1,4 +1,4 @@
-"""A step becomes visible whole or not at all, and only from a member that still has its partitions."""
+"""A step becomes visible whole or not at all, and only if its member still has its partitions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["CommitLaws"]
 
 
 class CommitLaws:
-    """A step becomes visible whole or not at all, and only from a member that still has its partitions."""
+    """A step becomes visible whole or not at all, and only if its member still has its partitions."""
 
     def test_a_commit_is_seen_whole(self, bus: Bus) -> None:
-        """Protects the one step: outputs, changelog and positions appear together, and in the order they were given."""
+        """Protects the atomic step: outputs, changelog and positions appear together, and in the given order."""
         samples, outputs, state = new_topic(bus), new_topic(bus), new_topic(bus, compacted=True)
         bus.write([Outgoing(samples, b"k", b"one", 0), Outgoing(samples, b"k", b"two", 0)])
         with joined(bus, samples) as (session, group):
@@ -30,7 +30,7 @@ class CommitLaws:
             assert values(records_of(session, 1)) == [b"three"]
 
     def test_a_record_has_the_time_that_it_is_given(self, bus: Bus) -> None:
-        """Protects readers that go by time, and the cluster's consent: a time ahead of now, or none, is that of the writing."""
+        """Protects readers that go by time. A record without a time, or with one in the future, gets the time of writing."""
         samples, outputs = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, b"one", 0)])
         with joined(bus, samples) as (session, _):
@@ -43,7 +43,7 @@ class CommitLaws:
         assert all(abs(at - usual) < 60 for at in others)
 
     def test_a_commit_that_fails_is_not_seen_at_all(self, bus: Bus) -> None:
-        """Protects against half a step: a record for a topic that is not there takes the good ones with it."""
+        """Protects against half a step: a record for a missing topic makes the whole step fail."""
         samples, outputs, state = new_topic(bus), new_topic(bus), new_topic(bus, compacted=True)
         bus.write([Outgoing(samples, None, b"one", 0)])
         with joined(bus, samples) as (session, _):
@@ -57,7 +57,7 @@ class CommitLaws:
             assert session.committed(samples, 0) is None
 
     def test_what_was_not_committed_is_read_again(self, bus: Bus) -> None:
-        """Protects against loss: a worker that dies between poll and commit leaves its records to the next."""
+        """Protects against loss: when a worker dies between poll and commit, the next worker gets its records."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, value, 0) for value in (b"a", b"b", b"c")])
         with joined(bus, samples) as (session, group):
@@ -67,7 +67,7 @@ class CommitLaws:
             assert values(records_of(session, 2)) == [b"b", b"c"]
 
     def test_a_groups_offsets_are_known_to_all(self, bus: Bus) -> None:
-        """Protects `streamfl check`: it compares the group's offsets with the state, and joins no group for it."""
+        """Protects `streamfl check`: it compares the group's offsets with the state without joining the group."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, value, 0) for value in (b"a", b"b")])
         with joined(bus, samples) as (session, group):
@@ -77,7 +77,8 @@ class CommitLaws:
         assert bus.committed(group) == {(samples, 0): 2}
 
     def test_who_fell_silent_cannot_commit(self, bus: Bus) -> None:
-        """Protects against two owners: a stalled worker's step on partitions that moved is refused whole, and it begins again."""
+        """Protects against two owners: a stalled worker's step on moved partitions is refused whole, and the worker starts again.
+        """
         samples, outputs, state = new_topic(bus, partitions=2), new_topic(bus), new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(samples, None, b"x", partition) for partition in range(2)])
         with joined(bus, samples) as (silent, group):

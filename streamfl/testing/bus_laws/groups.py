@@ -1,4 +1,4 @@
-"""How a group shares out its partitions, and what becomes of those that move."""
+"""How a group assigns its partitions to members, and what happens to partitions that move."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ __all__ = ["GroupLaws"]
 
 
 class GroupLaws:
-    """How a group shares out its partitions, and what becomes of those that move."""
+    """How a group assigns its partitions to members, and what happens to partitions that move."""
 
     def test_members_share_the_partitions(self, bus: Bus) -> None:
-        """Protects scale-out: a second member takes over a part, no partition has two owners, and a leaver's come back."""
+        """Protects scale-out: a second member takes over some partitions, none has two owners, and a leaver's are assigned again.
+        """
         samples = new_topic(bus, partitions=4)
         with joined(bus, samples) as (first, group):
             own = Owned(first)
@@ -28,7 +29,7 @@ class GroupLaws:
             together([own], lambda: own.partitions == {0, 1, 2, 3})
 
     def test_members_are_counted(self, bus: Bus) -> None:
-        """Protects standbys: a worker without partitions is told by the group's members from one that was given nothing."""
+        """Protects standbys: the number of members tells a worker without partitions from one whose assignment is missing."""
         samples, group = new_topic(bus), new_name("group")
         with joined(bus, samples, group=group) as (first, _):
             with joined(bus, samples, group=group) as (second, _):
@@ -37,7 +38,7 @@ class GroupLaws:
         eventually(lambda: bus.members(group), 0)
 
     def test_inputs_are_shared_out_together(self, bus: Bus) -> None:
-        """Protects a role with two inputs: partition p of both is with the same member."""
+        """Protects a role with two inputs: one member has partition p of both."""
         samples, labels = new_topic(bus, partitions=4), new_topic(bus, partitions=4)
         with (
             joined(bus, samples, labels) as (first, group),
@@ -52,7 +53,7 @@ class GroupLaws:
                 assert places == {(topic, p) for topic in (samples, labels) for p in member.partitions}
 
     def test_a_moved_partition_goes_on_where_it_was_committed(self, bus: Bus) -> None:
-        """Protects exactly-once at a rebalance: the new owner begins after the last committed record of the old one."""
+        """Protects exactly-once at a rebalance: the new owner begins after the old owner's last committed record."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, f"{i}".encode(), i % 2) for i in range(8)])
         with joined(bus, samples) as (first, group):

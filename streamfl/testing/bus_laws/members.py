@@ -1,4 +1,4 @@
-"""What the laws do with a bus: topics and groups of their own, members that poll, and waiting with an end."""
+"""Helpers of the laws: own topics and groups, members that poll, and waits with a deadline."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
     "values",
 ]
 
-# No law waits for longer, in seconds.
+# The longest wait of a law, in seconds.
 PATIENCE = 90.0
-# A poll waits for at most this long.
+# The longest wait of one poll, in seconds.
 TURN = 0.2
-# When nothing came for this long nothing comes.
+# When nothing came for this long, in seconds, nothing is expected any more.
 QUIET = 2.0
 
 
 class Owned:
-    """A member that polls, and what it has been told and given."""
+    """A member that polls. Keeps its assigned partitions and its records."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -45,19 +45,18 @@ class Owned:
         self.records: list[Record] = []
 
     def poll(self) -> None:
-        """Poll once."""
         polled = self.session.poll(TURN, 100)
         self.partitions = (self.partitions - set(polled.revoked)) | set(polled.assigned)
         self.records += polled.records
 
 
 def new_name(prefix: str) -> str:
-    """A name that nobody else uses."""
+    """A name that no other test uses."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 def new_topic(bus: Bus, partitions: int = 1, compacted: bool = False) -> str:
-    """The name of a new topic."""
+    """Creates a topic and returns its name."""
     name = new_name("topic")
     bus.create([TopicSpec(name, partitions, compacted)])
     return name
@@ -65,7 +64,7 @@ def new_topic(bus: Bus, partitions: int = 1, compacted: bool = False) -> str:
 
 @contextmanager
 def opened(bus: Bus, subscription: Subscription) -> Iterator[Session]:
-    """A session, closed at the end."""
+    """A session that is closed at the end."""
     session = bus.session(subscription)
     try:
         yield session
@@ -75,19 +74,18 @@ def opened(bus: Bus, subscription: Subscription) -> Iterator[Session]:
 
 @contextmanager
 def joined(bus: Bus, *inputs: str, tables: tuple[str, ...] = (), group: str | None = None) -> Iterator[tuple[Session, str]]:
-    """A member of a group, and the name of the group: a new one if none is given."""
+    """A member of a group, and the group's name. A new group is made if none is given."""
     group = group or new_name("group")
     with opened(bus, Subscription(group, inputs, tables)) as session:
         yield session, group
 
 
 def values(records: Iterator[Record] | Sequence[Record]) -> list[bytes]:
-    """What the records hold."""
     return [record.value or b"" for record in records]
 
 
 def polls(session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()) -> Iterator[Polled]:
-    """Poll after poll until ``enough`` of all of them together has come."""
+    """Poll until ``enough`` accepts everything that has come so far. Yields each poll."""
     whole = Polled()
     deadline = monotonic() + PATIENCE
     while not enough(whole):
@@ -103,7 +101,7 @@ def polls(session: Session, enough: Callable[[Polled], bool], most: int = 100, o
 
 
 def until(session: Session, enough: Callable[[Polled], bool], most: int = 100, others: Sequence[Owned] = ()) -> Polled:
-    """What all polls until ``enough`` brought together."""
+    """Everything that the polls until ``enough`` returned, together."""
     whole = Polled()
     for polled in polls(session, enough, most, others):
         whole.revoked += polled.revoked
@@ -119,7 +117,7 @@ def records_of(session: Session, count: int, most: int = 100) -> list[Record]:
 
 
 def records_from(session: Session, topic: str, offset: int, count: int) -> list[Record]:
-    """What comes after a seek. A group may share its partitions out again at any time: who gets one again seeks again."""
+    """The records after a seek. If the partition was revoked meanwhile, seeks again."""
     while True:
         session.seek(topic, 0, offset)
         seen = until(session, lambda seen: len(seen.records) >= count or bool(seen.revoked))
@@ -128,7 +126,7 @@ def records_from(session: Session, topic: str, offset: int, count: int) -> list[
 
 
 def together(members: Sequence[Owned], enough: Callable[[], bool]) -> None:
-    """Let members take turns until ``enough``."""
+    """Poll the members in turn until ``enough``."""
     deadline = monotonic() + PATIENCE
     while True:
         for member in members:
@@ -139,7 +137,7 @@ def together(members: Sequence[Owned], enough: Callable[[], bool]) -> None:
 
 
 def eventually(look: Callable[[], object], expected: object) -> None:
-    """A commit is decided before every partition has heard of it, so what was committed may take a moment to be seen."""
+    """Wait for an expected value. A commit is decided before all partitions have its marker, so it may become visible later."""
     deadline = monotonic() + PATIENCE
     while (found := look()) != expected:
         assert monotonic() < deadline, f"after {PATIENCE:g} s: {found!r}, expected {expected!r}"
@@ -147,7 +145,7 @@ def eventually(look: Callable[[], object], expected: object) -> None:
 
 
 def poll_until(session: Session, enough: Callable[[], bool]) -> None:
-    """Poll until ``enough``, whatever comes."""
+    """Poll until ``enough``, whatever the polls return."""
     deadline = monotonic() + PATIENCE
     while not enough():
         assert monotonic() < deadline, f"after {PATIENCE:g} s: lag is {dict(session.lag())}"

@@ -1,4 +1,4 @@
-"""What a poll brings: records in order, bounded, from where the member stands, and how far behind it is."""
+"""What a poll returns: a bounded number of records in order, from the member's position; and the lag."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["PollLaws"]
 
 
 class PollLaws:
-    """What a poll brings: records in order, bounded, from where the member stands, and how far behind it is."""
+    """What a poll returns: a bounded number of records in order, from the member's position; and the lag."""
 
     def test_no_record_comes_before_its_partition_was_restored(self, bus: Bus) -> None:
-        """Protects restored state: a poll that reports a partition brings none of its records yet."""
+        """Protects restored state: the poll that reports a partition returns none of its records yet."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, b"a", 0), Outgoing(samples, None, b"b", 1)])
         with joined(bus, samples) as (session, _):
@@ -41,7 +41,7 @@ class PollLaws:
                 reported |= set(polled.assigned)
 
     def test_records_keep_their_order_and_content(self, bus: Bus) -> None:
-        """Protects the per-partition order, keys, headers and missing values that decoding relies on."""
+        """Protects decoding, which relies on the order within a partition, keys, headers and missing values."""
         samples = new_topic(bus, partitions=3)
         written = [
             Outgoing(
@@ -60,7 +60,7 @@ class PollLaws:
             ]
 
     def test_a_poll_is_bounded(self, bus: Bus) -> None:
-        """Protects memory: a poll never brings more input records than it was asked for."""
+        """Protects memory: a poll never returns more input records than requested."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, b"x", i % 2) for i in range(30)])
         with joined(bus, samples) as (session, _):
@@ -68,7 +68,7 @@ class PollLaws:
                 assert len(polled.records) <= 4
 
     def test_seek_moves_the_position(self, bus: Bus) -> None:
-        """Protects the changelog's positions: where the state left off is where reading goes on, forwards or back."""
+        """Protects the changelog's positions: reading continues where the state ends, forwards or back."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, f"{i}".encode(), 0) for i in range(6)])
         with joined(bus, samples) as (session, _):
@@ -77,7 +77,7 @@ class PollLaws:
             assert values(records_from(session, samples, 1, 5)) == [b"1", b"2", b"3", b"4", b"5"]
 
     def test_paused_partitions_bring_nothing(self, bus: Bus) -> None:
-        """Protects a role whose waiting room is full, and the other partitions, which go on; nothing is lost by it."""
+        """Protects a role with a full waiting room: a pause holds back one partition only, and loses nothing."""
         samples = new_topic(bus, partitions=2)
         with joined(bus, samples) as (session, _):
             until(session, lambda seen: sorted(seen.assigned) == [0, 1])
@@ -89,7 +89,7 @@ class PollLaws:
             assert values(records_of(session, 1)) == [b"left"]
 
     def test_a_paused_input_leaves_others_of_its_partition_alone(self, bus: Bus) -> None:
-        """Protects a role that waits for one of its inputs to make room for another: what is paused is a place, not a number."""
+        """Protects a role that waits for one input to make room for another: a pause applies to one topic's partition."""
         samples, answers = new_topic(bus), new_topic(bus)
         with joined(bus, samples, answers) as (session, _):
             until(session, lambda seen: seen.assigned == [0])
@@ -101,8 +101,8 @@ class PollLaws:
             assert values(records_of(session, 1)) == [b"sample"]
 
     def test_what_was_fetched_before_a_pause_comes_after_it(self, bus: Bus) -> None:
-        """Protects a role that has room again: a client library sets aside what it has of a paused partition, and other partitions'
-        records must not bury it.
+        """Protects a role that has room again. A client library sets aside what it fetched of a paused partition; others' records
+        must not delay it for ever.
         """
         samples, answers = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, f"{i}".encode(), 0) for i in range(6)])
@@ -116,7 +116,7 @@ class PollLaws:
             assert values([*first, *left]) == [f"{i}".encode() for i in range(6)]
 
     def test_lag_counts_what_is_not_taken(self, bus: Bus) -> None:
-        """Protects the operator's main alarm: lag grows with what waits and falls when it is taken."""
+        """Protects the operator's main alarm: lag counts unread records and falls when they are read."""
         samples = new_topic(bus)
         with joined(bus, samples) as (session, _):
             until(session, lambda seen: seen.assigned == [0])
@@ -128,7 +128,7 @@ class PollLaws:
             poll_until(session, lambda: session.lag().get((samples, 0)) == 0)
 
     def test_lag_ends_at_nothing_after_a_commit(self, bus: Bus) -> None:
-        """Protects ticks: a worker that waits for the end of a topic written by commits sees that it is there."""
+        """Protects ticks: a worker that waits for the end of a topic written in transactions must notice the end."""
         samples, outputs = new_topic(bus), new_topic(bus)
         bus.write([Outgoing(samples, None, b"x", 0)])
         with joined(bus, samples) as (session, _):
@@ -139,12 +139,12 @@ class PollLaws:
             poll_until(session, lambda: session.lag().get((outputs, 0)) == 0)
 
     def test_a_group_begins_where_it_is_told(self, bus: Bus) -> None:
-        """Protects against silent loss and silent repetition: earliest, latest and a refusal to guess are three things."""
+        """Protects against silent loss and silent repetition: earliest, latest and none are three different starts."""
         samples = new_topic(bus)
         bus.write([Outgoing(samples, None, b"old", 0)])
         with opened(bus, Subscription(new_name("group"), (samples,), auto_offset_reset="latest")) as session:
             until(session, lambda seen: seen.assigned == [0])
-            # Where 'latest' is gets decided by the poll that begins the partition.
+            # The poll that begins the partition decides where 'latest' is.
             session.poll(QUIET, 10)
             bus.write([Outgoing(samples, None, b"new", 0)])
             assert values(records_of(session, 1)) == [b"new"]

@@ -1,4 +1,4 @@
-"""What a member reads whole: tables before the first record, and its own state when it is given a partition."""
+"""What a member reads completely: tables before the first record, and the state of each assigned partition."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["StateLaws"]
 
 
 class StateLaws:
-    """What a member reads whole: tables before the first record, and its own state when it is given a partition."""
+    """What a member reads completely: tables before the first record, and the state of each assigned partition."""
 
     def test_tables_come_whole_with_the_first_poll(self, bus: Bus) -> None:
-        """Protects the first prediction: the model as it was at the start is there before any sample is."""
+        """Protects the first prediction: the model that existed at the start is there before any sample."""
         samples, model = new_topic(bus), new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(model, f"k{i}".encode(), b"old", i % 2) for i in range(40)])
         with joined(bus, samples, tables=(model,)) as (session, _):
@@ -23,18 +23,18 @@ class StateLaws:
             assert values(later.tables) == [b"new"]
 
     def test_an_assignment_comes_with_the_tables_as_they_are(self, bus: Bus) -> None:
-        """Protects a state that was made with newer records of a table than its next owner has read: it would go back in time."""
+        """Protects against going back in time: state made with newer table records than its next owner has read."""
         samples, model = new_topic(bus), new_topic(bus, compacted=True)
         with joined(bus, samples, tables=(model,)) as (session, _):
             if session.poll(0.0, 1).assigned:
-                # Nothing can come between joining and the assignment on this bus.
+                # On this bus nothing can come between joining and the assignment.
                 return
             bus.write([Outgoing(model, f"k{number}".encode(), b"value", 0) for number in range(3_000)])
             seen = until(session, lambda whole: bool(whole.assigned), most=1).tables
             assert len({record.key for record in seen}) == 3_000
 
     def test_every_member_reads_tables_whole(self, bus: Bus) -> None:
-        """Protects clients on other workers: a table is not shared out, whatever partitions a member has."""
+        """Protects clients on several workers: every member reads the whole table, whatever partitions it has."""
         samples, model = new_topic(bus, partitions=2), new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(model, b"a", b"1", 0), Outgoing(model, b"b", b"2", 1)])
         with (
@@ -45,7 +45,7 @@ class StateLaws:
             assert sorted(values(second.poll(TURN, 1).tables)) == [b"1", b"2"]
 
     def test_restore_gives_one_partition_to_its_end(self, bus: Bus) -> None:
-        """Protects state: it is taken back from its own partition, tombstones and latest values included, and restoring ends."""
+        """Protects state: it is restored from its own partition, with tombstones and latest values, and restoring ends."""
         samples, state = new_topic(bus, partitions=2), new_topic(bus, partitions=2, compacted=True)
         bus.write([Outgoing(samples, None, b"x", 0)])
         with joined(bus, samples) as (session, _):

@@ -1,4 +1,4 @@
-"""What can be asked of a cluster without joining a group: its topics, and the records in them."""
+"""What a bus tells without joining a group: its topics, and their records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["TopicLaws"]
 
 
 class TopicLaws:
-    """What can be asked of a cluster without joining a group: its topics, and the records in them."""
+    """What a bus tells without joining a group: its topics, and their records."""
 
     def test_a_missing_topic_is_a_configuration_error(self, bus: Bus) -> None:
-        """Protects the operator: a wrong topic name is said at once, not waited for."""
+        """Protects the operator: a wrong topic name fails at once instead of waiting."""
         missing = new_name("missing")
         with pytest.raises(ConfigurationError, match=missing), opened(bus, Subscription(new_name("group"), (missing,))) as session:
             session.poll(TURN, 1)
@@ -26,7 +26,7 @@ class TopicLaws:
             bus.write([Outgoing(missing, None, b"x")])
 
     def test_topics_are_described_as_created(self, bus: Bus) -> None:
-        """Protects the preflight: partitions and cleanup are reported as they are, and creating again changes nothing."""
+        """Protects the preflight: partitions and cleanup policy are reported correctly, and creating again changes nothing."""
         spec = TopicSpec(new_name("topic"), 3, compacted=True)
         missing = new_name("missing")
         bus.create([spec])
@@ -40,7 +40,7 @@ class TopicLaws:
         assert values(bus.read(spec.name)) == [b"v"]
 
     def test_a_key_always_has_the_same_partition(self, bus: Bus) -> None:
-        """Protects a client's state: its records must all reach the one task that remembers it."""
+        """Protects a client's state: all of its records must reach the one task that has it."""
         samples = new_topic(bus, partitions=4)
         bus.write([Outgoing(samples, f"client-{i % 10}".encode(), b"x") for i in range(40)])
         places: dict[bytes | None, set[int]] = {}
@@ -50,7 +50,7 @@ class TopicLaws:
         assert all(len(partitions) == 1 for partitions in places.values())
 
     def test_a_key_has_the_partition_that_the_bus_says(self, bus: Bus) -> None:
-        """Protects checks of where a record lies: they ask the bus what its own writers would have chosen."""
+        """Protects checks of a record's partition: the bus names the partition that its own writers choose."""
         topic = new_name("keys")
         bus.create([TopicSpec(topic, 3, compacted=False)])
         keys = [f"customer-{number}".encode() for number in range(20)]
@@ -60,7 +60,7 @@ class TopicLaws:
         assert len(set(found.values())) == 3
 
     def test_a_look_takes_the_first_and_the_last(self, bus: Bus) -> None:
-        """Protects the preflight: it sees what is written today, of every partition it asks for, however much lies before it."""
+        """Protects the preflight: it reads the newest records of every requested partition, however many older ones there are."""
         samples = new_topic(bus, partitions=3)
         bus.write([Outgoing(samples, None, b"%d" % number, 1) for number in range(300)])
         bus.write([Outgoing(samples, None, b"%d" % number, 2) for number in range(3)])
@@ -73,7 +73,7 @@ class TopicLaws:
         assert values(bus.peek(samples, [2], 2)) == [b"0", b"1", b"2"]
 
     def test_reading_is_limited(self, bus: Bus) -> None:
-        """Protects the preflight's look at a few records of a topic of millions."""
+        """Protects the preflight, which reads a few records of a topic with millions."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, b"x", i % 2) for i in range(10)])
         assert len(list(bus.read(samples))) == 10
@@ -81,18 +81,18 @@ class TopicLaws:
         assert list(bus.read(samples, limit=0)) == []
 
     def test_one_place_can_be_looked_at(self, bus: Bus) -> None:
-        """Protects whoever looks at one place: what lies before it, or in another partition, does not come."""
+        """Protects reading a single place: earlier records and other partitions are left out."""
         samples = new_topic(bus, partitions=2)
         bus.write([Outgoing(samples, None, b"%d" % number, number % 2) for number in range(10)])
         assert values(bus.read_from(samples, 1, 3)) == [b"7", b"9"]
         assert list(bus.read_from(samples, 0, 5)) == []
 
     def test_a_time_has_an_offset(self, bus: Bus) -> None:
-        """Protects a reset to a time, and whoever follows a topic from its end: nothing of it is passed over or read twice."""
+        """Protects a reset to a time, and following a topic from its end: no record is skipped or read twice."""
         samples = new_topic(bus, partitions=2)
         assert bus.offsets(samples, -math.inf) == bus.offsets(samples, math.inf) == {0: 0, 1: 0}
         bus.write([Outgoing(samples, None, b"early", 0), Outgoing(samples, None, b"early", 1)])
-        # Times in a log are whole milliseconds.
+        # Timestamps in a log are whole milliseconds.
         time.sleep(0.01)
         bus.write([Outgoing(samples, None, b"late", 1)])
         late = max(record.timestamp for record in bus.read(samples))

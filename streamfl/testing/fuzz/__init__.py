@@ -1,1 +1,1 @@
-"""Wrong messages for every system: how they are made, who takes them, and what has to hold."""
+"""Fuzzing of every system with wrong messages: how they are made, who receives them, and what has to hold."""

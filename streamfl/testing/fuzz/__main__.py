@@ -1,4 +1,4 @@
-"""``make fuzz``: many malformed messages, and a figure. Exit code 1 if one did more than be refused."""
+"""``make fuzz``: send many malformed messages and count the results. Exit code 1 if one was more than refused."""
 
 from __future__ import annotations
 

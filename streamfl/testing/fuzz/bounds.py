@@ -1,4 +1,4 @@
-"""Numbers just within, at and just beyond the bounds that the code declares: a comparison that is wrong shows nowhere else."""
+"""Numbers at, just below and just above the bounds that the code declares. Only they reveal a wrong comparison."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from streamfl.system import installed_systems
 
 __all__ = ["declared_bounds", "near", "numbers_near_bounds", "patterns_near_bounds"]
 
-# What systems share. A system's own rooms are those beside its roles.
+# Rooms that systems share. A system's own rooms are the modules beside its roles.
 SHARED = ("streamfl.wire", "streamfl.changelog_checks", "streamfl.records", "streamfl.learning", "streamfl.privacy")
-# How names of constants begin that are bounds.
+# Prefixes of constants' names that mark bounds.
 BOUND = ("LARGEST", "SMALLEST", "MOST", "LEAST", "LATEST", "LONGEST", "FEWEST", "MAXIMUM")
 
 
 def near(bound: float) -> list[float]:
-    """The bound, the numbers next to it in double and single precision and as whole numbers, and all with the other sign."""
+    """The bound, its neighbours in double and single precision and as whole numbers, and all of these with the other sign."""
     found: set[float] = {bound}
     if isinstance(bound, int):
         found |= {bound - 1, bound + 1}
@@ -44,7 +44,7 @@ def numbers_near_bounds() -> list[float]:
 
 @cache
 def patterns_near_bounds() -> list[bytes]:
-    """The same as they lie in arrays: of both floating-point sizes, and of integers of two, four and eight bytes."""
+    """The same numbers as bytes in arrays: floating point of both sizes, and integers of two, four and eight bytes."""
     found: set[bytes] = set()
     for number in numbers_near_bounds():
         for form in ("<f", "<d") if isinstance(number, float) else ("<h", "<i", "<q"):
@@ -55,7 +55,7 @@ def patterns_near_bounds() -> list[bytes]:
 
 @cache
 def declared_bounds() -> list[float]:
-    """Constants whose names say that they are bounds, and what types of messages and of state admit at most and least."""
+    """Bounds declared by constants' names, and the limits in the types of messages and state."""
     found: set[float] = set()
     for module in _modules():
         for name, content in vars(module).items():

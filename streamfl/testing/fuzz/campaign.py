@@ -1,4 +1,4 @@
-"""Many wrong messages, and what became of them."""
+"""Sends many wrong messages, and reports what happened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Defect", "Report", "run"]
 
 BLOCK = 500
 ENOUGH_DEFECTS = 20
-# Far beyond what a block takes: who is not through by then hangs.
+# Much longer than a block takes: a block that needs more hangs.
 HANGING_SECONDS = 300
 
 
@@ -32,7 +32,7 @@ class Hanging(Exception):
 
 @dataclass(frozen=True)
 class Defect:
-    """Something raised that should not have been; ``target`` and ``block`` with the seed bring it back."""
+    """An error that should not have been raised. ``target``, ``block`` and the seed reproduce it."""
 
     target: str
     block: int
@@ -43,7 +43,12 @@ class Defect:
 
 @dataclass
 class Report:
-    """taken and refused: messages by target; refusals by target and reason. memory: the largest so far in MiB, after each round."""
+    """Results of a campaign.
+
+    taken: messages by target.
+    refused: refusals by target and reason.
+    memory: peak memory so far in MiB, after each round.
+    """
 
     seconds: float = 0.0
     taken: Counter[str] = field(default_factory=Counter)
@@ -56,14 +61,14 @@ class Report:
         return self.taken.total()
 
     def growth(self) -> float:
-        """MiB that the process grew after the first fifth of the rounds."""
+        """Growth of the process in MiB after the first fifth of the rounds."""
         return self.memory[-1] - self.memory[len(self.memory) // 5]
 
 
 def run(messages: int, seed: int, only: str = "") -> Report:
-    """At least so many wrong messages, a block to each target in turn; the same for the same seed.
+    """Send at least ``messages`` wrong messages, a block to each target in turn. The same seed gives the same messages.
 
-    Every block has new roles, so that target, block and seed are enough to bring a defect back.
+    Every block has new roles, so target, block and seed are enough to reproduce a defect.
     """
     report, began, block = Report(), time.monotonic(), 0
     with warnings.catch_warnings(), _hanging_raises():

@@ -1,4 +1,4 @@
-"""Systems of roles whose messages are made wrong, and their corpus: real messages, recorded once and kept as files."""
+"""What a system provides for fuzzing, and its corpus: real messages, recorded once and kept as files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ KEPT = 12
 
 
 class Corpus:
-    """Recorded messages: a file of JSON lines for each federation in ``folder``."""
+    """Recorded messages. ``folder`` has a file of JSON lines for each federation."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @cache  # noqa: B019 - there are as many as systems
     def __call__(self, federation: str, *channels: str) -> tuple[Message, ...]:
-        """The recorded messages of these channels."""
         found = []
         for line in self._file(federation).read_text().splitlines():
             content = json.loads(line)
@@ -37,7 +36,7 @@ class Corpus:
         return tuple(message for message in found if message.channel in channels)
 
     def write(self, federation: str, messages: Iterable[Message]) -> None:
-        """Record a federation anew."""
+        """Record a federation again."""
         lines = [
             json.dumps({"channel": one.channel, "partition": one.partition, "key": _hex(one.key), "value": _hex(one.value)})
             for one in messages
@@ -50,12 +49,12 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What a system of roles gives to be made wrong.
+    """What a system provides for fuzzing.
 
     corpus: recorded messages.
     federations: the names of those in the corpus.
-    record: real messages of one of them.
-    targets: by name, what makes one.
+    record: returns real messages of one federation.
+    targets: returns, by name, the functions that make a target.
     """
 
     corpus: Corpus
@@ -65,23 +64,23 @@ class Fuzzed:
 
 
 def partition_of(name: str) -> int:
-    """Where everything of a client or an entity lies."""
+    """The partition of all records of a client or an entity."""
     return sum(name.encode()) % len(PARTITIONS)
 
 
 def users_message(channel: str, format: str, name: str, content: Mapping[str, Any]) -> Message:
-    """What the federation's users write of a client or an entity, under its name."""
+    """A user's record about a client or an entity, keyed by its name."""
     return Message(channel, name.encode(), format_named(format).encode(dict(content)), partition_of(name))
 
 
 def some_of_each(found: Iterable[Message]) -> list[Message]:
-    """A few of each channel and kind of key, the last ones, in their order."""
+    """The last few messages of each channel and kind of key, in their order."""
     messages = list(found)
     return [message for channel in dict.fromkeys(one.channel for one in messages) for message in _some(messages, channel)]
 
 
 def _some(found: Iterable[Message], channel: str) -> Iterator[Message]:
-    """A few of each kind of key, the last ones, in their order."""
+    """The last few messages of each kind of key, in their order."""
     kinds: dict[bytes, list[Message]] = {}
     for message in found:
         if message.channel == channel:

@@ -1,4 +1,4 @@
-"""A role that is told messages, without a worker."""
+"""A role that receives messages without a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_700_000_000.0
 
 @dataclass
 class Member:
-    """A role with its partitions open, and the topics behind its names."""
+    """A role with open partitions, and the topics of its channels."""
 
     role: Role
     channels: Channels
@@ -31,7 +31,7 @@ class Member:
         return cls(role, kind.channels(settings))
 
     def decode(self, message: Message, offset: int = 0, timestamp: float = NOW) -> Received:
-        """PeerError where the message cannot be decoded."""
+        """Raises PeerError if the message cannot be decoded."""
         source = self.channels.inputs.get(message.channel) or self.channels.tables[message.channel]
         record = Record(source.topic, message.partition, offset, message.key, message.value, (), timestamp)
         return Received(message.channel, source.decode(record), record)

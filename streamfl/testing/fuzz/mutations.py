@@ -1,4 +1,4 @@
-"""Wrong messages made of real ones, by a seed."""
+"""Makes wrong messages from real ones, by a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["Message", "Mutator"]
 
-# What programs get wrong: limits of number types, values that compare oddly, characters that steer terminals or are no characters.
+# Values that programs handle wrongly: limits of number types, values that compare oddly, and characters that control terminals or
+# are invalid.
 NUMBERS: list[Any] = [
     *(sign * (2**bits + add) for sign in (1, -1) for bits in (0, 8, 31, 53, 63) for add in (-1, 0, 1)),
     2**64 - 1,
@@ -49,7 +50,7 @@ TEXTS = [
     "version",
 ]
 OTHERS: list[Any] = [None, True, False, b"", b"\0" * 16, b"\xff" * 16, [], {}, [[]], {"": None}, msgspec.msgpack.Ext(5, b"x")]
-# IEEE numbers as they lie in arrays: NaN, infinities, denormals, negative zeros and the largest of both signs, in both sizes.
+# Bytes of IEEE numbers in arrays: NaN, infinities, denormals, negative zeros and the largest of both signs, in both sizes.
 PATTERNS = [
     bytes.fromhex(pattern)
     for pattern in (
@@ -58,7 +59,7 @@ PATTERNS = [
         "0000000000000080", "ffffffffffff0f80",
     )
 ]  # fmt: skip
-# Beginnings of MessagePack values that promise more than any memory has, and of others.
+# First bytes of MessagePack values, among them lengths that exceed any memory.
 HEADERS = [
     bytes.fromhex(header)
     for header in (
@@ -83,7 +84,7 @@ class Message:
 
 
 class Mutator:
-    """Wrong messages out of ``corpus``, the same ones for the same ``random``."""
+    """Makes wrong messages from ``corpus``. The same ``random`` gives the same messages."""
 
     def __init__(self, random: Random, corpus: Sequence[Message]) -> None:
         self._random = random
@@ -95,7 +96,7 @@ class Mutator:
         ]  # fmt: skip
 
     def message(self) -> Message:
-        """A real message with one to several things wrong. It may come out as good as a real one, but as none of the corpus."""
+        """A real message with one or more errors. The result may be valid, but is never a message of the corpus."""
         while (message := self._wrong()) in self._real:
             pass
         return message
@@ -128,7 +129,7 @@ class Mutator:
             return random.choice(self._corpus).key
         return self._bytes(key or b"")
 
-    # ---- on bytes, whatever they mean
+    # ---- changes of bytes, whatever they mean
 
     def _bytes(self, value: bytes) -> bytes:
         changed = bytearray(value)
@@ -165,7 +166,7 @@ class Mutator:
 
     def _pattern(self, value: bytearray) -> None:
         pattern = self._random.choice(PATTERNS if self._random.random() < 0.5 else patterns_near_bounds())
-        # From the end, where a message's array is: there numbers lie at multiples of their size.
+        # Counts from the end: a message's array is there, with numbers at multiples of their size.
         place = max(0, len(value) - len(pattern) * self._random.randrange(1, 2 + len(value) // len(pattern)))
         value[place : place + len(pattern)] = pattern
 
@@ -182,10 +183,10 @@ class Mutator:
         depth = self._random.choice(DEPTHS)
         return opening * depth + closing * self._random.choice([0, 1, depth])
 
-    # ---- on what the bytes mean
+    # ---- changes of the decoded value
 
     def _structure(self, value: bytes) -> bytes:
-        """A field replaced, moved, doubled, taken away or added; the bytes as they are where they have no fields."""
+        """Replaces, moves, doubles, removes or adds a field. Returns the bytes unchanged if they have no fields."""
         text = value[:1] in (b"{", b"[")
         try:
             tree = json.loads(value) if text else msgspec.msgpack.decode(value)
@@ -242,7 +243,7 @@ class Mutator:
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    """Every field of a tree as its container and its place in there."""
+    """Every field of a tree: its container, and its key or index there."""
     found: list[tuple[Any, Any]] = []
     waiting = [tree]
     while waiting and len(found) < 500:

@@ -1,4 +1,6 @@
-"""Federations that go on after one record of a changelog was damaged: it is refused by name, or nothing is wrong afterwards."""
+"""Federations that restart after one changelog record was damaged. The record must be named in a refusal, or the results must be
+sane.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from streamfl.testing.fuzz.mutations import PATTERNS, Message, Mutator
 
 __all__ = ["Resumed", "Run"]
 
-# Far above any count or mean of a run of some hundred messages, and far below what a damaged exponent makes of it.
+# Far above any count or mean of a run of some hundred messages, and far below the effect of a damaged exponent.
 LARGEST_FIGURE = 1e6
 STEP_SECONDS = 40.0
 WORDS = {
@@ -33,7 +35,7 @@ MORE_ROUNDS = 3
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that only moves when it is set."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -44,7 +46,11 @@ class Clock:
 
 @dataclass
 class Run:
-    """A federation in memory. settings: of every member. written: by its users in a round."""
+    """A federation on the memory bus.
+
+    settings: by member, its settings.
+    written: returns what users write in a round.
+    """
 
     settings: Mapping[str, RoleSettings]
     written: Callable[[int], Sequence[Outgoing]]
@@ -58,13 +64,13 @@ class Run:
         self.workers: dict[str, Worker] = {}
 
     def start(self) -> None:
-        """Every member, taking back what its changelogs hold."""
+        """Start every member. It restores its changelogs."""
         for name, own in self.settings.items():
             fast = own.model_copy(update={"bus": own.bus.model_copy(update={"commit_interval_ms": 0})})
             self.workers[name] = build_worker(fast, self.bus, self.clock, self.clock, lambda seconds: None)
 
     def round(self, number: int) -> None:
-        """What users write, until everybody has done what there is to do."""
+        """Write the users' records, and run until no worker has anything to do."""
         self.bus.write(self.written(number))
         for _ in range(2):
             while any([worker.step(0.0) for worker in self.workers.values()]):  # noqa: C419
@@ -72,7 +78,7 @@ class Run:
             self.clock.now += STEP_SECONDS
 
     def changelog(self, name: str) -> list[Record]:
-        """What is remembered of a member, as compaction would leave it."""
+        """A member's changelog records, as compaction leaves them."""
         latest: dict[tuple[str, int, bytes], Record] = {}
         for topic in find_kind(self.settings[name].role.kind).channels(self.settings[name]).changelogs.values():
             for record in self.bus.read(topic):
@@ -81,7 +87,7 @@ class Run:
         return [record for record in latest.values() if record.value is not None]
 
     def copy(self) -> Run:
-        """Another federation whose topics hold the same records, and whose groups have read as far."""
+        """Another federation with the same records in its topics."""
         other = Run(self.settings, self.written)
         other.clock.now = self.clock.now
         for topic in self.topics:
@@ -91,7 +97,7 @@ class Run:
 
 
 class Resumed:
-    """Members of a federation that come back to a changelog of which one record was damaged by whoever writes no checksum."""
+    """Restarts a federation with one damaged changelog record. The record has no checksum, as if written by a stranger."""
 
     def __init__(self, run: Run, member: str, random: Random) -> None:
         self.run = run
@@ -101,7 +107,7 @@ class Resumed:
         self._mutator = Mutator(random, messages)
 
     def damaged(self) -> Outgoing:
-        """A record that lost a part, or has other bits or numbers, another key, or the value of another."""
+        """A damaged record: cut or changed bytes, changed numbers, another record's key, or another record's value."""
         random, chosen = self._random, self._random.choice(self._remembered)
         key, value = chosen.key or b"", chosen.value or b""
         kind = random.randrange(4)
@@ -122,7 +128,9 @@ class Resumed:
         return self._random.choice([one for one in self._remembered if one.topic == chosen.topic and one != chosen])
 
     def resume(self, damaged: Outgoing) -> bool:
-        """Whether it was taken back; AssertionError if it was and makes nonsense, or was refused without being named."""
+        """Whether the damaged record was restored. AssertionError if the results are not sane, or if a refusal does not name the
+        record.
+        """
         run = self.run.copy()
         run.bus.write([damaged])
         try:
@@ -130,10 +138,10 @@ class Resumed:
         except ConfigurationError as refusal:
             text = str(refusal)
             named = f"topic {damaged.topic}, partition {damaged.partition}, key {damaged.key!r}" in text
-            # A position beyond the topic's end is told of as what it looks like: the topic is not the one that was read.
+            # A position beyond the topic's end is reported as a topic that was deleted and created again.
             assert named or " ends at " in text, f"{text} does not say which record it is"
             return False
-        # What was remembered since is as good as what every healthy member remembers.
+        # The state written since must be as good as a healthy member's.
         again = run.copy()
         try:
             go_on(again)
@@ -143,7 +151,7 @@ class Resumed:
 
 
 def go_on(run: Run) -> None:
-    """Some rounds more, and nothing that a member says is nonsense."""
+    """Run some more rounds. All figures and predictions must be sane."""
     name = next(iter(run.settings.values())).federation.name
     topic = f"{name}.predictions"
     before = len(list(run.bus.read(topic)))

@@ -1,4 +1,4 @@
-"""All that is given wrong messages: every installed system that has a part for it."""
+"""The targets of all installed systems that provide fuzzing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ __all__ = ["fuzzed_systems", "targets"]
 
 
 def fuzzed_systems() -> list[Fuzzed]:
-    """What each system brings."""
     return list(parts_of_systems("fuzz").values())
 
 
 def targets(random: Random, only: str = "") -> Iterator[Target]:
-    """All of them whose names contain ``only``, new, each made when it is asked for."""
+    """Makes all targets whose names contain ``only``, one at a time."""
     for system in fuzzed_systems():
         for name, make in system.targets(random).items():
             if only in name:

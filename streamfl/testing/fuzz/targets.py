@@ -1,4 +1,4 @@
-"""What takes the wrong messages, and what has to hold whatever they are."""
+"""The receivers of wrong messages, and what has to hold for each."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from streamfl.wire import LONGEST_NAME, decode_array
 
 __all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
 
-# Of a role in these federations: a handful of members, two partitions, small models.
+# The limit for a role in these federations, which have a handful of members, two partitions and small models.
 LARGEST_STATE = 20_000_000
-# One in so many messages has all that a role holds compared before and after.
+# One message in this many compares all that the role holds before and after.
 COMPARED = 50
 TICK, GOOD = 97, 23
 AFRESH = 200
 
 
 class Target:
-    """Something that takes messages. ``take`` gives the reason of a refusal, None for none; anything raised is a defect."""
+    """Receives messages. ``take`` returns the reason of a refusal, None if accepted. Any exception is a defect."""
 
     def __init__(self, name: str, messages: Sequence[Message], random: Random) -> None:
         self.name = name
@@ -41,11 +41,11 @@ class Target:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """What has to hold after many messages."""
+        """Check what has to hold after many messages."""
 
 
 class Decoder(Target):
-    """A decoder: ``decode`` raises PeerError, whatever it is given, or nothing."""
+    """A decoder. ``decode`` may only raise PeerError, whatever it gets."""
 
     def __init__(
         self, name: str, messages: Sequence[Message], random: Random, decode: Callable[[Message], object]
@@ -62,7 +62,7 @@ class Decoder(Target):
 
 
 class Arrays(Target):
-    """The decoder of arrays, for the shape of the bytes or another."""
+    """The decoder of arrays, called with a shape that fits the bytes or another one."""
 
     def take(self, message: Message) -> str | None:
         content = message.value or b""
@@ -79,7 +79,7 @@ class Arrays(Target):
 
 
 class Samples(Target):
-    """The reader of samples of one format."""
+    """The reader of samples in one format."""
 
     def __init__(self, name: str, messages: Sequence[Message], random: Random, section: SamplesSection) -> None:
         super().__init__(name, messages, random)
@@ -106,12 +106,12 @@ def check_sample(found: Sample, dimension: int) -> None:
 
 
 def _mends(rejections: Sequence[Rejection]) -> bool:
-    """Whether a server publishes its model anew because of a message that it refuses."""
+    """Whether a server publishes its model again because of a message that it refuses."""
     return [rejection.error.reason for rejection in rejections] == ["unknown_version"]
 
 
 class RoleTarget(Target):
-    """A role, as a worker runs it: decode, receive, remember."""
+    """A role, run as a worker runs it: decode, receive, remember."""
 
     def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
@@ -127,14 +127,14 @@ class RoleTarget(Target):
         self.greet()
 
     def begin(self) -> None:
-        """Bring the role to where the recorded messages were sent."""
+        """Bring the role to the state in which the recorded messages were sent."""
 
     def greet(self) -> None:
-        """Make a client known whose messages nobody imitates."""
+        """Make a client known that the wrong messages never imitate."""
 
     def take(self, message: Message) -> str | None:
         if message.channel in self._member.channels.inputs:
-            # A worker brings records of an input only from partitions that it was assigned.
+            # A worker only passes on input records of its assigned partitions.
             message = Message(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
         if self._offset % GOOD == 0:
             self.feed(self.random.choice(self.messages))
@@ -156,13 +156,13 @@ class RoleTarget(Target):
         rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
         if not rejections:
             return None
-        # That the model is not in use as it is published is noted, and makes the worker unready.
+        # A published model that cannot be used is noted in the role, and makes the worker unready.
         if before is not None and not _mends(rejections) and message.channel != "model":
             assert self.held() == before, "a refused message changed what the role holds"
         return rejections[0].error.reason
 
     def held(self) -> bytes:
-        """A digest of what a refused message has to leave as it is."""
+        """A digest of everything that a refused message must not change."""
         return fingerprint(self.role)
 
     def finish(self) -> None:
@@ -171,7 +171,7 @@ class RoleTarget(Target):
         self.goes_on()
 
     def goes_on(self) -> None:
-        """A good message has its effect."""
+        """Check that a good message still has its effect."""
         raise NotImplementedError
 
     def _answered(self, replies: Sequence[Send | Rejection], received: Received | None = None) -> list[Rejection]:
@@ -199,11 +199,11 @@ class RoleTarget(Target):
             self.state[place] = change.value
 
     def sent(self, send: Send) -> None:
-        """What a role says is right, whatever it was told."""
+        """Check that a role's message is valid."""
 
 
 class Restored(Target):
-    """A role that takes back a changelog that was damaged: whatever it is, PeerError says so."""
+    """A role that restores a damaged changelog. Whatever the damage, it may only raise PeerError."""
 
     def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
@@ -214,7 +214,7 @@ class Restored(Target):
     def take(self, message: Message) -> str | None:
         channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
         if self.random.randrange(AFRESH) == 0:
-            # A changelog is of bounded length; what is restored only once is not bounded otherwise.
+            # A changelog has a bounded length. Without this, entries that are restored only once would grow without bound.
             self.role.close(partition)
             self.role.open(partition)
         try:
@@ -225,15 +225,15 @@ class Restored(Target):
         return None
 
 
-# Keys of what a role remembers because time passes, whatever arrives: since when a server has been silent.
+# Changelog keys that change as time passes, whatever messages come: since when the server has been silent.
 CLOCKS = {b"silence"}
-# Parameters that a refused marker of the model discards: they belong to no version. What a client says of
-# messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.
+# Fields that a refused message may change: parameters of a model that a refused marker discards, because they belong to no version;
+# a client's notes on refused messages, which have no effect; and the clock.
 PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "settings_check", "watch"}
 
 
 def fingerprint(role: Any) -> bytes:
-    """A hash of all that an object holds, numbers to the last bit."""
+    """A hash of all that an object holds, exact to the last bit."""
     digest = hashlib.blake2b()
     seen: set[int] = set()
     waiting = [role]
