@@ -60,7 +60,7 @@ fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1
 	$(BIN)/python -m streamfl.testing.fuzz --messages $(MESSAGES) --seed $(SEED)
 
 simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.testing.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
 
 reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference

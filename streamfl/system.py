@@ -42,7 +42,7 @@ class System:
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
     sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's records.
-    faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
+    faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and the targets that get wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.

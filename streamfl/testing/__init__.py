@@ -1,4 +1,4 @@
-"""Laws that every role and every bus obeys, as suites that a new one runs unchanged.
+"""Laws that every role and every bus obeys, as suites that a new one runs unchanged; federations under faults; wrong messages.
 
 They need pytest and Hypothesis, which ``streamfl[dev]`` brings.
 """

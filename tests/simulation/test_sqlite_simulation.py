@@ -16,7 +16,7 @@ from streamfl.pofmkl.lab.faults import simulate
 from streamfl.runtime.bus import Step
 from streamfl.runtime.sqlite.membership import Membership
 from streamfl.runtime.sqlite.session import SqliteSession
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

@@ -16,8 +16,8 @@ from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSyste
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.fault_rates import Rates
-from streamfl.simulation.faults.federation import CheckFailed, Reading
+from streamfl.testing.faults.fault_rates import Rates
+from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.lab.checks import check_alike, check_outcome
 from streamfl.vafl.lab.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction

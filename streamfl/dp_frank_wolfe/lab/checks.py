@@ -29,8 +29,8 @@ from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check_budget", "check_outcome", "check_said"]
 

@@ -12,10 +12,10 @@ from streamfl.dp_frank_wolfe.lab.observed_messages import recorded
 from streamfl.dp_frank_wolfe.lab.rollback import check_rolled_back
 from streamfl.dp_frank_wolfe.lab.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.federation import Verdict, run
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 

@@ -28,8 +28,8 @@ from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.role import Headers
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import Topics, require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import Topics, require
 
 __all__ = ["Drawn", "Observed", "messages_of", "names_by_window", "recorded", "timed_messages"]
 

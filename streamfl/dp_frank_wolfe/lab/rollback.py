@@ -20,7 +20,7 @@ from streamfl.role import PeerError, Received, Record, StateChange, receive_at_o
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.testing.faults.cluster import FaultyBus
 
 __all__ = ["RestoredFromBackup", "check_rolled_back", "other_asks", "state_until"]
 

@@ -22,9 +22,9 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.fault_rates import Rates, drawn_rates
-from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.fault_rates import Rates, drawn_rates
+from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["FOR_EVER", "LABELS", "LEDGER", "NAME", "STRANGER", "DPFrankWolfeScenario", "S", "samples_of", "scenario"]
 

@@ -24,8 +24,8 @@ from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, wh
 from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.runtime.kinds import find_kind
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check_parts_of_entities", "check_serving", "prediction_cost"]
 

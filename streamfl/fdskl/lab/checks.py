@@ -16,8 +16,8 @@ from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.schedule import ends_of_iterations, labels_wanted
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import latest, require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome"]
 

@@ -8,9 +8,9 @@ from streamfl.fdskl.lab.checks import check_outcome
 from streamfl.fdskl.lab.observed_messages import recorded
 from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.federation import Verdict, run
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness", "simulate_several"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.lab.scenario import FdsklScenario
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.observed_messages import latest
+from streamfl.testing.faults.observed_messages import latest
 
 __all__ = ["Model", "Oracle", "models_of"]
 

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from streamfl.fdskl.lab.oracle import Model, Oracle
 from streamfl.fdskl.lab.scenario import FdsklScenario
-from streamfl.simulation.faults.observed_messages import require
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check_learning"]
 

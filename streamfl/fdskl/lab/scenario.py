@@ -18,10 +18,10 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.observed_messages import require
-from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.observed_messages import require
+from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 
 __all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "labels_of", "scenario", "scenario_of_several"]
 

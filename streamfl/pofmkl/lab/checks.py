@@ -27,9 +27,9 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import require
 from streamfl.state_settings import STATE_SETTINGS_KEY
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import require
 from streamfl.wire import decode_array, encoded_size
 
 __all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]

@@ -18,12 +18,12 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import Rates
-from streamfl.simulation.faults.federation import Federation, Reading, Verdict, run
-from streamfl.simulation.faults.history import History
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import Rates
+from streamfl.testing.faults.federation import Federation, Reading, Verdict, run
+from streamfl.testing.faults.history import History
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.simulation.faults.federation import Reading
+from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading
 
 __all__ = ["Scenario", "scenario"]
 

@@ -15,8 +15,8 @@ from streamfl.quasi_newton.lab.oracle import Expected, scored_with
 from streamfl.quasi_newton.lab.produced_records import LABELS
 from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario
 from streamfl.quasi_newton.predictions import Prediction
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check_scores"]
 

@@ -25,8 +25,8 @@ from streamfl.quasi_newton.party_settings import FAILED, TRAINED
 from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.observed_messages import latest, require
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.observed_messages import latest, require
 
 __all__ = ["check_outcome", "check_said"]
 

@@ -9,10 +9,10 @@ from streamfl.quasi_newton.lab.observed_messages import recorded
 from streamfl.quasi_newton.lab.produced_records import LABELS, samples_of
 from streamfl.quasi_newton.lab.scenario import C, QuasiNewtonScenario, scenario
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.federation import Verdict, run
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 

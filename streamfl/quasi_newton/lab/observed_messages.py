@@ -18,7 +18,7 @@ from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message
 from streamfl.role import Headers
-from streamfl.simulation.faults.observed_messages import Topics
+from streamfl.testing.faults.observed_messages import Topics
 
 __all__ = ["Observed", "messages_of", "recorded", "whole_messages"]
 

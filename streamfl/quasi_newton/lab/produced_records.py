@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamfl.identity.keys import derive
-from streamfl.simulation.faults.federation import Reading
+from streamfl.testing.faults.federation import Reading
 
 __all__ = ["LABELS", "LAST_ENTITIES", "Again", "ProducedRecords", "is_held_out", "samples_of", "written"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.simulation.faults.observed_messages import Sent, Topics, latest, require, sent
+from streamfl.testing.faults.observed_messages import Sent, Topics, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, decode_in_flight
 from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.federation import Federation, Verdict, run
-from streamfl.simulation.faults.history import History
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault, of_a_process
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.federation import Federation, Verdict, run
+from streamfl.testing.faults.history import History
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
+from streamfl.testing.faults.systems import FaultSimulation
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.lab.checks import check_alike, check_outcome
 from streamfl.vafl.lab.scenario import FOR_EVER, VaflScenario, scenario

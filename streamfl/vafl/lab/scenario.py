@@ -16,10 +16,10 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.simulation.faults.federation import Reading, topics_of
-from streamfl.simulation.faults.observed_messages import Sent, require, sent
-from streamfl.simulation.faults.permanent_faults import PermanentFault, with_a_process_left
+from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading, topics_of
+from streamfl.testing.faults.observed_messages import Sent, require, sent
+from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.messages import REPLY

@@ -23,7 +23,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import Bus
-from streamfl.simulation.faults.observed_messages import Topics
+from streamfl.testing.faults.observed_messages import Topics
 
 ROWS = 20
 PARTIES = ("p1", "p2")

@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.privacy.anchor import Anchor
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from streamfl.fdskl.lab.faults import simulate_several
 from streamfl.fdskl.lab.scenario import scenario_of_several
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_outputs import OwnOutputs
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

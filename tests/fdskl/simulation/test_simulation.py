@@ -26,7 +26,7 @@ from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_partition import WorkerPartition
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

@@ -27,7 +27,7 @@ from streamfl.runtime import tasks as tasks_module
 from streamfl.runtime.bus import BusUnavailable, Step
 from streamfl.runtime.tasks import POSITION_KEY, Tasks
 from streamfl.runtime.worker import Worker
-from streamfl.simulation.faults.transactions import Producer
+from streamfl.testing.faults.transactions import Producer
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

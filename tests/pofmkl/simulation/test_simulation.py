@@ -12,8 +12,8 @@ import pytest
 from streamfl.pofmkl.lab.faults import simulate
 from streamfl.pofmkl.lab.scenario import scenario
 from streamfl.pofmkl.pending_samples import PendingSamples
-from streamfl.simulation.faults.__main__ import FAILED, main
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.__main__ import FAILED, main
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

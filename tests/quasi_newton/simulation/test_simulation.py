@@ -41,8 +41,8 @@ from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.role import StateChange
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

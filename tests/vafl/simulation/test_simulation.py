@@ -13,8 +13,8 @@ from msgspec import structs
 from mutations import Mutation, after, check_caught, instead
 
 from streamfl.learning.optimisers import AdaGrad
-from streamfl.simulation.faults.fault_rates import FAULTS
-from streamfl.simulation.faults.federation import run
+from streamfl.testing.faults.fault_rates import FAULTS
+from streamfl.testing.faults.federation import run
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.entities import Entities
 from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings

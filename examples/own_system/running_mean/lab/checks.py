@@ -7,8 +7,8 @@ from collections import defaultdict
 from running_mean.lab.scenario import Scenario, predictions
 from running_mean.messages import Mean, Prediction
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.federation import Reading
-from streamfl.simulation.faults.observed_messages import require
+from streamfl.testing.faults.federation import Reading
+from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from running_mean.lab.checks import check
 from running_mean.lab.scenario import scenario
-from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.systems import FaultSimulation
+from streamfl.testing.faults.federation import Verdict, run
+from streamfl.testing.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS"]
 

@@ -16,10 +16,10 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.fault_rates import Rates, drawn_rates
-from streamfl.simulation.faults.federation import Reading
-from streamfl.simulation.faults.observed_messages import require
-from streamfl.simulation.faults.permanent_faults import PermanentFault
+from streamfl.testing.faults.fault_rates import Rates, drawn_rates
+from streamfl.testing.faults.federation import Reading
+from streamfl.testing.faults.observed_messages import require
+from streamfl.testing.faults.permanent_faults import PermanentFault
 
 __all__ = ["Scenario", "predictions", "scenario"]
 
@@ -28,7 +28,7 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class Scenario:
-    """What those who run it ask; see :class:`streamfl.simulation.faults.federation.Shape`."""
+    """What those who run it ask; see :class:`streamfl.testing.faults.federation.Shape`."""
 
     seed: int
     settings: RunningMeanSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamfl.role import Work
-from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.testing.faults.cluster import FaultyBus
 
 __all__ = ["SlowPool"]
 

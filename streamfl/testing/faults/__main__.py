@@ -1,4 +1,4 @@
-"""``python -m streamfl.simulation.faults``: run seeds and say what came of them."""
+"""``python -m streamfl.testing.faults``: run seeds and say what came of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from threadpoolctl import threadpool_limits
 
 from streamfl.console import print_text
 from streamfl.runtime.log import configure
-from streamfl.simulation.faults.buses import CLUSTERS
-from streamfl.simulation.faults.fault_rates import DURING_WORK, FAULTS
-from streamfl.simulation.faults.systems import fault_simulations
+from streamfl.testing.faults.buses import CLUSTERS
+from streamfl.testing.faults.fault_rates import DURING_WORK, FAULTS
+from streamfl.testing.faults.systems import fault_simulations
 
 FAILED = 4
 
 
 def main() -> int:
     """0 if all checks hold, 4 if one fails."""
-    parser = argparse.ArgumentParser(prog="python -m streamfl.simulation.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m streamfl.testing.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
     simulations = fault_simulations()

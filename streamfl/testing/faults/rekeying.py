@@ -17,11 +17,11 @@ from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import Bus as BusSection
 from streamfl.settings import Federation, RoleSection, RoleSettings
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import Rates, drawn_by, drawn_rates
-from streamfl.simulation.faults.federation import Reading, Verdict, run
-from streamfl.simulation.faults.observed_messages import require
-from streamfl.simulation.faults.permanent_faults import PermanentFault
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
+from streamfl.testing.faults.federation import Reading, Verdict, run
+from streamfl.testing.faults.observed_messages import require
+from streamfl.testing.faults.permanent_faults import PermanentFault
 
 __all__ = ["RekeyScenario", "scenario", "simulate"]
 

@@ -9,14 +9,14 @@ from msgspec import structs
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
-from streamfl.simulation.faults.fault_rates import FaultDraws, Rates
-from streamfl.simulation.faults.history import History, content
-from streamfl.simulation.faults.permanent_faults import DEAF
-from streamfl.simulation.faults.read_back import ReadBack
-from streamfl.simulation.faults.schedule import Killed, Scheduler
-from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
 from streamfl.state_settings import STATE_SETTINGS_KEY
+from streamfl.testing.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
+from streamfl.testing.faults.fault_rates import FaultDraws, Rates
+from streamfl.testing.faults.history import History, content
+from streamfl.testing.faults.permanent_faults import DEAF
+from streamfl.testing.faults.read_back import ReadBack
+from streamfl.testing.faults.schedule import Killed, Scheduler
+from streamfl.testing.faults.transactions import Coordinator, Network, Producer
 
 __all__ = ["FaultyBus", "FaultySession"]
 

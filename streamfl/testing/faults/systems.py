@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.simulation.faults.federation import Verdict
-from streamfl.simulation.faults.rekeying import simulate
 from streamfl.system import parts_of_systems
+from streamfl.testing.faults.federation import Verdict
+from streamfl.testing.faults.rekeying import simulate
 
 __all__ = ["FaultSimulation", "fault_simulations"]
 

@@ -16,8 +16,8 @@ from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.session import SqliteSession
 from streamfl.runtime.sqlite_bus import SqliteBus
-from streamfl.simulation.faults.fault_rates import FaultDraws
-from streamfl.simulation.faults.schedule import Changed, Scheduler
+from streamfl.testing.faults.fault_rates import FaultDraws
+from streamfl.testing.faults.schedule import Changed, Scheduler
 
 __all__ = ["CLUSTERS", "Member", "MemoryCluster", "SqliteCluster"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from streamfl.role import Record
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.federation import CheckFailed
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.federation import CheckFailed
 
 __all__ = ["Sent", "Topics", "latest", "require", "sent"]
 

@@ -16,15 +16,15 @@ from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.buses import MemoryCluster
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import Rates
-from streamfl.simulation.faults.followed import astray, traced
-from streamfl.simulation.faults.history import History
-from streamfl.simulation.faults.permanent_faults import GONE, PermanentFault
-from streamfl.simulation.faults.read_back import ReadBack
-from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
-from streamfl.simulation.faults.slow_pool import SlowPool
+from streamfl.testing.faults.buses import MemoryCluster
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import Rates
+from streamfl.testing.faults.followed import astray, traced
+from streamfl.testing.faults.history import History
+from streamfl.testing.faults.permanent_faults import GONE, PermanentFault
+from streamfl.testing.faults.read_back import ReadBack
+from streamfl.testing.faults.schedule import BEGIN, Killed, Scheduler
+from streamfl.testing.faults.slow_pool import SlowPool
 
 __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "topics_of"]
 
