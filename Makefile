@@ -18,9 +18,9 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools for development
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml tests/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[dev]'
+	$(BIN)/pip install -q -e '.[dev]' -e ./tests
 	@touch $@ $(SHOWABLE)
 
 # Whoever looks for the first time need not wait for the tools for development.
@@ -94,6 +94,6 @@ picture: $(INSTALLED) ## draw docs/dashboard.png from a federation that runs for
 	$(BIN)/python -m benchmarks.board --rows 28
 
 clean: ## remove everything that these targets made
-	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info
+	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info tests/*.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.png benchmark.json soak.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,8 +20,6 @@ SYSTEM = System(
     report="streamfl.fdskl.lab.page:REPORTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     standings={"fdskl-worker": "streamfl.simulation.system_tools:what_learning_waits_for"},
-    faults="streamfl.fdskl.lab.faults:FAULTS",
-    fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
     refusals={
         "topology": "a sum of a party that sends to somebody else, or of other parties than those below it",
     },

@@ -27,8 +27,6 @@ SYSTEM = System(
     dashboards="streamfl.quasi_newton.lab.dashboard:DASHBOARDS",
     alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
     report="streamfl.quasi_newton.lab.page:REPORTS",
-    faults="streamfl.quasi_newton.lab.faults:FAULTS",
-    fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={
         "keys": "streamfl.quasi_newton.lab.keys:keys",
         "scorecard": "streamfl.quasi_newton.lab.export:scorecard",

@@ -20,8 +20,6 @@ SYSTEM = System(
         "vafl-coordinator": "streamfl.simulation.sources:entity_labels",
     },
     standings=dict.fromkeys(("vafl-party", "vafl-coordinator"), "streamfl.simulation.system_tools:what_learning_waits_for"),
-    faults="streamfl.vafl.lab.faults:FAULTS",
-    fuzz="streamfl.vafl.lab.fuzz:VAFL",
     dashboards="streamfl.vafl.lab.dashboard:DASHBOARDS",
     alerts="streamfl.vafl.lab.alerts:ALERTS",
     report="streamfl.vafl.lab.page:REPORTS",

@@ -18,18 +18,19 @@ from streamfl import wire
 from streamfl.fdskl.model import LARGEST_ALPHA
 from streamfl.pofmkl.lab import fuzz as pofmkl
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.system import load, systems_with
+from streamfl.system import load
 from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
 MESSAGES = 25_000
 # Half of all messages are refused, but where a row that cannot be read counts as zeros; few wrong shapes come through there.
 LEAST = {"dp-frank-wolfe": 0.3}
-SYSTEMS = {name: load(system.fuzz or "") for name, system in systems_with("fuzz").items()}
+SYSTEMS = {name: load(proof.fuzz) for name, proof in installed_proofs().items() if proof.fuzz}
 
 
 @pytest.mark.long

@@ -15,12 +15,15 @@ import pytest
 from soak.subject import find_soaked
 
 from streamfl.system import System, installed_systems, load, systems_with
+from streamfl.testing.proof import GROUP, installed_proofs
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # By name, the package of each system of this repository.
 PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()}
 OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
+# Every module and folder of tests/, where the proofs are.
+TESTS = {path.stem for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"}
 # What only a laboratory may import: a role is run by them and does not know them.
 ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.console")
 
@@ -118,7 +121,7 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
 def test_what_a_manifest_names_is_there(system: System) -> None:
     """Protects users from parts that fail only when they are asked for."""
-    places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboards]
+    places = [system.roles, system.simulate, system.demo, system.dashboards]
     named = (system.sources, system.commands, system.exports, system.readers, system.inspect)
     for place in (*places, *(place for group in named for place in group.values())):
         assert place is None or load(place) is not None
@@ -135,8 +138,25 @@ def test_systems_have_the_same_furniture(system: System) -> None:
     rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
     missing = [room for room in rooms if importlib.util.find_spec(f"{package}.{room}") is None]
     assert missing == []
-    for part in ("simulate", "demo", "faults", "fuzz", "dashboards"):
+    for part in ("simulate", "demo", "dashboards"):
         assert system.name in systems_with(part)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_system_has_a_proof(name: str) -> None:
+    """Protects `make simulate` and `make fuzz` from a system that they leave out, and then say that everything holds."""
+    proof = installed_proofs()[name]
+    assert load(proof.faults or "")
+    assert load(proof.fuzz or "")
+
+
+def test_what_is_installed_knows_no_proof() -> None:
+    """Protects whoever has the wheel alone: what stands in tests/ is not there, and is registered by its own pyproject.toml."""
+    graph = grimp.build_graph("streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None)
+    assert [f"{module} imports {imported}" for module, imported in imports(graph) if imported.partition(".")[0] in TESTS] == []
+    registered = tomllib.loads((ROOT / "tests" / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    assert registered[GROUP].keys() == OWN.keys()
+    assert GROUP not in PROJECT["entry-points"]
 
 
 @pytest.mark.parametrize("name", OWN)

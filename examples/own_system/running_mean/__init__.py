@@ -12,7 +12,5 @@ SYSTEM = System(
     simulate="running_mean.lab.simulate:simulate",
     demo="running_mean.lab.demo:demo",
     sources={"running-mean": "running_mean.lab.replay:samples"},
-    faults="running_mean.lab.faults:FAULTS",
-    fuzz="running_mean.lab.fuzz:RUNNING_MEAN",
     dashboards="running_mean.lab.dashboard:DASHBOARDS",
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.system import parts_of_systems
+from streamfl.system import load
 from streamfl.testing.faults.federation import Verdict
 from streamfl.testing.faults.rekeying import simulate
+from streamfl.testing.proof import installed_proofs
 
 __all__ = ["FaultSimulation", "fault_simulations"]
 
@@ -26,4 +27,5 @@ class FaultSimulation:
 
 def fault_simulations() -> dict[str, FaultSimulation]:
     """By name, those of every installed system, and of the command that writes a topic anew for any of them."""
-    return {**parts_of_systems("faults"), "rekey": FaultSimulation(simulate)}
+    own = {name: load(proof.faults) for name, proof in installed_proofs().items() if proof.faults}
+    return {**own, "rekey": FaultSimulation(simulate)}

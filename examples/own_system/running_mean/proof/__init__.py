@@ -1,0 +1,7 @@
+"""What proves that this system works: faults and wrong messages. Neither a worker nor a command imports it."""
+
+from streamfl.testing.proof import Proof
+
+__all__ = ["PROOF"]
+
+PROOF = Proof(faults="running_mean.lab.faults:FAULTS", fuzz="running_mean.lab.fuzz:RUNNING_MEAN")
