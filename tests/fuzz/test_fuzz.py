@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pofmkl.proof import fuzz as pofmkl
 from wrong_messages import check_found
 
 from streamfl import wire
 from streamfl.fdskl.model import LARGEST_ALPHA
-from streamfl.pofmkl.lab import fuzz as pofmkl
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.system import load
 from streamfl.testing.fuzz import campaign

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from soak.calm import run_calmly, written_again
 from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
+from vafl.proof.checks import check_alike, check_outcome
+from vafl.proof.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
@@ -19,8 +21,6 @@ from streamfl.seeding import rng_for
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.lab.checks import check_alike, check_outcome
-from streamfl.vafl.lab.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.learning_head import KEY, Counters
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.remembered_entity import decode_entity

@@ -1,1 +1,1 @@
-"""POF-MKL's laboratory: simulation, demo, comparison, faults and wrong messages. No worker imports it."""
+"""POF-MKL's laboratory: simulation, demo, comparison, report and dashboards. No worker imports it."""

@@ -1,1 +1,1 @@
-"""VAFL's laboratory: simulation, demo, faults and wrong messages. No worker imports it."""
+"""VAFL's laboratory: simulation, demo, report and dashboards. No worker imports it."""

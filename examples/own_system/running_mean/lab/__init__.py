@@ -1,1 +1,1 @@
-"""The laboratory: simulation, demo, faults and wrong messages. No worker imports it."""
+"""The laboratory: simulation, demo, replay and dashboard. No worker imports it."""

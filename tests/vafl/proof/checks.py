@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from vafl.proof.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.testing.faults.observed_messages import Sent, Topics, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, decode_in_flight
-from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.models import embedding_function
 from streamfl.vafl.remembered_entity import RememberedEntity, decode_entity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from running_mean.lab.scenario import Scenario, predictions
 from running_mean.messages import Mean, Prediction
+from running_mean.proof.scenario import Scenario, predictions
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require

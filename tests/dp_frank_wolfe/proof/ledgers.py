@@ -14,7 +14,7 @@ import msgspec
 from streamfl.privacy.anchor import FORMAT, IDENTITY_BYTES, Anchor
 
 if TYPE_CHECKING:
-    from streamfl.dp_frank_wolfe.lab.scenario import DPFrankWolfeScenario
+    from dp_frank_wolfe.proof.scenario import DPFrankWolfeScenario
 
 __all__ = ["anchor", "made_up_files", "made_up_ledger", "made_up_secret", "without_power_cuts"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from pofmkl.proof.scenario import Scenario
 
 from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_record import ClientRecord
-from streamfl.pofmkl.lab.scenario import Scenario
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.members import Member
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model

@@ -9,11 +9,11 @@ from itertools import product
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from quasi_newton.proof.oracle import Expected, scored_with
+from quasi_newton.proof.produced_records import LABELS
+from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario
 from scipy.special import expit
 
-from streamfl.quasi_newton.lab.oracle import Expected, scored_with
-from streamfl.quasi_newton.lab.produced_records import LABELS
-from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require

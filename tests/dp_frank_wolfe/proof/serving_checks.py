@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
+from dp_frank_wolfe.proof.oracle import numbers_of, place_of, weights_of
+from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S, samples_of
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
-from streamfl.dp_frank_wolfe.lab.oracle import numbers_of, place_of, weights_of
-from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S, samples_of
 from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
 from streamfl.dp_frank_wolfe.public import Public

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from fdskl.proof.scenario import FdsklScenario
 from numpy.typing import NDArray
 
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
-from streamfl.fdskl.lab.scenario import FdsklScenario
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.observed_messages import latest
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from quasi_newton.proof.observed_messages import Observed, messages_of
+from quasi_newton.proof.produced_records import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
 
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
-from streamfl.quasi_newton.lab.observed_messages import Observed, messages_of
-from streamfl.quasi_newton.lab.produced_records import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec

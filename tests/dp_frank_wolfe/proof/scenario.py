@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_by_window
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.observed_messages import Observed, messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import TopicSpec

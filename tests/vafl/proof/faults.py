@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from vafl.proof.checks import check_alike, check_outcome
+from vafl.proof.scenario import FOR_EVER, VaflScenario, scenario
+
 from streamfl.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Federation, Verdict, run
@@ -12,8 +15,6 @@ from streamfl.testing.faults.history import History
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.testing.faults.systems import FaultSimulation
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.checks import check_alike, check_outcome
-from streamfl.vafl.lab.scenario import FOR_EVER, VaflScenario, scenario
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
 

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from quasi_newton.proof.check_scores import check_scores
+from quasi_newton.proof.observed_messages import messages_of
+from quasi_newton.proof.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
+from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 
 from streamfl.identity.keys import derive
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
-from streamfl.quasi_newton.lab.check_scores import check_scores
-from streamfl.quasi_newton.lab.observed_messages import messages_of
-from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
-from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+from fdskl.proof.observed_messages import Observed, decode_prediction
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.lab.observed_messages import Observed, decode_prediction
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import TopicSpec

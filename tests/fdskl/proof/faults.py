@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamfl.fdskl.lab.checks import check_outcome
-from streamfl.fdskl.lab.observed_messages import recorded
-from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
+from fdskl.proof.checks import check_outcome
+from fdskl.proof.observed_messages import recorded
+from fdskl.proof.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
+
 from streamfl.seeding import rng_for
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process

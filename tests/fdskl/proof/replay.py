@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+from fdskl.proof.oracle import Model, Oracle
+from fdskl.proof.scenario import FdsklScenario
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.fdskl.lab.oracle import Model, Oracle
-from streamfl.fdskl.lab.scenario import FdsklScenario
 from streamfl.testing.faults.observed_messages import require
 
 __all__ = ["check_learning"]

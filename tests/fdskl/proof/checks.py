@@ -8,11 +8,11 @@ from itertools import islice, pairwise
 
 import msgspec
 import numpy as np
+from fdskl.proof.observed_messages import decode_prediction
+from fdskl.proof.oracle import Model, Oracle, models_of
+from fdskl.proof.replay import check_learning
+from fdskl.proof.scenario import LABELS, FdsklScenario
 
-from streamfl.fdskl.lab.observed_messages import decode_prediction
-from streamfl.fdskl.lab.oracle import Model, Oracle, models_of
-from streamfl.fdskl.lab.replay import check_learning
-from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.schedule import ends_of_iterations, labels_wanted
 from streamfl.runtime.bus import Bus

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from pofmkl.proof.checks import check_alike, check_bounds, check_outcome, check_said, identity
+from pofmkl.proof.scenario import SAMPLES, Scenario, scenario
 
 from streamfl.pofmkl.client import PofmklClient
-from streamfl.pofmkl.lab.checks import check_alike, check_bounds, check_outcome, check_said, identity
-from streamfl.pofmkl.lab.scenario import SAMPLES, Scenario, scenario
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind

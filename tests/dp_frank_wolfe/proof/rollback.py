@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from dp_frank_wolfe.proof.observed_messages import messages_of
+from dp_frank_wolfe.proof.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
 
-from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of
-from streamfl.dp_frank_wolfe.lab.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import PeerError, Received, Record, StateChange, receive_at_once

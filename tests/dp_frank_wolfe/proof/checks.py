@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-
-from streamfl.dp_frank_wolfe.lab.centring import centre_for
-from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window, timed_messages
-from streamfl.dp_frank_wolfe.lab.oracle import (
+from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window, timed_messages
+from dp_frank_wolfe.proof.oracle import (
     expected,
     expected_estimate,
     place_of,
@@ -22,8 +20,10 @@ from streamfl.dp_frank_wolfe.lab.oracle import (
     presence,
     weights_of,
 )
-from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
-from streamfl.dp_frank_wolfe.lab.serving_checks import check_parts_of_entities, check_serving, prediction_cost
+from dp_frank_wolfe.proof.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
+from dp_frank_wolfe.proof.serving_checks import check_parts_of_entities, check_serving, prediction_cost
+
+from streamfl.dp_frank_wolfe.lab.centring import centre_for
 from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import Window

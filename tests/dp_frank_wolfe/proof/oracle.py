@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from dp_frank_wolfe.proof.ledgers import anchor
+from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.lab import direct
-from streamfl.dp_frank_wolfe.lab.ledgers import anchor
-from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, Message, Model, read_content
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public

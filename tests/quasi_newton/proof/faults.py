@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamfl.quasi_newton.lab.checks import check_outcome, check_said
-from streamfl.quasi_newton.lab.observed_messages import recorded
-from streamfl.quasi_newton.lab.produced_records import LABELS, samples_of
-from streamfl.quasi_newton.lab.scenario import C, QuasiNewtonScenario, scenario
+from quasi_newton.proof.checks import check_outcome, check_said
+from quasi_newton.proof.observed_messages import recorded
+from quasi_newton.proof.produced_records import LABELS, samples_of
+from quasi_newton.proof.scenario import C, QuasiNewtonScenario, scenario
+
 from streamfl.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from running_mean.lab.checks import check
-from running_mean.lab.scenario import scenario
+from running_mean.proof.checks import check
+from running_mean.proof.scenario import scenario
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.systems import FaultSimulation
 

@@ -6,11 +6,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from streamfl.dp_frank_wolfe.lab.checks import check_budget, check_outcome, check_said
-from streamfl.dp_frank_wolfe.lab.ledgers import made_up_files, without_power_cuts
-from streamfl.dp_frank_wolfe.lab.observed_messages import recorded
-from streamfl.dp_frank_wolfe.lab.rollback import check_rolled_back
-from streamfl.dp_frank_wolfe.lab.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
+from dp_frank_wolfe.proof.checks import check_budget, check_outcome, check_said
+from dp_frank_wolfe.proof.ledgers import made_up_files, without_power_cuts
+from dp_frank_wolfe.proof.observed_messages import recorded
+from dp_frank_wolfe.proof.rollback import check_rolled_back
+from dp_frank_wolfe.proof.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
+
 from streamfl.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
