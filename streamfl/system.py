@@ -1,6 +1,6 @@
 """The manifest of a learning system, and which systems are installed.
 
-A system is one folder: its roles, and a laboratory with its simulation, dashboards and comparison. Nothing outside that folder
+A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that folder
 knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other package::
 
     [project.entry-points."streamfl.systems"]
@@ -34,7 +34,7 @@ class System:
     """One learning system.
 
     Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded only when it is
-    needed: a worker never imports a laboratory.
+    needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.

@@ -1,4 +1,4 @@
-"""What a system's laboratory is asked, and what it answers: the parts of ``streamfl simulate``, ``demo`` and ``replay``.
+"""What a system's tools are asked, and what they answer: the parts of ``streamfl simulate``, ``demo`` and ``replay``.
 
 A simulation is a function of :class:`Asked`, a source one of :class:`Replayed`; each takes besides, by name, the options that it
 contributes to the command. Such a parameter is annotated as a :class:`typer.Option` and defaults to None or False, which mean that

@@ -11,7 +11,7 @@ import pytest
 from broker import free_ports
 from image import ROOT, Image, build, python_version
 
-# Whatever a role, a connector or a format may load while it works, and no laboratory.
+# Whatever a role, a connector or a format may load while it works, and no system's tools.
 LOADS = """
 import importlib, importlib.metadata as metadata
 from streamfl.system import installed_systems

@@ -24,7 +24,7 @@ PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-poin
 OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
 # Every module and folder of tests/, where the proofs are.
 TESTS = {path.stem for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"}
-# What only a laboratory may import: a role is run by them and does not know them.
+# What only a system's tools may import: a role is run by them and does not know them.
 ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.console")
 
 
@@ -61,15 +61,15 @@ def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.Imp
     assert wrong == []
 
 
-def test_roles_import_neither_a_laboratory_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
+def test_roles_import_neither_tools_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
     """Protects workers: a role is a state machine that knows no bus, and production code depends on no simulation."""
     wrong = [
         f"{module} imports {imported}"
         for module, imported in imports(graph)
         for package in PACKAGES.values()
         if within(module, package)
-        and not within(module, f"{package}.lab")
-        and (within(imported, f"{package}.lab") or any(within(imported, room) for room in ABOVE))
+        and not within(module, f"{package}.tools")
+        and (within(imported, f"{package}.tools") or any(within(imported, room) for room in ABOVE))
     ]
     assert wrong == []
 
@@ -104,7 +104,7 @@ def test_nothing_outside_a_system_names_one() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
-def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
+def test_a_worker_loads_its_own_system_and_no_tools(kind: str) -> None:
     """Protects production from code that only simulates, and a worker's start from systems that it does not run."""
     program = (
         "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
@@ -113,7 +113,7 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = ended.stdout.split()
     others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
-    left_alone = {"lab", "proof"}
+    left_alone = {"tools", "proof"}
     assert [module for module in loaded if left_alone & {*module.split(".")} or module.startswith("streamfl.testing")] == []
     # Manifests are read; what they name is not.
     assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
@@ -135,8 +135,8 @@ def test_what_a_manifest_names_is_there(system: System) -> None:
 def test_systems_have_the_same_furniture(system: System) -> None:
     """Protects a reader of one system who opens another: the same things stand in the same places."""
     package = PACKAGES[system.name]
-    lab = ("commands", "simulate", "demo", "dashboard")
-    rooms = [f"{package}.{room}" for room in ("config", "messages", "roles", *(f"lab.{room}" for room in lab))]
+    tools = ("commands", "simulate", "demo", "dashboard")
+    rooms = [f"{package}.{room}" for room in ("config", "messages", "roles", *(f"tools.{room}" for room in tools))]
     rooms += [f"{package.rpartition('.')[2]}.proof.{room}" for room in ("scenario", "checks", "faults", "fuzz")]
     assert [room for room in rooms if importlib.util.find_spec(room) is None] == []
     for part in ("simulate", "demo", "dashboards"):

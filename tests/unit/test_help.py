@@ -76,8 +76,8 @@ def test_a_mistyped_command_is_answered_with_the_one_meant(
     assert "Did you mean" not in run_command(monkeypatch, capsys, "zzz")[2]
 
 
-def test_help_waits_for_no_laboratory() -> None:
-    """Protects the first second: what is asked for help loads no learner's libraries, and no laboratory of any system.
+def test_help_waits_for_no_tools() -> None:
+    """Protects the first second: what is asked for help loads no learner's libraries, and no tools of any system.
 
     The four that everybody types first do not even load what reads settings.
     """
@@ -99,6 +99,6 @@ for arguments in {every}:
         libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress"}
         libraries.update(["pydantic_settings"] if arguments in first else [])
         assert libraries.intersection(loaded) == set(), arguments
-        # What is behind .lab is the system's own; commands and sources say which options there are.
-        parts = {name.partition(".lab.")[2] for name in loaded if name.startswith("streamfl.")}
+        # What is behind .tools is the system's own; commands and sources say which options there are.
+        parts = {name.partition(".tools.")[2] for name in loaded if name.startswith("streamfl.")}
         assert parts <= {"", "commands", "replay"}, arguments

@@ -1,4 +1,4 @@
-"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its laboratory checks."""
+"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its proof checks."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 
 def check(verdict: Verdict, left: Left) -> None:
-    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the laboratory checks."""
+    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the proof checks."""
     chosen = scenario_of(left)
     check_predictions(verdict, left, chosen)
     check_labels(verdict, left, chosen)
@@ -172,7 +172,7 @@ def check(verdict: Verdict, left: Left) -> None:
 
 
 def scenario_of(left: Left) -> VaflScenario:
-    """What the laboratory's checks need to know, from the users' topics alone."""
+    """What the proof's checks need to know, from the users' topics alone."""
     settings: Any = left.settings["coordinator"]
     seen: dict[str, set[str]] = {}
     readings: list[Reading] = []

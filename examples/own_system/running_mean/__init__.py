@@ -9,8 +9,8 @@ SYSTEM = System(
     summary="clients whose labels are predicted by their mean so far",
     kinds=("running-mean",),
     roles="running_mean.roles:ROLES",
-    simulate="running_mean.lab.simulate:simulate",
-    demo="running_mean.lab.demo:demo",
-    sources={"running-mean": "running_mean.lab.replay:samples"},
-    dashboards="running_mean.lab.dashboard:DASHBOARDS",
+    simulate="running_mean.tools.simulate:simulate",
+    demo="running_mean.tools.demo:demo",
+    sources={"running-mean": "running_mean.tools.replay:samples"},
+    dashboards="running_mean.tools.dashboard:DASHBOARDS",
 )

@@ -225,7 +225,7 @@ def recorded(observed: Observed, fragment_bytes: int = 0) -> Iterator[None]:
     places.append((messages, "FRAGMENT_BYTES", fragment_bytes or messages.FRAGMENT_BYTES))
     for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
         # A module holds what it imports under its own name, so each importing module is patched.
-        modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".lab" not in key]
+        modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".tools" not in key]
         for module in modules:
             real = getattr(module, name, None)
             if real is not None and real.__module__ != module.__name__:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, Message, Model, read_content
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 
 __all__ = [

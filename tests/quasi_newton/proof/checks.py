@@ -18,10 +18,10 @@ from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenari
 from streamfl.identity.keys import derive
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY

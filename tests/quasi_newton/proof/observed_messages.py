@@ -15,8 +15,8 @@ from streamfl.message_fragments import MARK, Fragment
 from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.role import Headers
 from streamfl.testing.faults.observed_messages import Topics
 

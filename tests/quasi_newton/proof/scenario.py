@@ -14,9 +14,9 @@ from quasi_newton.proof.produced_records import LABELS, LAST_ENTITIES, Again, is
 
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker

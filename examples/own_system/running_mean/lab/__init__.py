@@ -1,1 +1,0 @@
-"""The laboratory: simulation, demo, replay and dashboard. No worker imports it."""

@@ -1,1 +1,0 @@
-"""POF-MKL's laboratory: simulation, demo, comparison, report and dashboards. No worker imports it."""

@@ -1,1 +1,0 @@
-"""VAFL's laboratory: simulation, demo, report and dashboards. No worker imports it."""
