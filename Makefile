@@ -18,9 +18,9 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools for development
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml tests/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[dev]'
+	$(BIN)/pip install -q -e '.[dev]' -e ./tests
 	@touch $@ $(SHOWABLE)
 
 # Whoever looks for the first time need not wait for the tools for development.
@@ -60,7 +60,7 @@ fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1
 	$(BIN)/python -m streamfl.testing.fuzz --messages $(MESSAGES) --seed $(SEED)
 
 simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.testing.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
 
 reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference
@@ -94,6 +94,6 @@ picture: $(INSTALLED) ## draw docs/dashboard.png from a federation that runs for
 	$(BIN)/python -m benchmarks.board --rows 28
 
 clean: ## remove everything that these targets made
-	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info
+	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info tests/*.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.png benchmark.json soak.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,7 +38,7 @@ EXPERIMENT_SETS = ("naval", "air")
 _KERNELS = ("streamfl/kernels/*.py", "streamfl/seeding.py")
 _DEFAULT = (
     *(f"streamfl/pofmkl/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
-    "streamfl/pofmkl/lab/direct.py",
+    "streamfl/pofmkl/tools/direct.py",
     *_KERNELS,
 )
 _PAPER = (

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import challenger
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.alone import alone
-from streamfl.pofmkl.lab.direct import federated
+from streamfl.pofmkl.tools.alone import alone
+from streamfl.pofmkl.tools.direct import federated
 
 SETS = ("elec2", "phishing", "a9a")
 CLIENTS, SAMPLES = 10, 1_000

@@ -1,10 +1,12 @@
 """The manifest of a learning system, and which systems are installed.
 
-A system is one folder: its roles, and a laboratory with its simulation, dashboards, comparison and fault scenarios. Nothing outside
-that folder knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other package::
+A system is one folder: its roles, and its tools: simulation, dashboards, comparison. Nothing outside that folder
+knows its name. streamfl finds it by an entry point of the group ``streamfl.systems``, in this or any other package::
 
     [project.entry-points."streamfl.systems"]
     running-mean = "running_mean:SYSTEM"
+
+What proves it is not in its manifest: see :mod:`streamfl.testing.proof`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class System:
     """One learning system.
 
     Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded only when it is
-    needed: a worker never imports a laboratory.
+    needed: a worker never imports a system's tools.
 
     name: the name in ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME``.
     summary: what it learns from, in a few words.
@@ -42,8 +44,6 @@ class System:
     simulate: a :class:`streamfl.simulation.system_tools.Simulation`, for ``streamfl simulate``.
     demo: a :class:`streamfl.simulation.system_tools.Demo`, for ``streamfl demo``.
     sources: by role kind, a :class:`streamfl.simulation.system_tools.Source`: a table's rows as that role's records.
-    faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
-    fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and the targets that get wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
     alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
@@ -64,8 +64,6 @@ class System:
     simulate: str | None = None
     demo: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
-    faults: str | None = None
-    fuzz: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dashboards: str | None = None
     alerts: str | None = None
@@ -83,7 +81,7 @@ class System:
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
-        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboards, self.alerts, self.report)
+        own = (self.simulate, self.demo, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
         shown = (self.readers, self.inspect, self.standings)
         for group in (self.sources, self.commands, *shown, self.exports, self.refusals, self.extras):

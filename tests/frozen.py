@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ class Topics:
 
 def faults(topics: Topics) -> Iterator[tuple[str, object]]:
     """For each seed: the printed history and the topics."""
-    main = import_module("streamfl.simulation.faults.__main__").main
+    # Earlier releases have the simulator in another package.
+    place = "testing" if find_spec("streamfl.testing.faults") else "simulation"
+    main = import_module(f"streamfl.{place}.faults.__main__").main
     for options, seeds in FAULTS.items():
         for system in seeded_simulations():
             for seed in range(seeds):

@@ -10,7 +10,7 @@ import pytest
 from streamfl.changelog import ChangedParts
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import StateChange
-from streamfl.simulation.faults import Verdict
+from streamfl.testing.faults import Verdict
 
 MOST_SEEDS = 200
 

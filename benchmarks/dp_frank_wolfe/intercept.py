@@ -22,10 +22,10 @@ from benchmarks.dp_frank_wolfe.methods import DELTA, ESTIMATORS
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.budget import budget
 from streamfl.dp_frank_wolfe.config import DataBoundsSection, SparseLearningSection
-from streamfl.dp_frank_wolfe.lab.centring import centre_by
-from streamfl.dp_frank_wolfe.lab.direct import equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.sketch import SignSketch
+from streamfl.dp_frank_wolfe.tools.centring import centre_by
+from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 
 Floats = NDArray[np.float64]

@@ -29,10 +29,10 @@ from streamfl.dp_frank_wolfe.config import (
     RowWindowSection,
     SparseLearningSection,
 )
-from streamfl.dp_frank_wolfe.lab.draws import mean_and_deviation
-from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation
-from streamfl.dp_frank_wolfe.lab.run import run_fits
 from streamfl.dp_frank_wolfe.messages import codec
+from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
+from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation
+from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import RoleSection

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fdskl.proof.direct import Learnt, Party, learn, median_distance, standardised
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
@@ -29,7 +30,6 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from benchmarks.accuracy_document import fill
 from benchmarks.fdskl.linear import svrg
 from streamfl.fdskl.config import KernelLearningSection
-from streamfl.fdskl.lab.direct import Learnt, Party, learn, median_distance, standardised
 from streamfl.fdskl.losses import loss_named
 from streamfl.learning.accuracy import area_under_curve
 

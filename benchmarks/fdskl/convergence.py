@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from fdskl.proof.convergence import Problem, distances, slope
 
-from streamfl.fdskl.lab.convergence import Problem, distances, slope
 from streamfl.fdskl.losses import loss_named
 
 HORIZONS = (1_000, 3_000, 10_000, 30_000)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
 __all__ = ["KernelHistory", "losses", "main", "of_history", "simulated"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import size
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
 __all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
 

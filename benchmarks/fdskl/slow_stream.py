@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
 __all__ = ["federation", "first_model", "main"]
 

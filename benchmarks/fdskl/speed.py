@@ -13,6 +13,7 @@ from itertools import pairwise, takewhile
 
 import msgspec
 import numpy as np
+from fdskl.proof.direct import Party, learn
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
@@ -24,10 +25,9 @@ from streamfl.fdskl.circle import to_circle
 from streamfl.fdskl.contributions import Contributions, Kernel
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.keystream import Keystream
-from streamfl.fdskl.lab.direct import Party, learn
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
 from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.wire import VERSION

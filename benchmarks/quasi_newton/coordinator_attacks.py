@@ -19,10 +19,10 @@ from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds, kinds
-from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [
     "Heard",

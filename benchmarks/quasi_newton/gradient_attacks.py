@@ -16,8 +16,8 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.batches import FrozenBatches, check_support, far_rows
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
 from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
+from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [
     "GUEST",

@@ -33,7 +33,7 @@ from benchmarks.quasi_newton.lattice import signs_of_sums
 from streamfl.quasi_newton.batches import check_support, least_batch, secret_start
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
+from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [
     "far_out",

@@ -27,11 +27,11 @@ from streamfl.quasi_newton.batches import check_batch, far_rows, secret_start
 from streamfl.quasi_newton.config import CurvatureLearningSection
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
-from streamfl.quasi_newton.lab.direct import Party, partition, train
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
+from streamfl.quasi_newton.tools.direct import Party, partition, train
 from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 
 ROOT = Path(__file__).parents[2]

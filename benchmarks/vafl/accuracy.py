@@ -20,8 +20,8 @@ import numpy as np
 
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.federation import Delay
-from streamfl.vafl.lab.run import run_vertical
+from streamfl.vafl.tools.federation import Delay
+from streamfl.vafl.tools.run import run_vertical
 
 PARTIES = {"mnist": 7, "fashion_mnist": 7, "a9a": 2}
 LATE = 10_000

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.federation import VerticalFederation
 from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.tools.federation import VerticalFederation
 
 __all__ = [
     "BATCH",

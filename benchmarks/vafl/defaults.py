@@ -29,7 +29,7 @@ from streamfl.learning.accuracy import accuracy, log_loss
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, RATES, VaflSettings
-from streamfl.vafl.lab.run import run_vertical
+from streamfl.vafl.tools.run import run_vertical
 
 Floats = NDArray[np.float64]
 ENTITIES = 4_000

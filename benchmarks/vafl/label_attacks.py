@@ -18,8 +18,8 @@ from streamfl.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, OutputLoss, SumHead
-from streamfl.vafl.lab.federation import VerticalFederation
 from streamfl.vafl.messages import REPLY, Embedding
+from streamfl.vafl.tools.federation import VerticalFederation
 from streamfl.wire import VERSION, encode_array
 
 __all__ = [

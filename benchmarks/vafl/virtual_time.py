@@ -21,8 +21,8 @@ from pathlib import Path
 
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
 from streamfl.simulation.vertical import epoch_orders
-from streamfl.vafl.lab.federation import Delay, VerticalFederation
-from streamfl.vafl.lab.run import adapted
+from streamfl.vafl.tools.federation import Delay, VerticalFederation
+from streamfl.vafl.tools.run import adapted
 
 TARGET = 0.97
 LOOKS_A_PASS = 100

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from hypothesis import strategies as st
-from running_mean.lab.fuzz import settings
+from running_mean.proof.fuzz import settings
 from running_mean.roles import ROLES
 
 from streamfl.role import Received, Record

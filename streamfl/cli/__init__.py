@@ -55,7 +55,7 @@ _STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": F
 
 
 class _Commands(TyperGroup):
-    """The commands of streamfl and of every installed system, each imported when it is run: a worker must not load a laboratory."""
+    """The commands of streamfl and of every installed system, each imported when it is run: a worker must not load all of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(command_places())

@@ -1,6 +1,6 @@
 """Descriptions of alerts, written as Prometheus' rules and as a runbook page that says what to do.
 
-Alerts of every worker are here. A system describes further alerts of its own in its laboratory.
+Alerts of every worker are here. A system describes further alerts of its own in its tools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Descriptions of Grafana dashboards; :mod:`streamfl.monitoring.grafana` turns them into Grafana's JSON.
 
-A system describes its own dashboards in its laboratory. Grafana lays panels out on a grid of 24 columns; here they are in rows,
+A system describes its own dashboards in its tools. Grafana lays panels out on a grid of 24 columns; here they are in rows,
 from left to right, in the order in which they are listed.
 """
 

@@ -13,6 +13,7 @@ from streamfl.reference.metrics import role_metrics_page, worker_metrics_page
 from streamfl.reference.settings import settings_page
 from streamfl.reference.tables import NOTE
 from streamfl.system import System
+from streamfl.testing.proof import installed_proofs
 
 __all__ = ["pages"]
 
@@ -25,10 +26,11 @@ def pages(systems: Iterable[System]) -> dict[str, str]:
     A system without roles that the fuzzer can run has no page of metrics.
     """
     systems = list(systems)
+    fuzzed = {name for name, proof in installed_proofs().items() if proof.fuzz}
     written = {f"{PAGES}/metrics-worker.md": worker_metrics_page()}
     for system in systems:
         written[f"{PAGES}/settings-{system.name}.md"] = settings_page(system)
-        if system.fuzz:
+        if system.name in fuzzed:
             written[f"{PAGES}/metrics-{system.name}.md"] = role_metrics_page(system)
     for name, text in alert_files(systems, NOTE, f"{PAGES}/").items():
         written[f"{PAGES if name.endswith('.md') else BOARDS}/{name}"] = text

@@ -12,12 +12,14 @@ from dataclasses import replace
 from random import Random
 
 from streamfl.reference.tables import NOTE, table
+from streamfl.role import ConfigurationError
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.metrics import Described, describe
-from streamfl.system import System, load, systems_with
+from streamfl.system import System, load
 from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
+from streamfl.testing.proof import GROUP, Proof, installed_proofs
 
 __all__ = ["role_metrics", "role_metrics_page", "worker_metrics", "worker_metrics_page"]
 
@@ -27,7 +29,7 @@ HEADING = ("metric", "kind", "labels", "meaning")
 def role_metrics(system: System) -> dict[str, dict[str, Described]]:
     """The metrics of each role of a system, by role kind and name. Where the text depends on a setting, the first text is used."""
     found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
-    for target in _roles(system):
+    for target in _roles(installed_proofs()[system.name]):
         # Sends good messages to the role, because metrics about learning exist only after some.
         target.finish()
         for one in target.role.measure():
@@ -38,7 +40,9 @@ def role_metrics(system: System) -> dict[str, dict[str, Described]]:
 
 def worker_metrics() -> dict[str, Described]:
     """The metrics of a worker of any role, by name."""
-    target = next(role for system in systems_with("fuzz").values() for role in _roles(system))
+    target = next((role for proof in installed_proofs().values() if proof.fuzz for role in _roles(proof)), None)
+    if target is None:
+        raise ConfigurationError(f"no installed package has a role to measure: the group {GROUP} names none")
     settings, bus = target.settings, MemoryBus()
     bus.create([replace(spec, partitions=spec.partitions or 1) for spec in find_kind(settings.role.kind).topics(settings)])
     with closing(build_worker(settings, bus)) as worker:
@@ -68,8 +72,8 @@ def _table(found: dict[str, Described]) -> str:
     return table(HEADING, rows)
 
 
-def _roles(system: System) -> Iterator[RoleTarget]:
-    fuzzed: Fuzzed = load(system.fuzz or "")
+def _roles(proof: Proof) -> Iterator[RoleTarget]:
+    fuzzed: Fuzzed = load(proof.fuzz or "")
     for name, make in fuzzed.targets(Random(0)).items():
         target = make(name)
         if isinstance(target, RoleTarget):

@@ -1,4 +1,4 @@
-"""Interfaces between a system and the commands ``streamfl simulate``, ``demo`` and ``replay``.
+"""Interfaces between a system's tools and the commands ``streamfl simulate``, ``demo`` and ``replay``.
 
 A simulation is a function of :class:`Asked`, a source is a function of :class:`Replayed`. Both also take, by name, the options that
 they add to the command. Such a parameter is annotated as a :class:`typer.Option`. Its default, None or False, means that the option

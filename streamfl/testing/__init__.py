@@ -1,4 +1,5 @@
-"""Laws that every role and every bus obeys, as test suites. A new role or bus runs them unchanged.
+"""Laws that every role and every bus obeys, as test suites that a new role or bus runs unchanged; federations under faults; wrong
+messages.
 
 They need pytest and Hypothesis, which ``streamfl[dev]`` installs.
 """

@@ -11,7 +11,7 @@ import pytest
 from broker import free_ports
 from image import ROOT, Image, build, python_version
 
-# Everything that a role, a connector or a format may load at work, and no laboratory.
+# Everything that a role, a connector or a format may load at work, and no system's tools.
 LOADS = """
 import importlib, importlib.metadata as metadata
 from streamfl.system import installed_systems

@@ -32,14 +32,14 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from scraped import scraped
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab import direct
-from streamfl.dp_frank_wolfe.lab.centring import centre_for
-from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.messages import Message, codec
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.dp_frank_wolfe.tools import direct
+from streamfl.dp_frank_wolfe.tools.centring import centre_for
+from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 from streamfl.privacy.anchor import RECORD_BYTES, Anchor
 from streamfl.role import Record

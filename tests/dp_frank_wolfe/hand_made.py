@@ -15,7 +15,6 @@ from dp_frank_wolfe.problems import divided, sparse
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
-from streamfl.dp_frank_wolfe.lab.direct import place
 from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
@@ -38,6 +37,7 @@ from streamfl.dp_frank_wolfe.party_fit import PartyFit
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
+from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.dp_frank_wolfe.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.message_fragments import Limits

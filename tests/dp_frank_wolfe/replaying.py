@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.lab.direct import Fit
+from streamfl.dp_frank_wolfe.tools.direct import Fit
 from streamfl.privacy.integer_distribution import IntegerDistribution, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 

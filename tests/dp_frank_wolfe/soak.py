@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
-from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing

@@ -91,8 +91,8 @@ def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path
 
 def test_its_scenarios_run_with_faults(run: Command) -> None:
     """Protects its exactly-once behaviour: the fault simulator runs it by seed on both buses."""
-    assert "20 of 20 federations hold" in run("streamfl.simulation.faults", "--system", "running-mean", "--seeds", 20)
-    out = run("streamfl.simulation.faults", "--system", "running-mean", "--seeds", 3, "--bus", "sqlite")
+    assert "20 of 20 federations hold" in run("streamfl.testing.faults", "--system", "running-mean", "--seeds", 20)
+    out = run("streamfl.testing.faults", "--system", "running-mean", "--seeds", 3, "--bus", "sqlite")
     assert "3 of 3 federations hold" in out
 
 

@@ -12,24 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pofmkl.proof import fuzz as pofmkl
 from wrong_messages import check_found
 
 from streamfl import wire
 from streamfl.fdskl.model import LARGEST_ALPHA
-from streamfl.pofmkl.lab import fuzz as pofmkl
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.system import load, systems_with
+from streamfl.system import load
 from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
 MESSAGES = 25_000
 # Usually half of all messages are refused. This system treats an unreadable row as zeros, so fewer are refused.
 LEAST = {"dp-frank-wolfe": 0.3}
-SYSTEMS = {name: load(system.fuzz or "") for name, system in systems_with("fuzz").items()}
+SYSTEMS = {name: load(proof.fuzz) for name, proof in installed_proofs().items() if proof.fuzz}
 
 
 @pytest.mark.long

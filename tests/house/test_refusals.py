@@ -43,7 +43,7 @@ def by_room() -> dict[Path | None, set[str]]:
         for path in folder.rglob("*.py"):
             place = path.relative_to(ROOT)
             room = next((own for own in OWN if own in place.parents), None)
-            if "lab" not in place.parts and "testing" not in place.parts:
+            if "tools" not in place.parts and "testing" not in place.parts:
                 found[room] |= told(path)
     return found
 

@@ -15,13 +15,16 @@ import pytest
 from soak.subject import find_soaked
 
 from streamfl.system import System, installed_systems, load, systems_with
+from streamfl.testing.proof import GROUP, installed_proofs
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # The package of each system of this repository, by name.
 PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()}
 OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
-# Packages that only a laboratory may import. They run roles; a role does not know them.
+# Every module and folder of tests/, where the proofs are.
+TESTS = {path.stem for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"}
+# Packages that only a system's tools may import. They run roles; a role does not know them.
 ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.console")
 
 
@@ -58,15 +61,15 @@ def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.Imp
     assert wrong == []
 
 
-def test_roles_import_neither_a_laboratory_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
+def test_roles_import_neither_tools_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
     """Protects workers: a role is a state machine without a bus, and production code does not depend on simulations."""
     wrong = [
         f"{module} imports {imported}"
         for module, imported in imports(graph)
         for package in PACKAGES.values()
         if within(module, package)
-        and not within(module, f"{package}.lab")
-        and (within(imported, f"{package}.lab") or any(within(imported, room) for room in ABOVE))
+        and not within(module, f"{package}.tools")
+        and (within(imported, f"{package}.tools") or any(within(imported, room) for room in ABOVE))
     ]
     assert wrong == []
 
@@ -101,7 +104,7 @@ def test_nothing_outside_a_system_names_one() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
-def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
+def test_a_worker_loads_its_own_system_and_no_tools(kind: str) -> None:
     """Protects production from simulation code, and a worker's start from loading systems that it does not run."""
     program = (
         "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
@@ -110,7 +113,8 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = ended.stdout.split()
     others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
-    assert [module for module in loaded if "lab" in module.split(".") or module.startswith("streamfl.testing")] == []
+    left_alone = {"tools", "proof"}
+    assert [module for module in loaded if left_alone & {*module.split(".")} or module.startswith("streamfl.testing")] == []
     # Manifests are read, but the modules that they name are not loaded.
     assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
 
@@ -118,7 +122,7 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
 def test_what_a_manifest_names_is_there(system: System) -> None:
     """Protects users from parts that only fail when they are used."""
-    places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboards]
+    places = [system.roles, system.simulate, system.demo, system.dashboards]
     named = (system.sources, system.commands, system.exports, system.readers, system.inspect)
     for place in (*places, *(place for group in named for place in group.values())):
         assert place is None or load(place) is not None
@@ -131,12 +135,29 @@ def test_what_a_manifest_names_is_there(system: System) -> None:
 def test_systems_have_the_same_furniture(system: System) -> None:
     """Protects a reader who knows one system and opens another: the same files are in the same places."""
     package = PACKAGES[system.name]
-    lab = ("commands", "simulate", "demo", "scenario", "checks", "faults", "fuzz", "dashboard")
-    rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
-    missing = [room for room in rooms if importlib.util.find_spec(f"{package}.{room}") is None]
-    assert missing == []
-    for part in ("simulate", "demo", "faults", "fuzz", "dashboards"):
+    tools = ("commands", "simulate", "demo", "dashboard")
+    rooms = [f"{package}.{room}" for room in ("config", "messages", "roles", *(f"tools.{room}" for room in tools))]
+    rooms += [f"{package.rpartition('.')[2]}.proof.{room}" for room in ("scenario", "checks", "faults", "fuzz")]
+    assert [room for room in rooms if importlib.util.find_spec(room) is None] == []
+    for part in ("simulate", "demo", "dashboards"):
         assert system.name in systems_with(part)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_system_has_a_proof(name: str) -> None:
+    """Protects `make simulate` and `make fuzz` from a system that they leave out, and then say that everything holds."""
+    proof = installed_proofs()[name]
+    assert load(proof.faults or "")
+    assert load(proof.fuzz or "")
+
+
+def test_what_is_installed_knows_no_proof() -> None:
+    """Protects whoever has the wheel alone: what stands in tests/ is not there, and is registered by its own pyproject.toml."""
+    graph = grimp.build_graph("streamfl", "streamfl_connectors", include_external_packages=True, cache_dir=None)
+    assert [f"{module} imports {imported}" for module, imported in imports(graph) if imported.partition(".")[0] in TESTS] == []
+    registered = tomllib.loads((ROOT / "tests" / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    assert registered[GROUP].keys() == OWN.keys()
+    assert GROUP not in PROJECT["entry-points"]
 
 
 @pytest.mark.parametrize("name", OWN)

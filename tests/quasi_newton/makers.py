@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.lab.direct import Party
+from streamfl.quasi_newton.tools.direct import Party
 
 Floats = NDArray[np.float64]
 

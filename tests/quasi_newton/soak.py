@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from quasi_newton.proof.observed_messages import messages_of
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.lab.observed_messages import messages_of
 from streamfl.quasi_newton.messages import Message, Step, read_content
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for

@@ -12,11 +12,14 @@ import pytest
 from streamfl.reference import pages
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.reference.settings import sections
-from streamfl.system import System, installed_systems, load, systems_with
+from streamfl.system import System, installed_systems, load
+from streamfl.testing.proof import installed_proofs
 
 ROOT = Path(__file__).parents[2]
 # Systems of other packages have their pages there.
 OWN = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
+PROOFS = installed_proofs()
+FUZZED = [system for system in installed_systems() if system.name in PROOFS and PROOFS[system.name].fuzz]
 
 
 @functools.cache
@@ -46,7 +49,7 @@ def test_every_setting_says_what_it_means(system: System) -> None:
                 assert (field.description or "").strip().endswith("."), f"{name}.{key}"
 
 
-@pytest.mark.parametrize("system", systems_with("fuzz").values(), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", FUZZED, ids=lambda system: system.name)
 def test_every_metric_says_what_it_means(system: System) -> None:
     """Protects readers of /metrics: each role has metrics, each with a help text, and no label grows with the number of clients."""
     for kind, found in role_metrics(system).items():

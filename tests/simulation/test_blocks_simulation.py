@@ -19,12 +19,12 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults import Verdict, federation
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import DURING_WORK, Rates, drawn_rates
-from streamfl.simulation.faults.federation import CheckFailed, Reading
-from streamfl.simulation.faults.permanent_faults import PermanentFault
 from streamfl.state_settings import StateSettings
+from streamfl.testing.faults import Verdict, federation
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import DURING_WORK, Rates, drawn_rates
+from streamfl.testing.faults.federation import CheckFailed, Reading
+from streamfl.testing.faults.permanent_faults import PermanentFault
 
 SEEDS = range(24)
 KEYS = ("pump", "fan", "valve")

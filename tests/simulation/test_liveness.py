@@ -6,11 +6,11 @@ import sys
 
 import pytest
 from mutations import check_caught
+from pofmkl.proof.faults import simulate, simulate_liveness
 
-from streamfl.pofmkl.lab.faults import simulate, simulate_liveness
 from streamfl.runtime.ticks import Ticks
-from streamfl.simulation.faults import fault_simulations
-from streamfl.simulation.faults.__main__ import main
+from streamfl.testing.faults import fault_simulations
+from streamfl.testing.faults.__main__ import main
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

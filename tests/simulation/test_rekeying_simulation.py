@@ -10,8 +10,8 @@ from mutations import Mutation, check_caught, instead
 from streamfl.rekeying.assembly import Assembly
 from streamfl.rekeying.kind import RekeyReader
 from streamfl.rekeying.reader import Rekeyed
-from streamfl.simulation.faults.buses import MemoryMember
-from streamfl.simulation.faults.rekeying import scenario, simulate
+from streamfl.testing.faults.buses import MemoryMember
+from streamfl.testing.faults.rekeying import scenario, simulate
 
 pytestmark = pytest.mark.usefixtures("quick_starts")
 

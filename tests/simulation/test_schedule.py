@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamfl.simulation.faults.schedule import Killed, Scheduler
+from streamfl.testing.faults.schedule import Killed, Scheduler
 
 
 def test_a_killed_process_does_nothing_more() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from mutations import Mutation, check_caught, instead
+from pofmkl.proof.faults import simulate
 
-from streamfl.pofmkl.lab.faults import simulate
 from streamfl.runtime.bus import Step
 from streamfl.runtime.sqlite.membership import Membership
 from streamfl.runtime.sqlite.session import SqliteSession
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -37,7 +37,7 @@ def test_every_check_holds_and_every_fault_is_met() -> None:
 def test_a_seed_is_one_history() -> None:
     """Protects the reproduction of a failure: it does not depend on the process id or the machine's clock."""
     here = [simulate(seed, "sqlite").hash for seed in range(3)]
-    program = "from streamfl.pofmkl.lab.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in range(3)))"
+    program = "from pofmkl.proof.faults import simulate\nprint(*(simulate(seed, 'sqlite').hash for seed in range(3)))"
     environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.split() == here

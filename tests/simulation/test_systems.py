@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamfl.simulation.faults import fault_simulations
-from streamfl.simulation.faults.buses import CLUSTERS
+from streamfl.testing.faults import fault_simulations
+from streamfl.testing.faults.buses import CLUSTERS
 
 pytestmark = pytest.mark.usefixtures("quick_starts")
 

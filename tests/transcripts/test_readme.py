@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from streamfl.cli import main
-from streamfl.pofmkl.lab.comparison import method_names
+from streamfl.pofmkl.tools.comparison import method_names
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in re.findall(r"(?:^    |`)streamfl (\w+ [^`#\n]+)", README, re.MULTILINE)]

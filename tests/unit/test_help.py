@@ -76,8 +76,8 @@ def test_a_mistyped_command_is_answered_with_the_one_meant(
     assert "Did you mean" not in run_command(monkeypatch, capsys, "zzz")[2]
 
 
-def test_help_waits_for_no_laboratory() -> None:
-    """Protects the first second: help loads no learner's libraries and no system's laboratory.
+def test_help_waits_for_no_tools() -> None:
+    """Protects the first second: help loads no learner's libraries and no system's tools.
 
     The four commands that people type first do not even load the settings reader.
     """
@@ -99,6 +99,6 @@ for arguments in {every}:
         libraries = {"scipy", "river", "pandas", "matplotlib", "rich.progress"}
         libraries.update(["pydantic_settings"] if arguments in first else [])
         assert libraries.intersection(loaded) == set(), arguments
-        # Modules behind .lab belong to the system; commands and sources define the options.
-        parts = {name.partition(".lab.")[2] for name in loaded if name.startswith("streamfl.")}
+        # Modules behind .tools belong to the system; commands and sources define the options.
+        parts = {name.partition(".tools.")[2] for name in loaded if name.startswith("streamfl.")}
         assert parts <= {"", "commands", "replay"}, arguments

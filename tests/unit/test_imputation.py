@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.direct import federated
+from streamfl.pofmkl.tools.direct import federated
 from streamfl.records.imputation import RunningMeans
 from streamfl.role import PeerError
 

@@ -1,4 +1,4 @@
-"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its laboratory checks."""
+"""VAFL under the soak: two parties with columns of their own, a coordinator with the labels, and what its proof checks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 from soak.calm import run_calmly, written_again
 from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
+from vafl.proof.checks import check_alike, check_outcome
+from vafl.proof.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.fault_rates import Rates
-from streamfl.simulation.faults.federation import CheckFailed, Reading
+from streamfl.testing.faults.fault_rates import Rates
+from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.lab.checks import check_alike, check_outcome
-from streamfl.vafl.lab.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.learning_head import KEY, Counters
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.remembered_entity import decode_entity
@@ -158,7 +158,7 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 
 def check(verdict: Verdict, left: Left) -> None:
-    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the laboratory checks."""
+    """Every entity predicted, every revision once, labels learnt as they lie in their topic, and what the proof checks."""
     chosen = scenario_of(left)
     check_predictions(verdict, left, chosen)
     check_labels(verdict, left, chosen)
@@ -172,7 +172,7 @@ def check(verdict: Verdict, left: Left) -> None:
 
 
 def scenario_of(left: Left) -> VaflScenario:
-    """What the laboratory's checks need to know, from the users' topics alone."""
+    """What the proof's checks need to know, from the users' topics alone."""
     settings: Any = left.settings["coordinator"]
     seen: dict[str, set[str]] = {}
     readings: list[Reading] = []

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from streamfl.system import parts_of_systems
+from streamfl.system import load
 from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import Target
+from streamfl.testing.proof import installed_proofs
 
 __all__ = ["fuzzed_systems", "targets"]
 
 
 def fuzzed_systems() -> list[Fuzzed]:
-    return list(parts_of_systems("fuzz").values())
+    return [load(proof.fuzz) for proof in installed_proofs().values() if proof.fuzz]
 
 
 def targets(random: Random, only: str = "") -> Iterator[Target]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from dp_frank_wolfe.proof import fuzz
 from wrong_messages import check_found
 
 from streamfl.dp_frank_wolfe import fit
-from streamfl.dp_frank_wolfe.lab import fuzz
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import PeerError, Record, StateChange
 from streamfl.testing.fuzz.campaign import run

@@ -11,17 +11,17 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
 from dp_frank_wolfe.problems import divided
+from dp_frank_wolfe.proof.observed_messages import names_by_window
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab import direct
-from streamfl.dp_frank_wolfe.lab.centring import Centred, centre_for
-from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
-from streamfl.dp_frank_wolfe.lab.observed_messages import names_by_window
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server import ServerTask
+from streamfl.dp_frank_wolfe.tools import direct
+from streamfl.dp_frank_wolfe.tools.centring import Centred, centre_for
+from streamfl.dp_frank_wolfe.tools.estimators import Estimate, marginal, two_round
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once

@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 from dp_frank_wolfe.laws.troubled_loop import S, TroubledLoop, settings_of
+from dp_frank_wolfe.proof.ledgers import without_power_cuts
+from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_by_window, recorded
+from dp_frank_wolfe.proof.rollback import other_asks
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.ledgers import without_power_cuts
-from streamfl.dp_frank_wolfe.lab.observed_messages import Observed, messages_of, names_by_window, recorded
-from streamfl.dp_frank_wolfe.lab.rollback import other_asks
 from streamfl.role import ConfigurationError, PeerError, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import Bus
-from streamfl.simulation.faults.observed_messages import Topics
+from streamfl.testing.faults.observed_messages import Topics
 
 ROWS = 20
 PARTIES = ("p1", "p2")

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from dp_frank_wolfe.proof.ledgers import made_up_ledger, made_up_secret
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab.ledgers import made_up_ledger, made_up_secret
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once

@@ -10,8 +10,8 @@ from dp_frank_wolfe.problems import real, sparse
 from sklearn.linear_model import Lasso
 
 from streamfl.dp_frank_wolfe.blocks import Sampling
-from streamfl.dp_frank_wolfe.lab.direct import Fit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
+from streamfl.dp_frank_wolfe.tools.direct import Fit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.window import Window
 
 

@@ -11,9 +11,9 @@ from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
 from dp_frank_wolfe.problems import divided
 
 from streamfl.dp_frank_wolfe.budget import budget
-from streamfl.dp_frank_wolfe.lab.centring import centre_by
-from streamfl.dp_frank_wolfe.lab.direct import plans_of
 from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.tools.centring import centre_by
+from streamfl.dp_frank_wolfe.tools.direct import plans_of
 
 DELTA = 1e-3
 

@@ -9,8 +9,8 @@ import pytest
 from dp_frank_wolfe.problems import divided, real, sparse
 
 from streamfl.dp_frank_wolfe.blocks import Block, Sampling
-from streamfl.dp_frank_wolfe.lab.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch
+from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.window import Window
 
 

@@ -15,9 +15,9 @@ from scipy.special import log_softmax
 
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.budget import FitPlan, budget
-from streamfl.dp_frank_wolfe.lab.direct import Fit, equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.sketch import SignSketch
+from streamfl.dp_frank_wolfe.tools.direct import Fit, equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from dp_frank_wolfe.proof.faults import simulate
+from dp_frank_wolfe.proof.scenario import scenario
 from mutations import Mutation, check_caught, instead, without
 
 from streamfl.dp_frank_wolfe import fit, serving_party
-from streamfl.dp_frank_wolfe.lab.faults import simulate
-from streamfl.dp_frank_wolfe.lab.scenario import scenario
 from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
 from streamfl.dp_frank_wolfe.party_liveness import PartyLiveness

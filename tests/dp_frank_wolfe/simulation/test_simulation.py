@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_frank_wolfe.proof.faults import simulate, simulate_liveness
+from dp_frank_wolfe.proof.scenario import scenario
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
 
@@ -17,8 +19,6 @@ from streamfl.dp_frank_wolfe import fit, party_fit, party_table
 from streamfl.dp_frank_wolfe.announced import Announced
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.iterate import Iterate
-from streamfl.dp_frank_wolfe.lab.faults import simulate, simulate_liveness
-from streamfl.dp_frank_wolfe.lab.scenario import scenario
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party_fit import PartyFit
@@ -27,7 +27,7 @@ from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.privacy.anchor import Anchor
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
 

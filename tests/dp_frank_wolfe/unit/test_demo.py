@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import run_command
 
-from streamfl.dp_frank_wolfe.lab import demo as demo_sparse
+from streamfl.dp_frank_wolfe.tools import demo as demo_sparse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dp-frank-wolfe.md").read_text(encoding="utf-8")
 

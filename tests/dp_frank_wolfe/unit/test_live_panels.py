@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
 from dp_frank_wolfe.soak import RELEASES, ROWS, SOAK
 from live.watched import NOTHING_REFUSED, Watched, federation, replaced
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
-from streamfl.dp_frank_wolfe.lab.observed_messages import messages_of, names_by_window
 from streamfl.dp_frank_wolfe.messages import Answers, Frozen, read_content
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,6 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings, table
 
 from streamfl.dp_frank_wolfe.blocks import Block
-from streamfl.dp_frank_wolfe.lab.centring import centre_for
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -22,6 +21,7 @@ from streamfl.dp_frank_wolfe.messages import (
 )
 from streamfl.dp_frank_wolfe.party_fit import PartyFit
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 from streamfl.role import ConfigurationError, Received
 

@@ -10,8 +10,6 @@ import pytest
 from dp_frank_wolfe.problems import real, sparse
 from scipy.optimize import minimize
 
-from streamfl.dp_frank_wolfe.lab.direct import place
-from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.refit import project, refit
 from streamfl.dp_frank_wolfe.selection import (
     MARGINAL,
@@ -22,6 +20,8 @@ from streamfl.dp_frank_wolfe.selection import (
     plan_selection,
     row_bound,
 )
+from streamfl.dp_frank_wolfe.tools.direct import place
+from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_gaussian

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
 
-from streamfl.dp_frank_wolfe.lab import direct
-from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -26,6 +24,8 @@ from streamfl.dp_frank_wolfe.messages import (
     content_of,
     read_content,
 )
+from streamfl.dp_frank_wolfe.tools import direct
+from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.weights import weights_of
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}

@@ -11,8 +11,8 @@ import pytest
 from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.lab import run
-from streamfl.dp_frank_wolfe.lab.run import run_fits
+from streamfl.dp_frank_wolfe.tools import run
+from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.simulation.vertical import VerticalTable
 
 CONTRACT = [

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fdskl.proof import fuzz
 from wrong_messages import check_found
 
 from streamfl.fdskl import sums
 from streamfl.fdskl.active import ActivePartition
-from streamfl.fdskl.lab import fuzz
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.pending_sums import PendingSum, PendingSums
 from streamfl.fdskl.worker import FdsklWorker

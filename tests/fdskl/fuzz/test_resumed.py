@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
+from fdskl.proof import fuzz
 
-from streamfl.fdskl.lab import fuzz
 from streamfl.testing.fuzz.resumed import Run
 
 ROUNDS = 12

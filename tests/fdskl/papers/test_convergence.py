@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fdskl.proof.convergence import Problem, distances, slope
 
-from streamfl.fdskl.lab.convergence import Problem, distances, slope
 from streamfl.fdskl.losses import LOSSES
 
 HORIZONS = (500, 1000, 2000, 4000)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import PARTIAL_SUM
 from streamfl.fdskl.sums import SUM
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.topology import hops, messages
 from streamfl.runtime.bus import Outgoing
 

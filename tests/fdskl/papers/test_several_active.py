@@ -10,8 +10,8 @@ import pytest
 import scipy.stats
 from numpy.typing import NDArray
 
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.messages import OUTPUTS, PARTIAL_SUM, ROUND
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Outgoing
 
 Floats = NDArray[np.float64]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fdskl.proof.direct import Party, learn, median_distance
 
 from streamfl.fdskl.config import KernelLearningSection
-from streamfl.fdskl.lab.direct import Party, learn, median_distance
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.seeding import rng_for
 
 NAMES = ("a", "b", "c")

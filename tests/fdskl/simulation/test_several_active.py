@@ -6,16 +6,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from fdskl.proof.faults import simulate_several
+from fdskl.proof.scenario import scenario_of_several
 from mutations import Mutation, after, check_caught, instead
 
 from streamfl.fdskl import iteration
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.iteration_queue import IterationQueue
-from streamfl.fdskl.lab.faults import simulate_several
-from streamfl.fdskl.lab.scenario import scenario_of_several
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_outputs import OwnOutputs
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

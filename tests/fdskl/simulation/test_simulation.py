@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fdskl.proof.faults import simulate, simulate_liveness
+from fdskl.proof.scenario import FOR_EVER, scenario
 from mutations import Mutation, after, check_caught, instead, written
 
 from streamfl.fdskl import contributions, iteration, standardisation, sums
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.catch_up import CatchUp
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.lab.faults import simulate, simulate_liveness
-from streamfl.fdskl.lab.scenario import FOR_EVER, scenario
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.own_columns import OwnColumns
@@ -26,7 +26,7 @@ from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_partition import WorkerPartition
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

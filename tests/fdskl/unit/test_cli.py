@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
-from streamfl.fdskl.lab import demo as demo_kernel
+from streamfl.fdskl.tools import demo as demo_kernel
 from streamfl.runtime.memory_bus import MemoryBus
 
 BANK = """

@@ -12,7 +12,7 @@ import pytest
 from command_line import run_command
 from numpy.typing import NDArray
 
-from streamfl.fdskl.lab.run import shown_order
+from streamfl.fdskl.tools.run import shown_order
 
 CONFIG = """
 [federation]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.fdskl.lab.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.simulation.system_tools import what_learning_waits_for
 
 PARTIES, COLUMNS = ("a", "b", "c"), (("a0", "a1"), ("b0",), ("c0", "c1"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.config import KernelLearningSection
-from streamfl.fdskl.lab.direct import Party, learn, standardised
 from streamfl.fdskl.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
 from streamfl.role import PeerError
 

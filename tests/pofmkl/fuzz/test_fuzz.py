@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
+from pofmkl.proof import fuzz
 from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
 
 from streamfl import wire
-from streamfl.pofmkl.lab import fuzz
 from streamfl.pofmkl.messages import KERNEL_PARAMETERS, MARKER_KEY, SHARD_VERSION, KernelParameters
 from streamfl.pofmkl.shard import Shard
 from streamfl.role import PeerError, Rejection, StateChange

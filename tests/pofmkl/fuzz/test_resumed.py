@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
+from pofmkl.proof import fuzz
 
-from streamfl.pofmkl.lab import fuzz
 from streamfl.role import PeerError, StateChange
 from streamfl.testing.fuzz.resumed import Run
 

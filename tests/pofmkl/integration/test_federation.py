@@ -20,8 +20,8 @@ import pytest
 from broker import Broker
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import Outcome, simulate
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
+from streamfl.pofmkl.tools.federation import Outcome, simulate
 from streamfl.runtime.bus import Bus, connect
 from streamfl.settings import load_settings
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import FeatureMap, Kernel, frequencies, grid, paper_dictionary
 from streamfl.pofmkl.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.tools.federation import simulate
 from streamfl.seeding import normal, uniform
 
 ROUNDS, CLIENTS, DIMENSION, FEATURES, SEED = 60, 4, 3, 15, 11

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.direct import federated
-from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.tools.direct import federated
+from streamfl.pofmkl.tools.federation import simulate
 
 # Neighbours are kept and their distances computed in single precision, whatever the precision of the rest.
 TOLERANCE = {"float32": 1e-3, "float64": 1e-7}

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.tools.federation import simulate
 
 # uji, 520 inputs wide, comes to 0.9e-5 or 1.02e-5 by the processor: the sines of its vector units differ in the last digit.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-9}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import Outcome, simulate
+from streamfl.pofmkl.tools.federation import Outcome, simulate
 
 
 def run(shards: int, kernels_per_upload: int) -> Outcome:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from mutations import check_caught
+from pofmkl.proof.faults import simulate_liveness
 
-from streamfl.pofmkl.lab.faults import simulate_liveness
 from streamfl.pofmkl.rounds import Round
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from mutations import Mutation, after, check_caught, instead
+from pofmkl.proof.faults import simulate
 
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_registry import ClientRegistry
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lab.faults import simulate
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.model import ModelTable
@@ -27,7 +27,7 @@ from streamfl.runtime import tasks as tasks_module
 from streamfl.runtime.bus import BusUnavailable, Step
 from streamfl.runtime.tasks import POSITION_KEY, Tasks
 from streamfl.runtime.worker import Worker
-from streamfl.simulation.faults.transactions import Producer
+from streamfl.testing.faults.transactions import Producer
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

@@ -8,12 +8,12 @@ import sys
 from collections import Counter
 
 import pytest
+from pofmkl.proof.faults import simulate
+from pofmkl.proof.scenario import scenario
 
-from streamfl.pofmkl.lab.faults import simulate
-from streamfl.pofmkl.lab.scenario import scenario
 from streamfl.pofmkl.pending_samples import PendingSamples
-from streamfl.simulation.faults.__main__ import FAILED, main
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.__main__ import FAILED, main
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -54,7 +54,7 @@ def test_a_seed_is_one_history() -> None:
     here = [simulate(seed) for seed in seeds]
     assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
     assert [one.lines for one in here] == [simulate(seed).lines for seed in seeds]
-    program = f"from streamfl.pofmkl.lab.faults import simulate; print(*(simulate(seed).hash for seed in {seeds}))"
+    program = f"from pofmkl.proof.faults import simulate; print(*(simulate(seed).hash for seed in {seeds}))"
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": "1"}
         found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
-from streamfl.pofmkl.lab import alone as lab
-from streamfl.pofmkl.lab.alone import alone, local_predictions
-from streamfl.pofmkl.lab.direct import federated
-from streamfl.pofmkl.lab.own_kernels import OwnLeastSquares
+from streamfl.pofmkl.tools import alone as lab
+from streamfl.pofmkl.tools.alone import alone, local_predictions
+from streamfl.pofmkl.tools.direct import federated
+from streamfl.pofmkl.tools.own_kernels import OwnLeastSquares
 
 Floats = NDArray[np.float64]
 COUNTS = (150, 40, 150, 1, 97)

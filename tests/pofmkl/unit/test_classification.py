@@ -9,8 +9,8 @@ import pytest
 from sklearn import metrics
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import simulate
-from streamfl.pofmkl.lab.report import report
+from streamfl.pofmkl.tools.federation import simulate
+from streamfl.pofmkl.tools.report import report
 
 
 def run(loss: str, labels: np.ndarray[Any, Any]) -> Any:

@@ -12,10 +12,10 @@ from command_line import run_command
 
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
-from streamfl.pofmkl.lab.alone import alone
-from streamfl.pofmkl.lab.comparison import Problem, compare, method_names, settings_of
-from streamfl.pofmkl.lab.direct import federated
-from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.tools.alone import alone
+from streamfl.pofmkl.tools.comparison import Problem, compare, method_names, settings_of
+from streamfl.pofmkl.tools.direct import federated
+from streamfl.pofmkl.tools.federation import simulate
 from streamfl.role import ConfigurationError
 
 SAMPLES, CLIENTS = 30, 3

@@ -20,8 +20,8 @@ from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl import default_estimators
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_estimators import KEPT, Classifier, Regressor
-from streamfl.pofmkl.lab.alone import alone
 from streamfl.pofmkl.lone_client import LOG_ROWS, LoneClient
+from streamfl.pofmkl.tools.alone import alone
 from streamfl.role import ConfigurationError
 
 ESTIMATORS = [Regressor, Classifier]

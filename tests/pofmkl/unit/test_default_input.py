@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from streamfl.kernels import LOGISTIC, SQUARE
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lab.direct import federated
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.views import VIEWS, ViewedFeatures
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import simulate
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     UPDATE,
@@ -18,6 +17,7 @@ from streamfl.pofmkl.messages import (
 from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import StochasticGradient
+from streamfl.pofmkl.tools.federation import simulate
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.wire import VERSION, decode_array, encode_array

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab import direct
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import feature_map
 from streamfl.pofmkl.roles import learner as learner_of
+from streamfl.pofmkl.tools import direct
 from streamfl.records.join import JoinKey, LabelJoin
 from streamfl.role import PeerError
 from streamfl.runtime.bus import Outgoing

@@ -15,9 +15,9 @@ from streamfl.learning.challengers import Challenger, challenger
 from streamfl.pofmkl import live_challengers
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.federation import simulate
-from streamfl.pofmkl.lab.report import report
 from streamfl.pofmkl.live_challengers import LiveChallengers
+from streamfl.pofmkl.tools.federation import simulate
+from streamfl.pofmkl.tools.report import report
 from streamfl.records.samples import Sample
 from streamfl.role import ConfigurationError, Measurement, Received, Record, Send
 from streamfl.runtime.kinds import find_kind

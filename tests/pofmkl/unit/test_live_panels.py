@@ -25,7 +25,7 @@ from prometheus import Prometheus, running_prometheus
 import streamfl
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
-from streamfl.pofmkl.lab.dashboard import DASHBOARD, DASHBOARDS
+from streamfl.pofmkl.tools.dashboard import DASHBOARD, DASHBOARDS
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus, connect
 

@@ -10,7 +10,7 @@ from typing import Any
 from served import joined, served_by
 
 from streamfl.pofmkl import SYSTEM
-from streamfl.pofmkl.lab.dashboard import DASHBOARD
+from streamfl.pofmkl.tools.dashboard import DASHBOARD
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.runtime.memory_bus import MemoryBus
 

@@ -19,7 +19,7 @@ from command_line import run_command
 
 from streamfl.kernels import loss_named
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.page import REPORTS, bound_over_time, regularised_regret
+from streamfl.pofmkl.tools.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.settings import RoleSettings, load_settings

@@ -13,9 +13,9 @@ from command_line import run_command
 from streamfl_connectors.replay import Table
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab import federation
-from streamfl.pofmkl.lab.federation import simulate
-from streamfl.pofmkl.lab.streams import deal
+from streamfl.pofmkl.tools import federation
+from streamfl.pofmkl.tools.federation import simulate
+from streamfl.pofmkl.tools.streams import deal
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.tables import client_names

@@ -21,9 +21,9 @@ from streamfl.cli.preflight import read_configuration
 from streamfl.kernels import SQUARE, FeatureMap, Kernel, frequencies
 from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lab.standing import updates_of
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.pofmkl.tools.standing import updates_of
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
@@ -218,7 +218,7 @@ class Plant:
         self.bus = MemoryBus.at(url)
         self.clock = Clock(1_000.0)
         self.bus.clock = self.clock
-        monkeypatch.setattr("streamfl.pofmkl.lab.standing.time", SimpleNamespace(time=self.clock))
+        monkeypatch.setattr("streamfl.pofmkl.tools.standing.time", SimpleNamespace(time=self.clock))
         self.client, self.server = folder / "client.toml", folder / "server.toml"
         self.client.write_text(FEDERATION.format(url=url, role="client") + SAMPLES + more)
         self.server.write_text(FEDERATION.format(url=url, role="server") + more)

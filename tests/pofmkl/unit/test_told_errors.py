@@ -12,10 +12,10 @@ import pytest
 from command_line import run_command
 from sklearn import metrics
 
-from streamfl.pofmkl.lab import comparison_picture
-from streamfl.pofmkl.lab.comparison import Contender, method_names
-from streamfl.pofmkl.lab.errors import errors_of, rmse_over_time
-from streamfl.pofmkl.lab.record_size import record_bytes
+from streamfl.pofmkl.tools import comparison_picture
+from streamfl.pofmkl.tools.comparison import Contender, method_names
+from streamfl.pofmkl.tools.errors import errors_of, rmse_over_time
+from streamfl.pofmkl.tools.record_size import record_bytes
 from streamfl.simulation.notebook import FrameTable
 
 CONFIG = """

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from quasi_newton.proof import fuzz
 from wrong_messages import check_found
 
 from streamfl.partitioned_role import PartitionedRole
-from streamfl.quasi_newton.lab import fuzz
 from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.scheme import Plain
 from streamfl.role import PeerError, StateChange

@@ -28,13 +28,13 @@ from quasi_newton.laws.closed_loop import start_of
 from quasi_newton.makers import problem
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import TRAINED
 from streamfl.quasi_newton.preprocessing import fit_preprocessing
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.tools.direct import Party, Trace, train
 from streamfl.role import StateChange
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.settings import load_settings

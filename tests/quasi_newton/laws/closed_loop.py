@@ -14,9 +14,9 @@ from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.batches import secret_start
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.guest import GuestTask
-from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.tools.direct import Party, Trace, train
 from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
-from streamfl.quasi_newton.lab import made_up_secrets
-from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message, Ready, content_of
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.tools import made_up_secrets
+from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.role import Received, Record
 from streamfl.testing.role_laws import (
     Extreme,

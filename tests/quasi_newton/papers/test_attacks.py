@@ -26,7 +26,7 @@ from benchmarks.quasi_newton.gradient_attacks import (
 from benchmarks.quasi_newton.lattice import reduced, signs_of_sums
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
+from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 LEARNING = Learning(batch=100, memory=24)
 PAGE = Path(__file__).parents[3] / "docs" / "quasi-newton-privacy.md"

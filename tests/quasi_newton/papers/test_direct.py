@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer, make_classification
 from streamfl.quasi_newton.config import ITERATIONS
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
-from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
+from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 Floats = NDArray[np.float64]
 SMALL = Learning(batch=100, epochs=6, tolerance=0.0)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.small_tables import GOAL, Table, measured, optimum, read
 from streamfl.quasi_newton import descent
-from streamfl.quasi_newton.lab.direct import train
+from streamfl.quasi_newton.tools.direct import train
 
 
 def test_a_table_of_one_batch_comes_to_its_optimum() -> None:

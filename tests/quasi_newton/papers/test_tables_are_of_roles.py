@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from benchmarks.quasi_newton.small_tables import Table
 from benchmarks.quasi_newton.table1 import PREPARATIONS, Split
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.lab.direct import Party, train
-from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
+from streamfl.quasi_newton.tools.direct import Party, train
+from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
 from streamfl.simulation.vertical import VerticalTable
 
 Floats = NDArray[np.float64]

@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, written
+from quasi_newton.proof import checks
+from quasi_newton.proof.faults import simulate, simulate_liveness
+from quasi_newton.proof.oracle import Expected
+from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario, scenario
 
 from streamfl.changelog import ChangedParts
 from streamfl.message_fragments import LongMessages
@@ -25,10 +29,6 @@ from streamfl.quasi_newton.exchange import MessageExchange
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.iterates import Iterates
-from streamfl.quasi_newton.lab import checks
-from streamfl.quasi_newton.lab.faults import simulate, simulate_liveness
-from streamfl.quasi_newton.lab.oracle import Expected
-from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario, scenario
 from streamfl.quasi_newton.learnt_batches import LearntBatches
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
@@ -41,8 +41,8 @@ from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.role import StateChange
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.fault_rates import FAULTS
+from streamfl.testing.faults.cluster import FaultyBus
+from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

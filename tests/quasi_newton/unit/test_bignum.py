@@ -32,7 +32,7 @@ def test_who_needs_no_encryption_needs_no_extra() -> None:
     """Protects every other system, and `precision = "plain"`: `run` and `check` load all kinds of roles that are installed."""
     program = (
         f"{WITHOUT} from streamfl.runtime.kinds import known_kinds; known_kinds();"
-        "import streamfl.quasi_newton.lab.direct, streamfl.quasi_newton.lab.keys;"
+        "import streamfl.quasi_newton.tools.direct, streamfl.quasi_newton.tools.keys;"
         "from quasi_newton.federations import settings_of; from streamfl.quasi_newton.roles import ROLES;"
         "[ROLES[one.role.kind].build(one) for one in (settings_of(name, 1) for name in ('g', 'h1', 'c'))]"
     )

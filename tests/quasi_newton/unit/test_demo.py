@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from command_line import run_command
 
-from streamfl.quasi_newton.lab import demo as demo_scorecard
+from streamfl.quasi_newton.tools import demo as demo_scorecard
 
 PAGE = (Path(__file__).parents[3] / "docs" / "quasi-newton.md").read_text(encoding="utf-8")
 

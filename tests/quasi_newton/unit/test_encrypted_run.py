@@ -14,12 +14,12 @@ from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.descent import Descent, Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, kinds
 from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.lab.direct import Party, partition, train
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, loss_product
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
 from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.tools.direct import Party, partition, train
 
 BATCH, PARTIES = 24, 3
 LEARNING = Learning(batch=BATCH, epochs=4, tolerance=0.0, regularisation=0.01)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from live.watched import NOTHING_REFUSED, Watched, federation, replaced
+from quasi_newton.proof.observed_messages import messages_of
 from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
 from streamfl.quasi_newton.descent import DescentState
-from streamfl.quasi_newton.lab.observed_messages import messages_of
 from streamfl.quasi_newton.messages import Step, read_content
 
 pytestmark = pytest.mark.long

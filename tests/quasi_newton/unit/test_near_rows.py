@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.near_rows import TOLERANCE, far_from_all
 from streamfl.quasi_newton.preparation import Preparation
 from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.training_rows import TrainingRows
 
 Floats = NDArray[np.float64]

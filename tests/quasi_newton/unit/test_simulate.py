@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from streamfl.quasi_newton.descent import Learning
-from streamfl.quasi_newton.lab.direct import Party, train
+from streamfl.quasi_newton.tools.direct import Party, train
 
 LEARNING = Learning(batch=100, memory=3, curvature_every=2, regularisation=0.01)
 # Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an iteration; before the

@@ -9,9 +9,9 @@ import pytest
 
 from streamfl.quasi_newton import background_tasks
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.lab import steps
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import numbers_to_bytes
+from streamfl.quasi_newton.tools import steps
 from streamfl.role import Work
 
 OWN, PLACE = background_tasks.Own(b"", b""), Place("f", "1", "g", 0, "outputs")

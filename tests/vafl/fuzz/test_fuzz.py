@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vafl.proof import fuzz
 from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
 
 from streamfl.role import PeerError, StateChange
@@ -13,7 +14,6 @@ from streamfl.vafl import party as party_module
 from streamfl.vafl.config import COORDINATOR, PARTY
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.intake import Intake
-from streamfl.vafl.lab import fuzz
 from streamfl.vafl.party import VaflParty
 
 

@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
+from vafl.proof import fuzz
 
 from streamfl.testing.fuzz.resumed import Run
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.lab import fuzz
 
 ROUNDS = {"vafl-network-softmax": 12, "vafl-square-bounded": 12}
 

@@ -11,9 +11,9 @@ from scipy.special import expit, softmax
 
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.heads import LOGISTIC, SQUARE, NetworkHead, OutputLoss, SumHead, softmax_loss
-from streamfl.vafl.lab.federation import VerticalFederation
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.privacy import BoundedOutput
+from streamfl.vafl.tools.federation import VerticalFederation
 
 GENERATOR = np.random.default_rng(4)
 

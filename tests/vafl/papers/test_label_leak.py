@@ -18,9 +18,9 @@ from streamfl.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps
 from streamfl.vafl.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
-from streamfl.vafl.lab.federation import VerticalFederation
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.tools.federation import VerticalFederation
 from streamfl.wire import VERSION, encode_array
 
 PARTIES = ("a", "b")

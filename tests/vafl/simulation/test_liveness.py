@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from mutations import after, check_caught
+from vafl.proof.faults import simulate, simulate_liveness
+from vafl.proof.scenario import FOR_EVER
 
 from streamfl.vafl.entities import Entities
-from streamfl.vafl.lab.faults import simulate, simulate_liveness
-from streamfl.vafl.lab.scenario import FOR_EVER
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 from mutations import Mutation, after, check_caught, instead
+from vafl.proof.faults import simulate
+from vafl.proof.scenario import FOR_EVER, scenario
 
 from streamfl.learning.optimisers import AdaGrad
-from streamfl.simulation.faults.fault_rates import FAULTS
-from streamfl.simulation.faults.federation import run
+from streamfl.testing.faults.fault_rates import FAULTS
+from streamfl.testing.faults.federation import run
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.entities import Entities
 from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings
-from streamfl.vafl.lab.faults import simulate
-from streamfl.vafl.lab.scenario import FOR_EVER, scenario
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.parties import Parties
 from streamfl.vafl.party import VaflParty

@@ -20,7 +20,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import load_kind, load_settings
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab import demo as demo_vertical
+from streamfl.vafl.tools import demo as demo_vertical
 
 SHARED = """
 [federation]

@@ -13,7 +13,7 @@ from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl import SYSTEM
-from streamfl.vafl.lab.dashboard import DASHBOARDS
+from streamfl.vafl.tools.dashboard import DASHBOARDS
 
 TUTORIAL = page_text("vertical.md", "Tutorial")
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from streamfl.role import DataError
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.federation import Delay, VerticalFederation
-from streamfl.vafl.lab.run import run_vertical
+from streamfl.vafl.tools.federation import Delay, VerticalFederation
+from streamfl.vafl.tools.run import run_vertical
 
 CONFIG = """
 [federation]

@@ -14,9 +14,9 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.settings import load_settings
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.run import run_vertical
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party import VaflParty
+from streamfl.vafl.tools.run import run_vertical
 
 # No later one is out of reach of the first two.
 ROWS = np.array([[-4.0, -4.0], [4.0, 4.0], *np.random.default_rng(0).normal(size=(4, 2))]) * [3.0, 50.0] + [1.0, 1000.0]

@@ -1,1 +1,0 @@
-"""The laboratory: simulation, demo, faults and wrong messages. No worker imports it."""

@@ -1,0 +1,7 @@
+"""What proves that this system works: faults and wrong messages. Neither a worker nor a command imports it."""
+
+from streamfl.testing.proof import Proof
+
+__all__ = ["PROOF"]
+
+PROOF = Proof(faults="running_mean.proof.faults:FAULTS", fuzz="running_mean.proof.fuzz:RUNNING_MEAN")

@@ -1,0 +1,1 @@
+"""What people call: simulation, demo, replay and dashboard. No worker imports it."""

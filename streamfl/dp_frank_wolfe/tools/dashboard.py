@@ -1,0 +1,192 @@
+"""Dashboard of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
+
+from streamfl.dp_frank_wolfe.tools.privacy_dashboard import BUDGET_USED, PRIVACY
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+
+__all__ = ["DASHBOARD", "DASHBOARDS"]
+
+SERVER = "dp-frank-wolfe-server"
+PARTY = "dp-frank-wolfe-party"
+
+
+def within_the_hour(counter: str) -> str:
+    """How much a counter grew within the last hour. For rare events, a rate per second says little."""
+    return f"increase({series(counter)}[1h])"
+
+
+TILES = (
+    workers_tile(),
+    samples_tile(PARTY, width=3),
+    Panel(
+        "Entities for the next window",
+        "Entities that wait and that all parties have announced. A window begins at window.rows.",
+        "short",
+        (Query(f"max({series('complete_entities')})", "entities"),),
+        kind="stat",
+        width=3,
+        remedy="If it stands still while records come: some party has not announced them. Entities without a window, below, "
+        "says how many lack.",
+        nothing="unknown",
+    ),
+    Panel(
+        "Parties away now",
+        "Parties without which the server goes on.",
+        "none",
+        (Query(f"max({series('parties_away')})", "away"),),
+        kind="stat",
+        width=3,
+        remedy="If it is above 0: start that party again. Its columns have no part in the fit, and its entities' budget is spent.",
+        bad_from=1,
+        nothing="unknown",
+    ),
+    BUDGET_USED,
+    refused_tile(width=3),
+    lag_tile(),
+)
+
+DASHBOARD = Dashboard(
+    name="sparse",
+    uid="streamfl-sparse",
+    title="streamfl: private sparse regression",
+    system="dp-frank-wolfe",
+    rows=(
+        TILES,
+        (
+            Panel(
+                "Phase",
+                "Where each member is. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
+                "parties to freeze the window, 2 in a fit.",
+                "short",
+                (Query(f"max by (group, instance) ({series('phase')})", BY_WORKER),),
+                remedy="If the server stays in 1 or 2 while iterations stand still: a party is away. Parties away, below, says "
+                "how many.",
+            ),
+            Panel(
+                "Iterations a second",
+                "Iterations that each party answered and the server decided. Standing still within a fit means that somebody is "
+                "away.",
+                "ops",
+                (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_WORKER),),
+                remedy="If it stands still in phase 2: a party does not answer. After window.patience_seconds the fit goes on "
+                "without it.",
+            ),
+            Panel(
+                "Windows and models",
+                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each "
+                "window has one fit.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_WORKER}"),
+                ),
+                remedy="If windows begin and no models come: the fits do not end. Look at the phase and at parties away.",
+            ),
+        ),
+        (
+            Panel(
+                "Model",
+                "Columns with a weight in the latest fit, and the sum of the absolute weights, which stays within learning.radius.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_WORKER}"),
+                ),
+                remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. Fewer "
+                "iterations spend more on each.",
+            ),
+            Panel(
+                "Uplink of a fit",
+                "Numbers that parties have released in the latest fit: a signed index is one, a sketch as many as "
+                "learning.sketch_rows.",
+                "short",
+                (Query(f"max by (group, instance) ({series('fit_uplink_numbers')})", BY_WORKER),),
+                remedy="If it is much: lower learning.sketch_rows.",
+            ),
+            Panel(
+                "Bytes sent a second",
+                "Bytes of messages to other members.",
+                "Bps",
+                (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_WORKER),),
+                remedy="If it is 0 in a fit: the party holds its releases back. Its log says what to put back.",
+            ),
+        ),
+        (
+            Panel(
+                "Entities",
+                "Records of columns that came a second, entities that were announced, and those that were charged for a fit.",
+                "ops",
+                (
+                    Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_WORKER}"),
+                ),
+                remedy="If records come and none are announced: they lack columns or a label, or have no budget left.",
+            ),
+            Panel(
+                "Entities without a window",
+                "Entities that wait at the server and that all parties have announced: a window begins at window.rows. Those that "
+                "some party has not announced, which wait without a time limit. Records a second of entities without budget, and "
+                "of those that gave way.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('missing_entities')})", f"lack at a party, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_WORKER}"),
+                ),
+                remedy="If many lack at a party: its keys differ, or it is away. The server's log says at which party how many "
+                "lack.",
+            ),
+            Panel(
+                "Entities that lack something",
+                "Entities at each party of which the columns or the label have not come. They wait without a time limit.",
+                "short",
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({series('lacking_entities', PARTY)})",
+                        "{{reason}}, {{group}} {{instance}}",
+                    ),
+                ),
+                remedy="If both grow: keys of labels and samples differ. If one grows: look whether its topic is written.",
+            ),
+        ),
+        (
+            Panel(
+                "Predictions",
+                "Predictions that were published a second, records that had no budget for one, and predictions that lacked a "
+                "part for too long.",
+                "ops",
+                (
+                    Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_WORKER}"),
+                ),
+                remedy="If many expire: a party answers later than serving allows, or is away. If many have no budget: it is "
+                "spent, and that is final.",
+            ),
+            Panel(
+                "Messages that came again",
+                "Messages that came again or too late, which changes nothing.",
+                "ops",
+                (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_WORKER),),
+                remedy="If it never ends: a member starts again and again. Look at restarts.",
+            ),
+            Panel(
+                "Parties away",
+                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour "
+                "before. A fit goes on without them, and their budget for it is spent.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
+                ),
+                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
+                "same.",
+            ),
+        ),
+        worker_panels(),
+    ),
+    description="Where the fit of a DP Frank-Wolfe federation is, which party is away, and what is predicted.",
+)
+DASHBOARDS = (DASHBOARD, PRIVACY)

@@ -1,0 +1,160 @@
+"""The estimators that choose once, in one process, with the functions that parties and server call themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.budget import claim
+from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.refit import refit
+from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
+from streamfl.dp_frank_wolfe.tools.direct import place
+from streamfl.dp_frank_wolfe.window import Window
+
+__all__ = ["Estimate", "marginal", "selected", "two_round"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Estimate:
+    """x: by party. cost, epsilon: of everything released. uplink_numbers: signed indices and numbers."""
+
+    x: dict[str, Floats]
+    cost: float
+    epsilon: float
+    uplink_numbers: int
+
+
+def marginal(
+    windows: Mapping[str, Window],
+    cost: float,
+    columns: int,
+    radius: float,
+    *,
+    delta: float = 1e-5,
+    secret: bytes = bytes(range(32)),
+    shares: Mapping[str, float] = MARGINAL,
+    norm: float | None = None,
+    window: int = 0,
+    place: Callable[[str, int, bytes], Place] = place,
+) -> Estimate:
+    """Top columns by |a_i'y|, then their values and norms.
+
+    cost: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
+    norm: |a|^2 / n of every column if that is public. Then norms are not released, and their share goes to the values.
+    window, place: its number, and where releases belong, of a party, the window and the secret.
+    """
+    plans = _plans(windows, cost, columns, _without_norms(shares) if norm is not None else shares)
+    return _marginal(windows, plans, lambda party: place(party, window, secret), radius, delta, norm)
+
+
+def two_round(
+    windows: Mapping[str, Window],
+    cost: float,
+    columns: int,
+    radius: float,
+    *,
+    delta: float = 1e-5,
+    secret: bytes = bytes(range(32)),
+    shares: Mapping[str, float] = TWO_ROUND,
+    window: int = 0,
+    place: Callable[[str, int, bytes], Place] = place,
+) -> Estimate:
+    """Top columns, their rows with noise, then products. Parameters as in :func:`marginal`."""
+    plans = _plans(windows, cost, columns, shares)
+    return _two_round(windows, plans, lambda party: place(party, window, secret), radius, delta)
+
+
+def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Estimate:
+    """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places: of a party."""
+    plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
+    call = _marginal if learning.estimator == "marginal" else _two_round
+    return call(windows, plans, places, learning.radius, public.settings.privacy.delta)
+
+
+def _marginal(
+    windows: Mapping[str, Window],
+    plans: Mapping[str, SelectionPlan],
+    place: Callable[[str], Place],
+    radius: float,
+    delta: float,
+    norm: float | None = None,
+) -> Estimate:
+    members, values = _chosen(windows, plans, place)
+    norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
+    numbers = len(values) * (2 if norm is not None else 3)
+    found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
+    return _estimate(windows, members, plans, found, numbers, delta)
+
+
+def _two_round(
+    windows: Mapping[str, Window],
+    plans: Mapping[str, SelectionPlan],
+    place: Callable[[str], Place],
+    radius: float,
+    delta: float,
+) -> Estimate:
+    members, values = _chosen(windows, plans, place)
+    rows = {party: member.rows() for party, member in members.items()}
+    own, products = {}, {}
+    for party, member in members.items():
+        own[party] = member.gram()
+        told = np.hstack([np.zeros((len(rows[party]), 0)), *(given for name, given in rows.items() if name != party)])
+        products[party] = member.products(clip_rows(told, plans[party].row_bound))
+    gram = gram_of(own, products)
+    found = refit(gram, values, radius, LEAST_EIGENVALUE + doubt(plans, len(next(iter(windows.values())).labels)))
+    released = sum(len(given.ravel()) for given in rows.values()) + len(values) * (len(values) + 3)
+    return _estimate(windows, members, plans, found, released, delta)
+
+
+def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
+    return {"choices": shares["choices"], "values": 1 - shares["choices"]}
+
+
+def _plans(windows: Mapping[str, Window], cost: float, columns: int, shares: Mapping[str, float]) -> dict[str, SelectionPlan]:
+    """Equal shares of the budget and of the columns."""
+    each = max(1, columns // len(windows))
+    plans = {}
+    for party, given in windows.items():
+        count = min(each, given.columns.shape[1])
+        plans[party] = plan_selection(cost / len(windows), count, _others(windows, party, each), shares)
+    return plans
+
+
+def _chosen(
+    windows: Mapping[str, Window], plans: Mapping[str, SelectionPlan], place: Callable[[str], Place]
+) -> tuple[dict[str, PartySelection], Floats]:
+    """Parties that have chosen their columns, and the columns' values, party by party."""
+    members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}
+    for member in members.values():
+        member.choose()
+    return members, np.concatenate([member.values() for member in members.values()])
+
+
+def _others(windows: Mapping[str, Window], party: str, each: int) -> int:
+    return sum(min(each, given.columns.shape[1]) for name, given in windows.items() if name != party)
+
+
+def _estimate(
+    windows: Mapping[str, Window],
+    members: Mapping[str, PartySelection],
+    plans: Mapping[str, SelectionPlan],
+    found: Floats,
+    numbers: int,
+    delta: float,
+) -> Estimate:
+    x = {party: np.zeros(given.columns.shape[1]) for party, given in windows.items()}
+    at = 0
+    for party, member in members.items():
+        x[party][member.chosen] = found[at : at + len(member.chosen)]
+        at += len(member.chosen)
+    cost = sum(plan.cost for plan in plans.values())
+    variation = sum(plans[party].variation(*windows[party].columns.shape) for party in windows)
+    return Estimate(x, cost, claim(cost, variation, delta), numbers)

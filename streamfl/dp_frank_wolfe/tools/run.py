@@ -1,0 +1,356 @@
+"""Runs a federation on a table until its fits are over. Gives their results, and what others need to compute them again.
+
+R^2, objective and gap are computed from the data, without noise. They are for laboratories, never for a member's metrics.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.budget import claim
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.means import centred, intercept
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.tools.direct import objective
+from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
+from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
+from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
+from streamfl.dp_frank_wolfe.tools.trace import traced
+from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.role import ConfigurationError, DataError
+from streamfl.runtime.bus import Outgoing
+from streamfl.seeding import rng_for
+from streamfl.simulation.vertical import VerticalTable
+
+__all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
+
+Floats = NDArray[np.float64]
+# Virtual seconds of patience: the server goes on without no party.
+FOR_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """How the fits ended. With several windows, figures are of the last one.
+
+    rows: of all windows together. test_rows: rows that r2 is measured on; 0: the rows of the last window.
+    history: by iteration, objective, gap and support, before each step and after the last.
+    uplink_numbers: signed indices and numbers of columns that parties sent, in all windows. uplink_most: what their plans allow.
+    epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
+    parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
+    weights: by party. intercept: of the last model, in label bounds. trace: arrays by name.
+    r2_draws: r2 of this and of other draws of noise, on the same rows; one without noise, none where r2 is None.
+    alone, pooled: r2 of least squares without privacy, on each party's columns and on all.
+    """
+
+    settings: DPFrankWolfeSettings
+    windows: int
+    rows: int
+    test_rows: int
+    r2: float | None
+    history: list[dict[str, float]]
+    iterations: int
+    uplink_numbers: int
+    uplink_most: int
+    epsilon: float
+    epsilon_spent: float
+    parties: dict[str, dict[str, int]]
+    traffic: dict[str, dict[str, int]]
+    seconds: float
+    virtual_seconds: float
+    weights: dict[str, Floats]
+    intercept: float
+    trace: dict[str, NDArray[Any]]
+    r2_draws: list[float]
+    alone: dict[str, float | None]
+    pooled: float | None
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but arrays, ready for JSON. messages, bytes: between members."""
+        last, privacy = self.history[-1], self.settings.privacy
+        return {
+            "r2": self.r2,
+            "objective": last["objective"],
+            "gap": last["gap"],
+            "support": int(last["support"]),
+            "l1_norm": math.fsum(abs(weight) for own in self.weights.values() for weight in own.tolist()),
+            "epsilon": self.epsilon,
+            "delta": privacy.delta,
+            "uplink_numbers": self.uplink_numbers,
+            "bytes": sum(one["bytes"] for one in self.traffic.values()),
+            "iterations": self.iterations,
+            "virtual_seconds": self.virtual_seconds,
+            "intercept": self.intercept,
+            "not_private": ["r2", "objective", "gap", "history", "r2_draws", "alone", "pooled"],
+            "r2_draws": self.r2_draws,
+            "alone": self.alone,
+            "pooled": self.pooled,
+            "r2_of": "held-out rows" if self.test_rows else "training rows",
+            "epsilon_spent": self.epsilon_spent,
+            "insecure_test_noise": privacy.insecure_test_noise,
+            "estimator": self.settings.learning.estimator,
+            "windows": self.windows,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "uplink_most": self.uplink_most,
+            "messages": sum(one["messages"] for one in self.traffic.values()),
+            "seconds": self.seconds,
+            "traffic": self.traffic,
+            "parties": self.parties,
+            "history": self.history,
+        }
+
+
+def run_fits(
+    settings: DPFrankWolfeSettings,
+    table: VerticalTable,
+    windows: int = 1,
+    *,
+    network_delay: float = 0.0,
+    draws: int = 1,
+    trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
+    watch: Callable[[float], bool] = lambda share: False,
+) -> FitOutcome:
+    """Lets the federation fit the first rows of the table, ``window.rows`` to a window. r2 is of the rows behind them, if any.
+
+    network_delay: virtual seconds of a message. draws: of noise, to measure r2 with; the first is the federation's.
+    overheard: called with each message between members. watch: called with the share that is done. If it returns True the run ends
+    with the fits that are over, or with KeyboardInterrupt if none is.
+    Raises ConfigurationError if there are too few rows, DataError if the fits did not end.
+    """
+    begun, public = time.perf_counter(), Public(settings)
+    count, claimed = _rows_of(settings, table, windows), _claimed(public)
+    inputs, labels = table.part(slice(count))
+    received = ReceivedFits(public, trace)
+
+    def hear(record: Outgoing) -> None:
+        received(record)
+        if overheard is not None:
+            overheard(record)
+
+    federation = FrankWolfeFederation(
+        _adapted(settings, count), inputs, labels, network_delay=network_delay, overheard=hear
+    )
+    with closing(federation):
+        while federation.turn():
+            if watch(_done(settings, received) / windows):
+                if not received.over:
+                    raise KeyboardInterrupt
+                windows = received.over
+                break
+        seconds = time.perf_counter() - begun
+        if federation.trouble is not None or received.over < windows:
+            raise DataError(federation.trouble or f"{received.over} of {windows} fits came to an end")
+        arrays: dict[str, NDArray[Any]] = {}
+        rounds = 0
+        for number in range(1, windows + 1):
+            fit = received.fits[number]
+            raw = frozen_windows(settings, table, fit)
+            frozen = centred_windows(public, raw, fit)
+            course = iterates(public, fit)
+            rounds += len(course) - 1 if fit.asks else 1
+            if trace:
+                arrays |= traced(public, federation.places(number), number, fit, raw, frozen, course)
+        last = received.fits[windows]
+        test = len(table.labels) - count
+        rows = np.arange(count, count + test) if test else np.array([int(name) for name in last.manifest])
+        own = _intercept(public, last)
+        predicted = predictions(settings, table, rows, last.models, own)
+        if trace:
+            arrays |= {"predictions": predicted, "predicted_rows": rows}
+        r2 = r_squared(predicted, table.labels[rows])
+        others = range(1, draws if math.isfinite(public.cost) and r2 is not None else 1)
+        places = (_drawn(settings, federation.places(windows), number) for number in others)
+        models = (fitted(public, raw, windows, own) for own in places if not watch(1.0))
+        told = (r_squared(predictions(settings, table, rows, *model), table.labels[rows]) for model in models)
+        pooled, *alone = _without_privacy(settings, table, np.array([int(name) for name in last.manifest]), rows)
+        return FitOutcome(
+            settings=settings,
+            windows=windows,
+            rows=windows * settings.window.rows,
+            test_rows=test,
+            r2=r2,
+            history=[_figures(public, frozen, x) for x in course],
+            iterations=rounds,
+            uplink_numbers=sum(received.fits[number].uplink_numbers for number in range(1, windows + 1)),
+            uplink_most=windows * _most_numbers(public),
+            epsilon=claimed,
+            epsilon_spent=_spent(public, federation.spent),
+            parties={
+                name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
+            },
+            traffic={kind: vars(federation.traffic(kind)) for kind in (RELEASES, ASKS)},
+            seconds=seconds,
+            virtual_seconds=federation.virtual_seconds,
+            weights=last.models,
+            intercept=own,
+            trace=arrays,
+            r2_draws=[one for one in (r2, *told) if one is not None],
+            alone=dict(zip(public.parties, alone, strict=True)),
+            pooled=pooled,
+        )
+
+
+def _done(settings: DPFrankWolfeSettings, received: ReceivedFits) -> float:
+    """How many fits' work is done. In a fit without iterations, reading the rows counts as half of the work."""
+    learning = settings.learning
+    if learning.estimator == "frank-wolfe":
+        return received.iterations / learning.iterations
+    return (received.announced / (settings.window.rows * len(settings.federation.parties)) + received.over) / 2
+
+
+def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: ReceivedFit) -> dict[str, Window]:
+    """The window of each party, with the rows that the manifest names."""
+    rows = [int(name) for name in fit.manifest]
+    return {
+        party: freeze(own[rows], table.labels[rows], *_bounds(settings, party), settings.window.rows)
+        for party, own in zip(settings.federation.parties, table.inputs, strict=True)
+    }
+
+
+def centred_windows(public: Public, windows: dict[str, Window], fit: ReceivedFit) -> dict[str, Window]:
+    """Each window minus the means that its party released."""
+    rows, found = public.settings.window.rows, dict(windows)
+    for party, told in fit.means.items():
+        found[party] = centred(windows[party], public.means_plan(party).means(told, rows))
+    return found
+
+
+def _intercept(public: Public, fit: ReceivedFit) -> float:
+    plans = {party: public.means_plan(party) for party in fit.means}
+    means = {party: plans[party].means(told, public.settings.window.rows) for party, told in fit.means.items()}
+    return intercept(means, plans, fit.models)
+
+
+def predictions(
+    settings: DPFrankWolfeSettings,
+    table: VerticalTable,
+    rows: NDArray[np.intp],
+    weights: dict[str, Floats],
+    intercept: float,
+) -> Floats:
+    """Predictions of rows, in the label's own scale. Features are clipped to bounds as in a window. intercept: in label bounds."""
+    total = np.full(len(rows), intercept)
+    for party, own in zip(settings.federation.parties, table.inputs, strict=True):
+        bounds, _ = _bounds(settings, party)
+        total += np.clip((own[rows] - bounds.centre) / bounds.bound, -1, 1) @ weights[party]
+    return np.asarray(settings.bounds.label_centre + settings.bounds.label_bound * total)
+
+
+def r_squared(predicted: Floats, labels: Floats) -> float | None:
+    """R^2 about the labels' mean. None if all labels are the same."""
+    spread = float(np.sum((labels - labels.mean()) ** 2))
+    return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
+
+
+def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, Place], number: int) -> dict[str, Place]:
+    """The same places with other secrets. They follow from the seed if the federation's do."""
+    repeats = settings.privacy.insecure_test_noise
+    random = rng_for(settings.federation.seed, "draw", number) if repeats else np.random.default_rng()
+    return {party: replace(place, secret=random.bytes(32)) for party, place in places.items()}
+
+
+def _without_privacy(
+    settings: DPFrankWolfeSettings, table: VerticalTable, learnt: NDArray[np.intp], rows: NDArray[np.intp]
+) -> list[float | None]:
+    """r2 of least squares on all columns, and on each party's. learnt: the rows to fit on. rows: the rows to measure on."""
+    inputs, parties = {}, settings.federation.parties
+    for party, own in zip(parties, table.inputs, strict=True):
+        bounds, label_bounds = _bounds(settings, party)
+        inputs[party] = np.clip((own[learnt] - bounds.centre) / bounds.bound, -1, 1)
+    labels = np.clip((table.labels[learnt] - label_bounds.centre) / label_bounds.bound, -1, 1)
+    fits = least_squares(inputs, labels, [parties, *([party] for party in parties)])
+    return [r_squared(predictions(settings, table, rows, *fit), table.labels[rows]) for fit in fits]
+
+
+def _rows_of(settings: DPFrankWolfeSettings, table: VerticalTable, windows: int) -> int:
+    rows = settings.window.rows
+    if windows * rows > len(table.labels):
+        raise ConfigurationError(
+            f"window.rows = {rows:,}: {windows} of them are more than the {len(table.labels):,} usable rows of the table"
+        )
+    return windows * rows
+
+
+def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSettings:
+    """The settings with room for all entities. The server never goes on without a party."""
+    window = settings.window.model_copy(
+        update={"patience_seconds": FOR_EVER, "limit": max(settings.window.limit, entities)}
+    )
+    privacy = settings.privacy.model_copy(update={"ledger_limit": max(settings.privacy.ledger_limit, entities)})
+    return settings.model_copy(update={"window": window, "privacy": privacy})
+
+
+def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]:
+    """Bounds of a party's columns, and of the label."""
+    own, columns = bounds_of(settings, party), settings.federation.columns[party]
+    features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
+    return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
+
+
+def _figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
+    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
+    first = next(iter(windows.values()))
+    residuals = -first.labels / RESIDUAL_ONE
+    for party, given in windows.items():
+        active = np.flatnonzero(x[party])
+        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
+    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
+    gap = sum(float(gradients[party] @ x[party]) for party in windows)
+    if public.settings.learning.estimator == "frank-wolfe":
+        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
+    else:
+        # These estimators have one ball for all parties.
+        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
+    support = sum(int(np.count_nonzero(own)) for own in x.values())
+    return {"objective": objective(windows, x), "gap": gap, "support": support}
+
+
+def _gradient(window: Window, residuals: Floats) -> Floats:
+    """A'(A x - y) / n, a few rows at a time, because a whole table as floats would be four times as large."""
+    total = np.zeros(window.columns.shape[1])
+    for start in range(0, len(residuals), CHUNK):
+        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
+    return total / (FEATURE_ONE * len(residuals))
+
+
+def _most_numbers(public: Public) -> int:
+    """Most numbers that parties may send up in a fit: signed indices, and numbers of columns."""
+    settings = public.settings
+    learning, quota = settings.learning, {party: public.quota(party) for party in public.parties}
+    total = sum(quota.values())
+    means = sum(settings.federation.columns.values()) + len(quota) if learning.intercept else 0
+    if learning.estimator == "frank-wolfe":
+        choices = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in public.parties)
+        return means + choices + total * settings.sketch_numbers
+    if learning.estimator == "marginal":
+        return means + 3 * total
+    return means + sum(own * (2 + settings.window.rows + (total - own) + own) for own in quota.values())
+
+
+def _claimed(public: Public) -> float:
+    """Epsilon of an entity's whole life. Raises ConfigurationError if no noise is enough for it, even with test noise."""
+    privacy = public.settings.privacy.model_copy(update={"insecure_test_noise": False})
+    Public(public.settings.model_copy(update={"privacy": privacy})).check()
+    return public.epsilon()
+
+
+def _spent(public: Public, charged: float) -> float:
+    """Epsilon of the entity that was charged most. charged: its cost.
+
+    Test noise is charged as infinite. Then the result is what a fit would cost with a secret.
+    """
+    cost = charged if public.settings.privacy.is_private else math.fsum(public.fit_cost(party) for party in public.parties)
+    if not math.isfinite(cost):
+        return math.inf
+    return claim(cost, 0.0, public.settings.privacy.delta)

@@ -1,0 +1,342 @@
+"""Runs a federation on a table, in epochs or in one pass. Returns the results, and the arrays to compute them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.losses import loss_named
+from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.tools.federation import BETWEEN, KernelFederation
+from streamfl.fdskl.tools.trace import trace_of
+from streamfl.fdskl.topology import hops
+from streamfl.learning.accuracy import area_under_curve
+from streamfl.role import DataError
+from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.baseline import running_mean_loss, running_means
+from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+
+__all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
+
+# How often the test set is evaluated during a run.
+LOOKS = 20
+# Virtual time in which nothing that is replayed expires.
+FOR_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class KernelOutcome:
+    """The results of a run.
+
+    final: figures on the test entities. constant_loss: loss of the best constant in hindsight there. absent: by party, as final if
+    that party knows none of them. progressive: figures of each entity's last prediction before it was learnt from; None in epochs.
+    running_mean_loss: loss of predicting each label from those before it alone; None in epochs. history: figures on the test
+    entities over virtual time.
+    iterations: of learning. features, features_dropped: how many are kept, and were dropped. traffic: by kind, messages between
+    parties and their bytes. abandoned: rounds given up, by reason. forgotten: entities that active parties forgot, by reason.
+    parties: figures by name. bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    regret: summed loss of the progressive predictions, minus the smaller loss of the final model and the best constant; None in
+    epochs, or if the run was interrupted.
+    """
+
+    settings: FdsklSettings
+    entities: int
+    test_entities: int
+    seconds: float
+    final: VerticalFigures
+    constant_loss: float
+    running_mean_loss: float | None
+    absent: dict[str, VerticalFigures]
+    progressive: VerticalFigures | None
+    regret: float | None
+    history: list[VerticalFigures]
+    iterations: int
+    features: int
+    features_dropped: int
+    rounds: int
+    traffic: dict[str, dict[str, int]]
+    abandoned: dict[str, int]
+    forgotten: dict[str, int]
+    rows_dropped: int
+    parties: dict[str, dict[str, int]]
+    bandwidth: float | None
+    trace: dict[str, NDArray[Any]]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but arrays, ready for JSON. messages, bytes: between parties. hops: of one sum."""
+        federation, aggregation = self.settings.federation, self.settings.aggregation
+        return {
+            "entities": self.entities,
+            "test_entities": self.test_entities,
+            **_measures(self.final),
+            "constant_loss": self.constant_loss,
+            "running_mean_loss": self.running_mean_loss,
+            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
+            "progressive": None if self.progressive is None else _measures(self.progressive),
+            "regret": self.regret,
+            "virtual_seconds": self.seconds,
+            "active": federation.active_party if len(federation.actives) == 1 else federation.active_parties,
+            "iterations": self.iterations,
+            "features": self.features,
+            "features_dropped": self.features_dropped,
+            "bandwidth": self.bandwidth,
+            "rounds": self.rounds,
+            "messages": sum(one["messages"] for one in self.traffic.values()),
+            "bytes": sum(one["bytes"] for one in self.traffic.values()),
+            "traffic": self.traffic,
+            "hops": hops(aggregation.topology, len(federation.parties)),
+            "abandoned": sum(self.abandoned.values()),
+            "abandoned_rounds": self.abandoned,
+            "forgotten_entities": self.forgotten,
+            "rows_dropped": self.rows_dropped,
+            "parties": self.parties,
+            "history": [asdict(one) for one in self.history],
+        }
+
+
+def run_kernel(
+    settings: FdsklSettings,
+    table: VerticalTable,
+    columns: Sequence[Sequence[str]],
+    *,
+    epochs: int | None = 1,
+    label_delay: int = 0,
+    network_delay: float = 0.0,
+    trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
+    watch: Callable[[float], bool] = lambda share: False,
+) -> KernelOutcome:
+    """Let the federation learn from the table's first entities.
+
+    columns: by party, the names of its columns.
+    epochs: number of passes, each in an order of its own. All columns are there from the beginning, and labels come for one
+    iteration after the other. In a later pass an entity that has left the window is shown again. None: one pass in the table's
+    order; an entity's label comes after ``label_delay`` more entities.
+    network_delay: virtual seconds of a message.
+    overheard: called with each message between parties.
+    watch: called with the share that is done. If it returns True the run ends with what is there.
+    DataError if the federation diverged.
+    """
+    count = table.learnt
+    settings = _adapted(settings, count, epochs)
+    inputs, labels = table.part(slice(count))
+    test_inputs, test_labels = table.part(slice(count, None))
+    loss = settings.learning.loss
+    federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard)
+
+    def look(absent: str | None = None) -> VerticalFigures:
+        return figures_of(federation.evaluate(test_inputs, absent), test_labels, loss, federation.seconds)
+
+    with closing(federation):
+        federation.run()
+        history = [look()]
+        size = settings.learning.block_instances
+        ends = ends_of_iterations(settings.learning.first_block, size)
+        if epochs is None:
+            shown = by_learner(federation, np.arange(count)[np.newaxis], size)
+            steps = _one_pass(federation, count, (end * len(shown) for end in ends), label_delay)
+        else:
+            shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
+            steps = _in_epochs(federation, shown, count, ends)
+        interrupted = False
+        for share in steps:
+            if share * LOOKS >= len(history):
+                history.append(look())
+            if interrupted := watch(share):
+                break
+        final = look()
+        if not math.isfinite(final.loss):
+            raise DataError(
+                "the federation diverged: its loss is no finite number; choose a smaller learning.step or a larger "
+                "learning.regularisation"
+            )
+        history.append(final)
+        names, actives = settings.federation.parties, settings.federation.active_parties
+        model = federation.held.model
+
+        def figure(name: str) -> int:
+            return sum(int(federation.figure(active, name)) for active in actives)
+
+        return KernelOutcome(
+            settings=settings,
+            entities=count,
+            test_entities=table.test,
+            seconds=federation.seconds,
+            final=final,
+            constant_loss=_of_constant(test_labels, loss) / max(1, table.test),
+            running_mean_loss=_of_running_mean(labels, loss) if epochs is None else None,
+            absent={name: look(name) for name in names} if len(names) > 1 else {},
+            progressive=_progressive(federation, labels, loss) if epochs is None else None,
+            regret=_regret(federation, inputs, labels, loss) if epochs is None and not interrupted else None,
+            history=history,
+            iterations=figure("iterations"),
+            features=model.kept,
+            features_dropped=model.dropped,
+            rounds=figure("rounds_announced"),
+            traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
+            abandoned=_by_reason(federation, "abandoned_rounds"),
+            forgotten=_by_reason(federation, "forgotten_forecasts"),
+            rows_dropped=figure("rows_dropped"),
+            parties={name: _party_figures(federation, name) for name in names},
+            bandwidth=model.bandwidth,
+            trace=trace_of(federation, table, shown) if trace else {},
+        )
+
+
+def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
+    """Figures of f at entities with these labels: 0 and 1 for classes, or numbers."""
+    if not len(outputs):
+        return VerticalFigures(seconds, None, None, None, math.nan)
+    if loss == "square":
+        mse = float(np.square(outputs - labels).mean())
+        return VerticalFigures(seconds, None, mse, None, mse)
+    right = float(((outputs >= 0) == (labels > 0.5)).mean())
+    area = area_under_curve(outputs, labels)
+    value = float(np.mean(loss_named(loss).value(outputs, 2 * labels - 1)))
+    return VerticalFigures(seconds, right, None, None if math.isnan(area) else area, value)
+
+
+def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """All passes one after the other, so that the ``size`` labels of an iteration are of different entities.
+
+    orders: (passes, entities). If a pass ends within an iteration, entities of it that the next pass would bring into the same
+    iteration come later in the next pass.
+    """
+    count = orders.shape[1]
+    shown = orders[:1].ravel()
+    for order in orders[1:]:
+        left = len(shown) % size
+        rest = shown[len(shown) - left :]
+        again = np.isin(order, rest)
+        first = order[~again][: min(size - left, count) if left else 0]
+        shown = np.concatenate([shown, first, order[~np.isin(order, first)]])
+    return shown
+
+
+def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: int) -> dict[str, NDArray[np.int64]]:
+    """By active party, the entities whose labels it gets, in order. orders: (passes, entities) of all together."""
+    found = {}
+    for place, name in enumerate(names := federation.settings.federation.active_parties):
+        own = [order[order % len(names) == place] for order in orders]
+        found[name] = shown_order(np.array(own), size)
+    return found
+
+
+def _in_epochs(
+    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, ends: Iterator[int]
+) -> Iterator[float]:
+    federation.write_samples(range(count))
+    federation.run()
+    most = max(len(own) for own in shown.values())
+    begin = 0
+    while begin < most:
+        end = next(ends)
+        entities = np.concatenate([own[begin:end] for own in shown.values()]).tolist()
+        federation.write_labels(entities)
+        federation.run()
+        # Entities that had left the window when their label came: their columns are waited for.
+        forecasts = federation.held.forecasts
+        gone = [one for one in entities if (found := forecasts.get(str(one))) is not None and found.label is not None]
+        if gone:
+            federation.write_samples(gone)
+            federation.run()
+        begin = end
+        yield min(1.0, end / most)
+
+
+def _one_pass(federation: KernelFederation, count: int, ends: Iterator[int], label_delay: int) -> Iterator[float]:
+    """Writes entities until the last label of an iteration is due, so that each is predicted as if all came one by one."""
+    shown = known = 0
+    while known < count:
+        due = min(count, next(ends))
+        if (coming := min(count, due + label_delay)) > shown:
+            federation.write_samples(range(shown, coming))
+            federation.run()
+            shown = coming
+        federation.write_labels(range(known, due))
+        federation.run()
+        known = due
+        yield known / count
+
+
+def _adapted(settings: FdsklSettings, entities: int, epochs: int | None) -> FdsklSettings:
+    """In epochs nothing that is replayed expires, and an iteration has no more labels than there are."""
+    if epochs is None:
+        return settings
+    learning, alignment = settings.learning, settings.alignment
+    size = min(learning.block_instances, max(1, entities // len(settings.federation.actives)))
+    # An sgd iteration looks at its own labels only: with a longer window nothing has to be shown twice.
+    window = max(learning.window, entities) if learning.solver == "sgd" else learning.window
+    kept = {"limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
+    return settings.model_copy(
+        update={
+            "learning": learning.model_copy(update={"block_instances": size, "window": window}),
+            "alignment": alignment.model_copy(update=kept),
+        }
+    )
+
+
+def _measures(figures: VerticalFigures) -> dict[str, float | None]:
+    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
+
+
+def _by_reason(federation: KernelFederation, figure: str) -> dict[str, int]:
+    """A figure of all active parties together, by reason."""
+    found: dict[str, int] = {}
+    for party in federation.settings.federation.active_parties:
+        for one in federation.workers[party].measure():
+            if one.name == figure:
+                reason = dict(one.labels)["reason"]
+                found[reason] = found.get(reason, 0) + int(one.value)
+    return found
+
+
+def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
+    figures = ("samples", "rounds", "sums_sent", "sums_sent_bytes", "revisions_sent", "imputed")
+    return {figure: int(federation.figure(name, figure)) for figure in figures}
+
+
+def _last_predictions(federation: KernelFederation) -> tuple[list[int], NDArray[np.float64]]:
+    """Entities that got predictions, and f of the last one of each."""
+    last = {int(one.entity): one.score for one in federation.predictions()}
+    return list(last), np.array(list(last.values()), np.float64)
+
+
+def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
+    """Figures of each entity's last prediction; entities that got none are left out."""
+    entities, outputs = _last_predictions(federation)
+    return figures_of(outputs, labels[entities], loss, federation.seconds)
+
+
+def _regret(
+    federation: KernelFederation, inputs: Sequence[NDArray[np.float64]], labels: NDArray[np.float64], loss: str
+) -> float:
+    """sum_t L(f_t(x_t), y_t) less the smaller of sum_t L(f_T(x_t), y_t) and min over c of sum_t L(c, y_t)."""
+    entities, outputs = _last_predictions(federation)
+    chosen = loss_named(loss)
+    known = 2 * labels[entities] - 1 if chosen.classifies else labels[entities]
+    final = federation.evaluate([own[entities] for own in inputs])
+    best = float(chosen.value(final, known).sum())
+    return float(chosen.value(outputs, known).sum()) - min(best, _of_constant(labels[entities], loss))
+
+
+def _of_running_mean(labels: NDArray[np.float64], loss: str) -> float:
+    """Mean loss of predicting each label from those before it alone."""
+    if loss != "smooth-hinge":
+        return running_mean_loss(labels, 1 if loss == "square" else 2)
+    outputs = 2 * running_means(labels, 2)[:, 1] - 1
+    return float(loss_named(loss).value(outputs, 2 * labels - 1).mean())
+
+
+def _of_constant(labels: NDArray[np.float64], loss: str) -> float:
+    """min over c of sum_n L(c, y_n) of these labels, 0 and 1 of classes, or numbers."""
+    chosen = loss_named(loss)
+    known = 2 * labels - 1 if chosen.classifies else labels
+    return chosen.of_constant(len(known), float(known.sum()), float(np.square(known).sum()))

@@ -1,1 +1,0 @@
-"""POF-MKL's laboratory: simulation, demo, comparison, faults and wrong messages. No worker imports it."""

@@ -1,0 +1,1 @@
+"""POF-MKL's tools: simulation, demo, comparison, report and dashboards. No worker imports it."""

@@ -1,0 +1,188 @@
+"""The dashboard of a POF-MKL federation: error, regret, speed, upload and lag."""
+
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.pofmkl.tools.client_dashboard import CLIENTS
+from streamfl.pofmkl.tools.server_dashboard import SERVER
+
+__all__ = ["DASHBOARD", "DASHBOARDS"]
+
+LIFETIME_LABELS = series("lifetime_labels")
+ERROR = f"sqrt(sum({rate('squared_error_sum_total')}) / (sum({rate('labels_total')}) > 0))"
+REGRET = f"sum({series('regret')}) / (sum({LIFETIME_LABELS}) > 0)"
+
+
+def challengers_error(more: str = "") -> str:
+    """The query for each challenger's RMSE over the latest interval. more: a further matcher."""
+    sums, counts = (
+        rate(f"challenger_{name}_total").replace("}[", f"{more}}}[") for name in ("squared_error_sum", "labels")
+    )
+    return f"sqrt(sum by (model) ({sums}) / (sum by (model) ({counts}) > 0))"
+
+
+TILES = (
+    workers_tile(),
+    samples_tile(width=3),
+    Panel(
+        "RMSE now, in the label's unit",
+        "RMSE of the latest interval, in the label's own unit: of the federation, of each client's running mean, and of the best "
+        "challenger. The latter two are there where [challengers] names models.",
+        "short",
+        (
+            Query(ERROR, "federation"),
+            Query(challengers_error(',model="running-mean"'), "running mean"),
+            Query(f"min({challengers_error()})", "best challenger"),
+        ),
+        kind="stat",
+        width=5,
+        remedy="If the federation is above the running mean for an hour: nothing of use is predicted. Look whether labels and "
+        "inputs are still what they were, and whether the model goes on (its version below).",
+        nothing="no labels",
+    ),
+    Panel(
+        "Regret now, scaled",
+        "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' "
+        "whole lives. With labels scaled to 0..1.",
+        "short",
+        (Query(REGRET, "regret"),),
+        minimum=None,
+        kind="stat",
+        width=3,
+        remedy="If it rises for a day: the mixture does not find the good kernels. Look at the error, and at drifts on the "
+        "clients' dashboard.",
+        nothing="no labels",
+    ),
+    refused_tile(width=3),
+    lag_tile(width=3),
+    Panel(
+        "Upload budget used",
+        "Bytes of updates as a share of what uplink.budget_bytes_per_second allowed in the same time.",
+        "percentunit",
+        (Query(f"sum({rate('update_bytes_total')}) / (sum({rate('update_budget_bytes_total')}) > 0)", "used"),),
+        kind="stat",
+        width=3,
+        remedy="If it stays near 100 %: updates are left out for want of bytes. Raise the budget.",
+        bad_from=0.95,
+        nothing="no budget",
+    ),
+)
+
+LEARNING = (
+    Panel(
+        "RMSE, in the label's unit",
+        "RMSE of the predictions against the labels that came, in the label's own unit. Now: those of the latest interval. Whole "
+        "life: of all clients, restarts included.",
+        "short",
+        (
+            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "now"),
+            Query(f"sqrt(sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS}))", "whole life"),
+        ),
+        remedy="If now is above whole life for long: the stream has changed. See drifts on the clients' dashboard, and whether "
+        "labels lie outside samples.label_range.",
+    ),
+    Panel(
+        "Regret per sample, labels scaled to 0..1",
+        "Loss of the prediction minus the loss of the best single kernel in hindsight, per label, with labels scaled to 0..1. It "
+        "should fall towards zero.",
+        "short",
+        (
+            Query(f"sum({series('regret')}) / sum({LIFETIME_LABELS})", "all workers"),
+            Query(series("regret_per_sample"), "{{instance}}"),
+        ),
+        minimum=None,
+        remedy="If it rises for a day: another kernel has become the best, or the model stands still. Look at the model's "
+        "version, and at the best kernel of each worker.",
+    ),
+    Panel(
+        "Samples a second",
+        "Samples taken, predictions sent and labels learnt from.",
+        "ops",
+        (
+            Query(f"sum({rate('samples_total')})", "samples"),
+            Query(f"sum({rate('predictions_total')})", "predictions"),
+            Query(f"sum({rate('labels_total')})", "labels"),
+        ),
+        remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels do: they come "
+        "late, or their keys or ids differ from the samples'.",
+    ),
+)
+
+COMPARED = (
+    Panel(
+        "RMSE against challengers, in the label's unit",
+        "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, "
+        "where [challengers] names some, and begin anew when a worker starts.",
+        "short",
+        (
+            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "federation"),
+            Query(
+                f"sqrt(sum by (model) ({rate('challenger_squared_error_sum_total')})"
+                f" / sum by (model) ({rate('challenger_labels_total')}))",
+                "{{model}}",
+            ),
+        ),
+        width=16,
+        remedy="If a challenger is below the federation for days: use that model, or give the federation inputs and kernels as "
+        "rich as its. Do not judge within an hour of a restart.",
+    ),
+    Panel(
+        "Best kernel",
+        "The kernel with the smallest total loss so far at each worker, by its number in the dictionary.",
+        "short",
+        (Query(series("best_kernel"), "{{instance}}"),),
+        minimum=None,
+        remedy="If it changes all the time: no kernel fits well, so widen the dictionary. If it is the first or the last: the best "
+        "bandwidth may lie outside.",
+    ),
+)
+
+EXCHANGED = (
+    Panel(
+        "Upload against budget",
+        "Bytes of updates as encoded, keys, headers and framing included, and the bytes that the budget allowed in the same time.",
+        "Bps",
+        (
+            Query(f"sum({rate('update_bytes_total')})", "sent"),
+            Query(f"sum({rate('update_budget_bytes_total')})", "budget"),
+        ),
+        width=6,
+        remedy="If sent lies at the budget all the time: see how many updates are not sent.",
+    ),
+    Panel(
+        "Updates not sent",
+        "Kernel updates that were computed and not sent, by reason. They are not sent later.",
+        "ops",
+        (Query(f"sum by (reason) ({rate('skipped_updates_total')})", "{{reason}}"),),
+        width=6,
+        remedy="If many are left out for the budget: raise uplink.budget_bytes_per_second. Until then clients learn from one "
+        "another more slowly.",
+    ),
+    Panel(
+        "Model version",
+        "The newest model version that each worker holds.",
+        "short",
+        (Query(f"max by (instance) ({series('model_version')})", "{{instance}}"),),
+        width=6,
+        remedy="If it stands still while updates are sent: the server does not serve. If one client worker is far behind: it "
+        "cannot read the model's topic.",
+    ),
+    Panel(
+        "Staleness",
+        "How many versions the model had gone on since the one that an update was made with: of the latest update that each "
+        "worker of the server took.",
+        "short",
+        (Query(f"max by (instance) ({series('staleness')})", "{{instance}}"),),
+        width=6,
+        remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's topic.",
+    ),
+)
+
+DASHBOARD = Dashboard(
+    name="federation",
+    uid="streamfl-federation",
+    title="streamfl: federation overview",
+    system="pofmkl",
+    rows=(TILES, LEARNING, COMPARED, EXCHANGED, worker_panels()),
+    description="Whether a POF-MKL federation learns: error, regret, speed, upload and lag.",
+)
+DASHBOARDS = (DASHBOARD, CLIENTS, SERVER)

@@ -1,1 +1,0 @@
-"""Tools that run, show and test a quasi-Newton federation from outside."""

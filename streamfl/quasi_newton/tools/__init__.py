@@ -1,0 +1,1 @@
+"""Tools that run and show a quasi-Newton federation from outside."""

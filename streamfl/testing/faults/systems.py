@@ -1,0 +1,31 @@
+"""What a system provides for simulations with faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamfl.system import load
+from streamfl.testing.faults.federation import Verdict
+from streamfl.testing.faults.rekeying import simulate
+from streamfl.testing.proof import installed_proofs
+
+__all__ = ["FaultSimulation", "fault_simulations"]
+
+
+@dataclass(frozen=True)
+class FaultSimulation:
+    """A system's scenarios.
+
+    simulate: runs the scenario of a seed on a bus, memory or sqlite, and checks what must hold.
+    simulate_liveness: the same on the memory bus with a permanent fault; None: the system has no such scenarios.
+    """
+
+    simulate: Callable[[int, str], Verdict]
+    simulate_liveness: Callable[[int, str], Verdict] | None = None
+
+
+def fault_simulations() -> dict[str, FaultSimulation]:
+    """Fault simulations by name: those of every installed system, and that of the rekey command."""
+    own = {name: load(proof.faults) for name, proof in installed_proofs().items() if proof.faults}
+    return {**own, "rekey": FaultSimulation(simulate)}

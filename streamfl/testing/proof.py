@@ -1,0 +1,48 @@
+"""What proves that a system works, and where it is found.
+
+A system's manifest does not name it, because a worker's image holds no proof. It is registered in the group ``streamfl.proofs``,
+under the system's name, by the package that holds it::
+
+    [project.entry-points."streamfl.proofs"]
+    running-mean = "running_mean.proof:PROOF"
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from streamfl.role import ConfigurationError
+from streamfl.system import installed_systems
+
+__all__ = ["GROUP", "Proof", "installed_proofs"]
+
+GROUP = "streamfl.proofs"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The proof of one system. Each value is a place, "module:attribute", and is loaded only when it is needed.
+
+    faults: a :class:`streamfl.testing.faults.FaultSimulation`: scenarios by seed, and what has to hold in each.
+    fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and the targets that get wrong ones.
+    """
+
+    faults: str | None = None
+    fuzz: str | None = None
+
+
+@functools.cache
+def installed_proofs() -> dict[str, Proof]:
+    """The proof of each installed system that has one, by the system's name, in the order of the systems.
+
+    If a proof cannot be loaded, this raises. Without it a run would say that everything holds.
+    """
+    found: dict[str, Proof] = {}
+    for entry in entry_points(group=GROUP):
+        proof = entry.load()
+        if not isinstance(proof, Proof):
+            raise ConfigurationError(f"{entry.value} in the group {GROUP}: it is a {type(proof).__name__}, not a Proof")
+        found[entry.name] = proof
+    return {system.name: found[system.name] for system in installed_systems() if system.name in found}

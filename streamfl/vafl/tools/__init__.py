@@ -1,0 +1,1 @@
+"""VAFL's tools: simulation, demo, report and dashboards. No worker imports it."""

@@ -1,0 +1,209 @@
+"""The dashboard of vertical federations: loss, parties that are behind, forgotten entities, privacy budgets, faults."""
+
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
+from streamfl.monitoring.entity_panels import loss_tile
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.vafl.tools.privacy_dashboard import BUDGET_USED, PRIVACY
+
+__all__ = ["DASHBOARD", "DASHBOARDS"]
+
+PARTY = "vafl-party"
+COORDINATOR = "vafl-coordinator"
+
+TILES = (
+    workers_tile(),
+    samples_tile(PARTY, width=3),
+    loss_tile("If the loss rises for long: the stream has changed, or a party is away. Look at embeddings by party."),
+    Panel(
+        "Learnt below the quorum",
+        "Entities, over the time that is shown, that were learnt from although fewer parties than learning.quorum had shown them.",
+        "none",
+        (Query(f"sum({growth('learnt_below_quorum_total')})", "entities"),),
+        kind="stat",
+        width=3,
+        remedy="If it grows: a party is late or away. Look at embeddings by party.",
+        bad_from=0.5,
+        nothing="0",
+    ),
+    BUDGET_USED,
+    refused_tile(width=3),
+    lag_tile(width=3),
+)
+
+DASHBOARD = Dashboard(
+    name="vertical",
+    uid="streamfl-vertical",
+    title="streamfl: vertical federation",
+    system="vafl",
+    rows=(
+        TILES,
+        (
+            Panel(
+                "Entities that lack something",
+                "Entities whose gradient a party's first step waits for; at the coordinator entities that are not learnt from: "
+                "without a label, or with one and not shown by enough parties.",
+                "short",
+                (
+                    Query(f"sum by (group, instance) ({series('missing_entities', PARTY)})", "gradient, {{group}} {{instance}}"),
+                    Query(
+                        f"sum by (group, instance, reason) ({series('lacking_entities', COORDINATOR)})",
+                        "{{reason}}, {{group}} {{instance}}",
+                    ),
+                ),
+                remedy="If many lack a label or embeddings and nothing is learnt: keys of labels and samples differ, or a party is "
+                "away. Without labels a party waits for gradients as well.",
+            ),
+        ),
+        (
+            Panel(
+                "Loss before the label",
+                "Mean loss of the predictions that were there when the label came, over the latest interval; with the square loss "
+                "on labels scaled to 0..1. It should fall.",
+                "short",
+                (
+                    Query(mean_over_time("loss_sum_total", "scored_total"), "all workers"),
+                    Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
+                ),
+                minimum=None,
+                remedy="If it rises: the stream has changed, or a party is away, so look at embeddings by party. If it never "
+                "falls: raise or lower the learning rates.",
+            ),
+            Panel(
+                "Accuracy before the label",
+                "Share of those predictions that were right. Empty with the square loss.",
+                "percentunit",
+                (
+                    Query(mean_over_time("right_predictions_total", "scored_total"), "all workers"),
+                    Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
+                ),
+                maximum=1,
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or keys of "
+                "parties do not match.",
+            ),
+            Panel(
+                "Predictions a second",
+                "Entities predicted, predictions made anew with a further embedding, labels, times that an entity was learnt "
+                "from, and of those times that fewer parties than learning.quorum had shown it in time.",
+                "ops",
+                (
+                    Query(f"sum({rate('predictions_total', COORDINATOR)})", "first predictions"),
+                    Query(f"sum({rate('revised_predictions_total')})", "revised predictions"),
+                    Query(f"sum({rate('labels_total', COORDINATOR)})", "labels"),
+                    Query(f"sum({rate('learnt_total')})", "learnt from"),
+                    Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
+                ),
+                remedy="If labels come and little is learnt from: fewer parties than learning.quorum show the entities. Look "
+                "which party is behind.",
+            ),
+        ),
+        (
+            Panel(
+                "Embeddings a second by party",
+                "What each party's workers send, and what the coordinator takes of all. A party that is away is missing or at "
+                "0; the others go on.",
+                "ops",
+                (
+                    Query(f"sum by (group, instance) ({rate('embeddings_total', PARTY)})", "sent, {{group}} {{instance}}"),
+                    Query(f"sum({rate('embeddings_total', COORDINATOR)})", "taken by the coordinator"),
+                ),
+                remedy="If a party is at 0: start it again. The others go on without it.",
+            ),
+            Panel(
+                "Steps a second",
+                "Steps of each party's parameters, and of the head's at the coordinator.",
+                "ops",
+                (Query(f"sum by (group, instance) ({rate('steps_total')})", "{{group}} {{instance}}"),),
+                remedy="If a party takes no steps while gradients come: its budget is spent, or its steps are refused.",
+            ),
+            Panel(
+                "Refused steps",
+                "Steps not taken because a parameter would have become infinite: inputs or the learning rate are too large.",
+                "ops",
+                (Query(f"sum by (group, instance) ({rate('refused_steps_total')})", "{{group}} {{instance}}"),),
+                remedy="If it is above 0: scale the inputs, or lower the learning rate of that member.",
+            ),
+        ),
+        (
+            Panel(
+                "Staleness in steps",
+                "Steps that a party took since an embedding that a gradient was computed from, its own or another party's, on "
+                "average over the latest interval, and at most over the last 1000 of them.",
+                "short",
+                (
+                    Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
+                    Query(f"max({series('staleness_largest_windowed')})", "largest"),
+                ),
+                remedy="If it is high: parties learn faster than the coordinator answers. Lower learning.max_staleness, or "
+                "learning.in_flight at the party.",
+            ),
+            Panel(
+                "Newer embeddings asked for",
+                "Requests because of learning.max_staleness, the answers of each party, requests that nobody answered in "
+                "time, and embeddings that were too old to be used and could not be had anew.",
+                "ops",
+                (
+                    Query(f"sum({rate('requests_total')})", "requests"),
+                    Query(f"sum by (group, instance) ({rate('embeddings_again_total')})", "answers, {{group}} {{instance}}"),
+                    Query(f"sum({rate('silent_parties_total')})", "not answered"),
+                    Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
+                ),
+                remedy="If many are not answered: a party is away or slow. If there are very many: learning.max_staleness is "
+                "too small.",
+            ),
+            Panel(
+                "Entities that wait",
+                "At a party entities without their gradient, and samples held back by learning.in_flight; at the coordinator "
+                "entities that are remembered.",
+                "short",
+                (
+                    Query(f"sum by (group, instance) ({series('entities')})", "entities, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({series('waiting_samples', PARTY)})", "samples, {{group}} {{instance}}"),
+                ),
+                remedy="If it only grows: the coordinator is behind. Look at its lag, and start more workers.",
+            ),
+        ),
+        (
+            Panel(
+                "Entities forgotten",
+                "At a party without a gradient, at the coordinator before they were learnt from, by what never came. no_label "
+                "where labels are sure to come means that keys differ or alignment.expiry_seconds is too short.",
+                "ops",
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('forgotten_entities_total')})",
+                        "{{group}} {{instance}} {{reason}}",
+                    ),
+                ),
+                remedy="If no_label where labels are sure to come: keys differ, or alignment.expiry_seconds is too short. If "
+                "displaced: raise the limit.",
+            ),
+            Panel(
+                "Ignored messages",
+                "Embeddings and replies that changed nothing: repeated, of an earlier life, superseded, or to an entity that is "
+                "forgotten. And embeddings with a number below one that was taken just before.",
+                "ops",
+                (
+                    Query(f"sum by (reason) ({rate('ignored_embeddings_total')})", "embeddings, {{reason}}"),
+                    Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
+                    Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
+                    Query(f"sum({rate('superseded_embeddings_total', COORDINATOR)})", "two speak for one party"),
+                ),
+                remedy="If two speak for one party: stop one of them. A few of the others after a restart are well.",
+            ),
+            Panel(
+                "Gradients a second",
+                "Sent by the coordinator, and learnt from by each party.",
+                "ops",
+                (
+                    Query(f"sum({rate('gradients_total', COORDINATOR)})", "sent by the coordinator"),
+                    Query(f"sum by (group, instance) ({rate('gradients_total', PARTY)})", "learnt from, {{group}} {{instance}}"),
+                ),
+                remedy="If more are sent than learnt from: a party forgets entities before their gradient comes. Raise its "
+                "alignment.expiry_seconds.",
+            ),
+        ),
+        worker_panels(),
+    ),
+    description="Whether a VAFL federation learns: loss, which party is behind, and what is forgotten.",
+)
+DASHBOARDS = (DASHBOARD, PRIVACY)

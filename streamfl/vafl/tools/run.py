@@ -1,0 +1,331 @@
+"""Runs a vertical federation on a table, in epochs or in one pass. Returns its figures, and a trace to compute them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.accuracy import area_under_curve
+from streamfl.role import ConfigurationError, DataError
+from streamfl.runtime.worker import Worker
+from streamfl.simulation.baseline import mean_loss, running_mean_loss
+from streamfl.simulation.parties import Delay
+from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
+from streamfl.vafl.tools.federation import VerticalFederation
+from streamfl.wire import decode_array
+
+__all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
+
+# How often a run is evaluated on the test set.
+LOOKS = 20
+# Bound of the entities sent in all passes: the bus keeps each party's messages about them to the end.
+MOST_SHOWN = 50_000_000
+# Expiry in virtual seconds within which no replayed entity expires.
+FOR_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class VerticalOutcome:
+    """The figures of a federation's run.
+
+    final: on the test entities, without noise on embeddings. noisy: the same with the noise of [privacy], None without [privacy].
+    absent: as final, by party, when that party sends none of the test entities. progressive: of each entity's last prediction
+    before it was learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight.
+    running_mean_loss: of predicting from the earlier labels alone, None in epochs. history: on the test entities, over virtual
+    time. parties: figures by party. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, empty
+    if not asked for.
+    """
+
+    settings: VaflSettings
+    entities: int
+    test_entities: int
+    seconds: float
+    final: VerticalFigures
+    noisy: VerticalFigures | None
+    absent: dict[str, VerticalFigures]
+    progressive: VerticalFigures | None
+    constant_loss: float
+    running_mean_loss: float | None
+    history: list[VerticalFigures]
+    parties: dict[str, dict[str, float]]
+    traffic: dict[str, int]
+    staleness_mean: float
+    staleness_largest: int
+    requests: int
+    outdated: int
+    below_quorum: int
+    forgotten: dict[str, int]
+    mu: float | None
+    mu_per_release: float | None
+    label_mu: float | None
+    trace: dict[str, NDArray[Any]]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties together."""
+        totals = [one["mu"] for one in self.parties.values()] if self.mu is not None else []
+        return {
+            "entities": self.entities,
+            "test_entities": self.test_entities,
+            **_measures(self.final),
+            "noisy": None if self.noisy is None else _measures(self.noisy),
+            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
+            "progressive": None if self.progressive is None else _measures(self.progressive),
+            "constant_loss": self.constant_loss,
+            "running_mean_loss": self.running_mean_loss,
+            "virtual_seconds": self.seconds,
+            "uploads": self.traffic["uploads"],
+            "uplink_bytes": self.traffic["upload_bytes"],
+            "downlink_bytes": self.traffic["reply_bytes"],
+            "requests": self.requests,
+            "outdated_embeddings": self.outdated,
+            "learnt_below_quorum": self.below_quorum,
+            "forgotten_entities": self.forgotten,
+            "staleness_mean": self.staleness_mean,
+            "staleness_largest": self.staleness_largest,
+            "mu": self.mu,
+            "mu_all_parties": math.hypot(*totals) if totals else None,
+            "mu_per_release": self.mu_per_release,
+            "label_mu": self.label_mu,
+            "parties": self.parties,
+            "history": [asdict(one) for one in self.history],
+        }
+
+
+def run_vertical(
+    settings: VaflSettings,
+    table: VerticalTable,
+    *,
+    delays: Sequence[Delay] = (),
+    network_delay: float = 0.0,
+    coordinator_delay: float = 0.0,
+    epochs: int | None = 1,
+    label_delay: int = 0,
+    arrivals: int | None = None,
+    trace: bool = False,
+    watch: Callable[[float], bool] = lambda share: False,
+) -> VerticalOutcome:
+    """Let the federation learn from the table's first entities.
+
+    epochs: number of passes, each in an order of its own that is the same for all parties, with all labels there from the start.
+    None: one pass in the table's order; an entity's label comes once the party that is farthest has sent ``label_delay`` more.
+    In epochs a party without learning.in_flight sends learning.batch_size entities at a time. In one pass ``arrivals`` entities
+    reach a party between two of its uploads, after it has taken the gradients of earlier ones; left out: batch_size, together with
+    these gradients.
+    network_delay, coordinator_delay: see :class:`VerticalFederation`. watch: gets the share that is done; if it returns True the
+    run ends early.
+    Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
+    """
+    count = table.learnt
+    if epochs is not None and epochs * count > MOST_SHOWN:
+        raise ConfigurationError(
+            f"--epochs {epochs}: with {count:,} entities to learn from at most {MOST_SHOWN // count:,} passes can be simulated"
+        )
+    settings = adapted(settings, count, epochs, label_delay)
+    inputs, labels = table.part(slice(count))
+    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
+        raise DataError(
+            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
+            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
+        )
+    test_inputs, test_labels = table.part(slice(count, None))
+    federation = VerticalFederation(
+        settings,
+        inputs,
+        labels,
+        delays=delays,
+        network_delay=network_delay,
+        coordinator_delay=coordinator_delay,
+        arrivals=(arrivals or settings.batch_size) if epochs is None else None,
+        answers_first=arrivals is not None,
+    )
+    with closing(federation):
+        initial = federation.parameters if trace else {}
+        orders = epoch_orders(settings.federation.seed, count, epochs)
+        history = [federation.evaluate(test_inputs, test_labels)]
+        known = 0 if epochs is None else count
+        interrupted = False
+        federation.write_labels(range(known))
+
+        def look() -> bool:
+            nonlocal known, interrupted
+            workers = [party.worker for party in federation.parties]
+            shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in workers]
+            share = sum(shown) / (len(shown) * orders.size)
+            due = min(count, int(max(shown)) - label_delay)
+            if due > known:
+                federation.write_labels(range(known, due))
+                known = due
+            if share * LOOKS >= len(history):
+                history.append(federation.evaluate(test_inputs, test_labels))
+            interrupted = watch(share)
+            # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
+            return interrupted or (known < count and max(shown) == orders.size)
+
+        def go_on() -> bool:
+            look()
+            return interrupted
+
+        federation.replay([orders.ravel().tolist()] * len(federation.parties))
+        federation.run(watch=look)
+        # The last labels come no faster than earlier ones.
+        step = federation.arrivals or count
+        pace = min((delay.mean for delay in delays), default=1.0)
+        while known < count and not interrupted:
+            begin, known = known, min(count, known + step)
+            federation.write_labels(range(begin, known))
+            federation.run(pace, watch=go_on)
+        if not interrupted:
+            federation.run(watch=go_on)
+        final = federation.evaluate(test_inputs, test_labels)
+        if not math.isfinite(final.loss):
+            raise DataError("the federation diverged: its loss is no finite number; choose a smaller learning.learning_rate")
+        history.append(replace(final, seconds=federation.settled))
+        private = settings.privacy.embedding_norm is not None
+        parties = {one.name: _party_figures(federation, one.worker, private) for one in federation.parties}
+        mus = [one["mu"] for one in parties.values() if "mu" in one]
+        released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
+        head = federation.coordinator_worker
+        classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
+        return VerticalOutcome(
+            settings=settings,
+            entities=count,
+            test_entities=table.test,
+            seconds=federation.settled,
+            final=final,
+            noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
+            absent=federation.evaluate_absent(test_inputs, test_labels),
+            progressive=_progressive(federation, labels) if epochs is None else None,
+            constant_loss=mean_loss(test_labels, classes),
+            running_mean_loss=running_mean_loss(labels, classes) if epochs is None else None,
+            history=history,
+            parties=parties,
+            traffic=federation.traffic(),
+            staleness_mean=federation.figure(head, "staleness_steps") / max(federation.figure(head, "aged_embeddings"), 1),
+            staleness_largest=int(federation.figure(head, "staleness_largest")),
+            requests=int(federation.figure(head, "requests")),
+            outdated=int(federation.figure(head, "outdated_embeddings")),
+            below_quorum=int(federation.figure(head, "learnt_below_quorum")),
+            forgotten=_forgotten(head),
+            mu=max(mus, default=None),
+            mu_per_release=max(released, default=None),
+            label_mu=federation.figure(head, "label_mu") if settings.privacy.reply_noise else None,
+            trace=_trace(federation, table, orders, initial) if trace else {},
+        )
+
+
+def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
+    """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight sends one mini-batch at a
+    time."""
+    learning, alignment = settings.learning, settings.alignment
+    if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
+        raise ConfigurationError(
+            f"learning.in_flight = {learning.in_flight}: a party steps on learning.batch_size = {settings.batch_size} gradients "
+            "and would wait for ever"
+        )
+    if epochs is None:
+        if learning.in_flight is not None and learning.in_flight <= label_delay:
+            raise ConfigurationError(
+                f"learning.in_flight = {learning.in_flight}: with labels {label_delay} entities late every party would wait for "
+                "labels that come only after it has shown more; leave it out, or choose one above the delay"
+            )
+        return settings
+    learning = learning.model_copy(update={"in_flight": learning.in_flight or settings.batch_size})
+    kept = {"keep": True, "limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
+    return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
+
+
+def _forgotten(head: Worker) -> dict[str, int]:
+    return {dict(one.labels)["reason"]: int(one.value) for one in head.measure() if one.name == "forgotten_entities"}
+
+
+def _party_figures(federation: VerticalFederation, worker: Any, private: bool) -> dict[str, float]:
+    figures = {name: int(federation.figure(worker, name)) for name in ("embeddings", "embeddings_again", "gradients", "steps")}
+    if not private:
+        return dict(figures)
+    measured = {one.name for one in worker.measure()}
+    mus = {name: f"privacy_{name}" for name in ("mu", "mu_per_release", "epsilon") if f"privacy_{name}" in measured}
+    withheld = int(federation.figure(worker, "withheld_embeddings"))
+    return {**figures, "withheld": withheld, **{name: federation.figure(worker, measurement) for name, measurement in mus.items()}}
+
+
+def _measures(figures: VerticalFigures) -> dict[str, float | None]:
+    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
+
+
+def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
+    """Figures of each entity's last prediction; entities without one are left out."""
+    decode = msgspec.json.Decoder(Prediction).decode
+    topic = f"{federation.settings.federation.name}.predictions"
+    last = {}
+    for record in federation.bus.read(topic):
+        message = decode(record.value or b"")
+        last[int(message.entity)] = message.prediction
+    loss = federation.coordinator.loss
+    predicted = np.array(list(last.values()), dtype=np.float64)
+    own = labels[list(last)] if last else labels[:0]
+    if not last:
+        return VerticalFigures(federation.settled, None, None, None, math.nan)
+    if loss.name == "square":
+        mse = float(np.square(predicted - own).mean())
+        return VerticalFigures(federation.settled, None, mse, None, mse)
+    by_class = predicted if loss.name == "softmax" else np.column_stack([1 - predicted, predicted])
+    chosen = by_class[np.arange(len(own)), own.astype(np.intp)]
+    likely = by_class.argmax(axis=1)
+    value = float(-np.log(np.maximum(chosen, np.finfo(float).tiny)).mean())
+    area = area_under_curve(predicted, own) if loss.name == "logistic" else None
+    return VerticalFigures(federation.settled, float((likely == own).mean()), None, area, value)
+
+
+def _trace(
+    federation: VerticalFederation, table: VerticalTable, orders: NDArray[np.int64], initial: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """All inputs and all messages of a run, as arrays.
+
+    Uploads are in the order in which the coordinator took them. label_before: uploads that it had taken when the label came.
+    Replies are in each party's order. initial/… and final/…: parameters by party, the head's under the coordinator's kind.
+    """
+    settings = federation.settings
+    name, size = settings.federation.name, settings.federation.embedding_size
+    dtype = federation.coordinator.dtype
+    uploads, replies = [], []
+    for number, party in enumerate(federation.parties):
+        for record in federation.bus.read(f"{name}.{party.name}.embeddings"):
+            one = EMBEDDING.decode(record.value)
+            values = decode_array(one.values, dtype, (size,), "embedding")
+            uploads.append((record.timestamp, number, record.offset, int(one.entity), one.sequence, one.parameters_version, values))
+        for record in federation.bus.read(f"{name}.{party.name}.gradients"):
+            answer = REPLY.decode(record.value)
+            asks = not answer.gradient
+            gradient = np.zeros(size, dtype) if asks else decode_array(answer.gradient, dtype, (size,), "gradient")
+            replies.append((record.timestamp, number, record.offset, int(answer.entity), answer.sequence, asks, gradient))
+    # At the same time the coordinator takes uploads in the parties' order.
+    uploads.sort(key=lambda one: one[:3])
+    begin = federation.begin
+    columns: dict[str, NDArray[Any]] = {
+        "labels": table.labels,
+        "entities": np.array(table.learnt),
+        "orders": orders,
+        "label_entity": np.array([entity for entity, _ in federation.labels_written], dtype=np.int64),
+        "label_before": np.array([before for _, before in federation.labels_written], dtype=np.int64),
+    }
+    for kind, said, third in (("upload", uploads, "version"), ("reply", replies, "asks")):
+        columns[f"{kind}_seconds"] = np.array([one[0] - begin for one in said])
+        columns[f"{kind}_party"] = np.array([one[1] for one in said], dtype=np.int64)
+        columns[f"{kind}_entity"] = np.array([one[3] for one in said], dtype=np.int64)
+        columns[f"{kind}_sequence"] = np.array([one[4] for one in said], dtype=np.int64)
+        columns[f"{kind}_{third}"] = np.array([one[5] for one in said])
+        columns[f"{kind}_values"] = np.array([one[6] for one in said]).reshape(len(said), size)
+    for party, own in zip(federation.parties, table.inputs, strict=True):
+        columns[f"inputs/{party.name}"] = own
+    for when, parameters in (("initial", initial), ("final", federation.parameters)):
+        columns.update({f"{when}/{member}": values for member, values in parameters.items()})
+    return columns

@@ -1,0 +1,186 @@
+"""``streamfl simulate`` for one table: its columns are dealt to parties that learn together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.console import say
+from streamfl.progress import progress
+from streamfl.role import DataError
+from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.baseline import say_where_useless
+from streamfl.simulation.learning_curves import curve_arrays
+from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
+from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.tables import DataSource
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
+from streamfl.vafl.config import COORDINATOR, VaflSettings
+from streamfl.vafl.models import output_loss
+from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
+
+__all__ = ["simulate", "vertical_rows"]
+
+USELESS = "Learn of more rows or in more passes, try another learning.learning_rate, and with [privacy] less noise"
+
+
+def simulate(
+    asked: Asked,
+    split: str | None,
+    delays: str | None,
+    delay_distribution: DelayDistribution | None,
+    network_delay: float | None,
+    coordinator_delay: float | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
+) -> Report:
+    """Run coordinator and parties on the memory bus, and say how well and at what cost they learnt."""
+    settings = _read(asked.config, asked.label, asked.seed)
+    names = settings.federation.parties
+    split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
+    own_delays = delays_of(delays, delay_distribution or DelayDistribution.CONSTANT, names)
+    for option, value in (("--network-delay", network_delay), ("--coordinator-delay", coordinator_delay)):
+        check_delay(option, value)
+    table, scales, dropped = _table(settings, asked.data, asked.label, split, fraction)
+    if dropped:
+        say(f"{dropped} rows have no number in some column and are left out")
+    passes = None if online else epochs or 1
+    with progress("entities", stops=True) as work:
+        outcome = run_vertical(
+            settings,
+            table,
+            delays=own_delays,
+            network_delay=network_delay or 0.0,
+            coordinator_delay=coordinator_delay or 0.0,
+            epochs=passes,
+            label_delay=label_delay or 0,
+            trace=asked.trace,
+            watch=work,
+        )
+    if keys := _keys_to_raise(outcome):
+        say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
+    _tell_where_useless(outcome)
+    low, high = scales.label_range
+    summary = in_label_units(outcome.summary(), high - low)
+    figures = {
+        **summary,
+        "label_range": scales.label_range,
+        "input_norms": dict(zip(names, scales.input_norms, strict=True)),
+        "epochs": passes,
+        "label_delay": label_delay or 0,
+        "dropped_rows": dropped,
+    }
+    arrays = {**outcome.trace, **curve_arrays(summary["history"])} if asked.trace else {}
+    return Report(
+        f"Vertical federation on {asked.data}",
+        vertical_rows(outcome, summary),
+        figures,
+        arrays=arrays,
+        interrupted=work.interrupted,
+    )
+
+
+def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of the measurements, ready to print. summary: the outcome's figures."""
+    rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
+    rows += measured_rows(
+        (
+            ("test entities", summary),
+            ("test entities, embeddings with noise", summary["noisy"]),
+            ("before each label", summary["progressive"]),
+            *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
+        )
+    )
+    rows += [
+        ("Virtual time", f"{outcome.seconds:,.1f} s"),
+        ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
+        ("Gradients and requests sent", f"{summary['downlink_bytes']:,} bytes"),
+        ("Newer embeddings asked for", f"{outcome.requests:,}; {outcome.outdated:,} too old and not to be had"),
+        ("Learnt from below the quorum", f"{outcome.below_quorum:,} times"),
+        ("Entities forgotten", _by_reason(outcome.forgotten)),
+        ("Staleness in steps", f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most"),
+    ]
+    if outcome.mu is not None:
+        rows.append(("Privacy, mu of one party", f"{outcome.mu:.3f}, all parties together {summary['mu_all_parties']:.3f}"))
+    if outcome.mu_per_release is not None:
+        rows.append(("mu of an entity's own embeddings (no guarantee)", f"{outcome.mu_per_release:.3f}"))
+    if outcome.label_mu is not None:
+        rows.append(("mu of an entity's label", f"{outcome.label_mu:.3f}"))
+    return rows
+
+
+def _tell_where_useless(outcome: VerticalOutcome) -> None:
+    measured: list[tuple[str, float, float | None]] = [("the test entities", outcome.final.loss, outcome.constant_loss)]
+    if outcome.noisy is not None:
+        measured.append(("the test entities, embeddings with noise", outcome.noisy.loss, outcome.constant_loss))
+    if outcome.progressive is not None:
+        measured.append(("the predictions before each label", outcome.progressive.loss, outcome.running_mean_loss))
+    say_where_useless(measured, USELESS)
+
+
+def _by_reason(forgotten: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in forgotten.items() if count) or "0"
+
+
+def _keys_to_raise(outcome: VerticalOutcome) -> str:
+    """The settings to raise so that entities are remembered until they are learnt from; empty if all were."""
+    forgotten, alignment = outcome.forgotten, outcome.settings.alignment
+    keys = []
+    if any(forgotten[reason] for reason in ("no_label", "no_embedding", "no_quorum")):
+        keys.append(f"alignment.expiry_seconds = {alignment.expiry_seconds:g}, to more virtual seconds than labels are late")
+    if forgotten["displaced"]:
+        keys.append(f"alignment.limit = {alignment.limit}, to more entities than wait at a time")
+    return "; and ".join(keys)
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """input_norms: each party's divisor of inputs. label_range: the labels that became 0 and 1."""
+
+    input_norms: list[float]
+    label_range: tuple[float, float]
+
+
+def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
+    """The settings of ``config``, of any member, checked as a coordinator's."""
+    # A member's own sections come from the data here. Shared settings are checked as for ``run``.
+    sections: dict[str, Any] = {
+        "role": {"kind": COORDINATOR},
+        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+    }
+    if seed is not None:
+        sections["federation"] = {"seed": seed}
+    return load_settings(config, VaflSettings, sections)
+
+
+def _table(
+    settings: VaflSettings, location: DataSource, label: str, split: str, fraction: float
+) -> tuple[VerticalTable, _Scales, int]:
+    """The table with its columns dealt to the parties, its scales, and the number of dropped rows; DataError for wrong labels."""
+    dealt = deal_table(location, label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
+    table = dealt.table
+    loss = output_loss(settings)
+    for value in np.unique(table.labels):
+        if not loss.accepts(float(value)):
+            expected = f"one of 0 .. {max(loss.outputs, 2) - 1}"
+            raise DataError(
+                f"{location}: the label {label} is {value:g} somewhere, {expected} is expected with "
+                f'learning.loss = "{settings.learning.loss}"'
+            )
+    norms = [_norm(part[: table.learnt]) for part in table.inputs]
+    columns = [part / norm for part, norm in zip(table.inputs, norms, strict=True)]
+    return VerticalTable(columns, table.labels, table.test), _Scales(norms, dealt.label_range), dealt.dropped
+
+
+def _norm(inputs: NDArray[np.float64]) -> float:
+    """Root mean square of the inputs: divided by it, an input is about one."""
+    with np.errstate(over="ignore"):
+        norm = float(np.sqrt(np.square(inputs).mean()))
+    return norm if norm and math.isfinite(norm) else 1.0
