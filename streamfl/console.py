@@ -26,13 +26,6 @@ from rich.text import Text
 from streamfl.printable import printable, printable_json, printable_lines
 
 __all__ = [
-    "BUS_UNAVAILABLE",
-    "CHECK_FAILED",
-    "CONFIGURATION",
-    "DATA",
-    "INTERRUPTED",
-    "STALLED",
-    "UNREADABLE",
     "ConfigArgument",
     "FormatOption",
     "OutputFormat",
@@ -48,14 +41,6 @@ __all__ = [
     "say_what_python_says",
     "until_nobody_reads",
 ]
-
-CONFIGURATION = 2
-BUS_UNAVAILABLE = 3
-CHECK_FAILED = 4
-DATA = 5
-UNREADABLE = 6
-STALLED = 70
-INTERRUPTED = 130
 
 
 class OutputFormat(StrEnum):

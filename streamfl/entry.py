@@ -10,9 +10,10 @@ import mmap
 import os
 import signal
 
-__all__ = ["SYSTEM", "main"]
+from streamfl.exit_codes import ExitCode
 
-SYSTEM = 71
+__all__ = ["main"]
+
 # Bytes of address space that have to be available; they are mapped and given back.
 LEAST_BYTES = 256 * 1024 * 1024
 SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
@@ -48,7 +49,7 @@ def main() -> None:
 def _end(text: str) -> None:
     # Not by Python's print, which may need memory, and without exit handlers of modules that were not set up completely.
     os.write(2, f"error: {' '.join(text.split())}\n".encode(errors="replace")[:2000])
-    os._exit(SYSTEM)
+    os._exit(ExitCode.LACKING_RESOURCES)
 
 
 def _cause(error: BaseException) -> str:

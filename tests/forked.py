@@ -17,7 +17,7 @@ import streamfl.cli.run
 import streamfl.runtime.cluster_watch
 from streamfl.cli import main
 from streamfl.cli.preflight import read_configuration
-from streamfl.console import BUS_UNAVAILABLE
+from streamfl.exit_codes import ExitCode
 
 
 def _work(number: int, configuration: Path) -> None:
@@ -40,7 +40,7 @@ def _watch(count: int, configuration: Path) -> None:
         child, status = os.wait()
         number, code = workers.pop(child), os.waitstatus_to_exitcode(status)
         # On a busy machine a broker may not answer in time at the start.
-        begun = [number] if code == BUS_UNAVAILABLE else []
+        begun = [number] if code == ExitCode.BUS_UNAVAILABLE else []
         if not begun:
             print(number, code, flush=True)
 

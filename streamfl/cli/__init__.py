@@ -1,9 +1,4 @@
-"""The command ``streamfl``: one module a command, and one place where errors become exit codes.
-
-0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
-6 a batch of a topic cannot be read; 70 the worker's loop stood still for ``bus.stall_timeout_seconds`` and the worker ended itself;
-71, also from :mod:`streamfl.entry`, the machine lacks resources; 130 Ctrl-C ended the command.
-"""
+"""The command ``streamfl``: one module a command, and one place where errors become exit codes (:mod:`streamfl.exit_codes`)."""
 
 from __future__ import annotations
 
@@ -20,8 +15,8 @@ from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
 from streamfl import __version__
-from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, print_text, say
-from streamfl.entry import SYSTEM
+from streamfl.console import print_text, say
+from streamfl.exit_codes import ExitCode
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.pool import WorkEnded
@@ -145,15 +140,15 @@ def main() -> None:
     try:
         app()
     except ConfigurationError as error:
-        _fail(CONFIGURATION, error)
+        _fail(ExitCode.CONFIGURATION, error)
     except BusUnavailable as error:
-        _fail(BUS_UNAVAILABLE, error)
+        _fail(ExitCode.BUS_UNAVAILABLE, error)
     except DataError as error:
-        _fail(DATA, error)
+        _fail(ExitCode.DATA, error)
     except Unreadable as error:
-        _fail(UNREADABLE, error)
+        _fail(ExitCode.UNREADABLE, error)
     except WorkEnded as error:
-        _fail(SYSTEM, error)
+        _fail(ExitCode.LACKING_RESOURCES, error)
 
 
 def _fail(code: int, error: Exception) -> None:

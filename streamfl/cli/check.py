@@ -22,17 +22,8 @@ from streamfl.cli.preflight import (
 )
 from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.console import (
-    BUS_UNAVAILABLE,
-    CHECK_FAILED,
-    CONFIGURATION,
-    INTERRUPTED,
-    ConfigArgument,
-    FormatOption,
-    OutputFormat,
-    print_json,
-    print_list,
-)
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
+from streamfl.exit_codes import ExitCode
 from streamfl.identity import Member, load_identity
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
@@ -70,7 +61,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         identity = load_identity(configured.settings)
     except ConfigurationError as error:
         findings.append(Finding("configuration", False, str(error), f"correct {config} or the environment"))
-        return CONFIGURATION
+        return ExitCode.CONFIGURATION
     findings.append(Finding("configuration", True, f"{configured.settings.role.kind} of {config}"))
     if identity is not None:
         findings.append(Finding("identity", True, _who(identity.member)))
@@ -96,20 +87,20 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_standing(configured, bus, channels, remembered)
     except KeyboardInterrupt:
         findings.append(Finding("interrupted", False, "", "check again: what would come here was not looked at"))
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
-        return CHECK_FAILED
+        return ExitCode.CHECK_FAILED
     except BusUnavailable as error:
         findings.append(Finding("bus", False, str(error), "see that it runs and that bus.url and bus.options are right"))
-        return BUS_UNAVAILABLE
+        return ExitCode.BUS_UNAVAILABLE
     except CannotBegin as error:
         findings.append(Finding("start of the role", False, str(error), f"correct {config} or the environment"))
-        return CONFIGURATION
+        return ExitCode.CONFIGURATION
     except ConfigurationError as error:
         findings.append(Finding("bus", False, str(error), "correct [bus] or ask for the right"))
-        return CONFIGURATION
-    return 0 if all(found.passed for found in findings) else CHECK_FAILED
+        return ExitCode.CONFIGURATION
+    return 0 if all(found.passed for found in findings) else ExitCode.CHECK_FAILED
 
 
 def _topics(configured: Configured, bus: Bus) -> list[Finding]:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from streamfl.console import INTERRUPTED, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.exit_codes import ExitCode
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.pictures import can_draw
@@ -42,4 +43,4 @@ def demo(
         print_table(report.heading(), report.columns, report.rows, report.notes)
     say(f"picture: {out}" if can_draw() else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'")
     if report.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)

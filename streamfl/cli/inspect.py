@@ -153,22 +153,25 @@ def _places(
     unread: Mapping[TopicPartition, Unread] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     found = []
+    # A worker that runs has read on since its changelog was read, and ends are asked for now.
+    committed = bus.committed(configured.settings.group)
     for source in configured.kind.channels(configured.settings).inputs.values():
         begins = bus.offsets(source.topic, float("-inf"))
         for partition, end in bus.offsets(source.topic, float("inf")).items():
             place = source.topic, partition
             position = positions.get(place)
-            # If nothing was read yet, or the next record is gone, the first record that is left is the next.
-            following = begins[partition] if position is None else max(position, begins[partition])
+            gone = 0 if position is None else max(0, begins[partition] - position)
             known = unread[place].offsets if place in unread else 0
+            reached = max((at for at in (position, committed.get(place)) if at is not None), default=None)
             found.append(
                 {
                     "topic": source.topic,
                     "partition": partition,
-                    "read up to": position,
+                    "read up to": reached,
                     "end": end,
-                    "behind": max(0, end - following),
-                    "deleted unread": known + (0 if position is None else following - position),
+                    # If nothing was read yet, or the next record is gone, the first record that is left is the next.
+                    "behind": max(0, end - max(reached or 0, begins[partition])),
+                    "deleted unread": known + gone,
                 }
             )
     return found

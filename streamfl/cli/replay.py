@@ -11,7 +11,8 @@ import typer
 
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.cli.preflight import Configured, read_configuration
-from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.exit_codes import ExitCode
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.options import DataOption
@@ -68,7 +69,7 @@ def _replay(
         so_far = f"interrupted at {written:,} of {total:,} rows: " if written < total else ""
         say(f"{so_far}wrote {written} records to {topic}{beside} in {seconds:.1f} s")
     if written < total:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _write(configured: Configured, rows: Rows, total: int, rate: float | None) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.console import CONFIGURATION, STALLED, ConfigArgument
+from streamfl.console import ConfigArgument
+from streamfl.exit_codes import ExitCode
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
@@ -128,19 +129,19 @@ def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> 
 
 
 def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: str) -> None:
-    log.critical("a topic is not what it was: ending the process", cause=text, exit_code=CONFIGURATION)
+    log.critical("a topic is not what it was: ending the process", cause=text, exit_code=ExitCode.CONFIGURATION)
     lost.append(text)
     stop.set()
     # A client library may retry writing to a missing topic for a long time.
-    _limit(leaving, lambda: os._exit(CONFIGURATION))
+    _limit(leaving, lambda: os._exit(ExitCode.CONFIGURATION))
 
 
 def _end_leaving() -> None:
-    log.critical("the group could not be left in time: ending the process", seconds=LEAVE_SECONDS, exit_code=STALLED)
-    os._exit(STALLED)
+    log.critical("the group could not be left in time: ending the process", seconds=LEAVE_SECONDS, exit_code=ExitCode.STALLED)
+    os._exit(ExitCode.STALLED)
 
 
 def _end_stalled() -> None:
     # Records have been taken and their commit does not return. They are not committed, so ending here loses nothing.
-    log.critical("the worker does not go round: ending the process so that another can take over", exit_code=STALLED)
-    os._exit(STALLED)
+    log.critical("the worker does not go round: ending the process so that another can take over", exit_code=ExitCode.STALLED)
+    os._exit(ExitCode.STALLED)

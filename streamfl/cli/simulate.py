@@ -9,7 +9,8 @@ import numpy as np
 import typer
 
 from streamfl.cli.contributed import own_options, with_options
-from streamfl.console import INTERRUPTED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.exit_codes import ExitCode
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
@@ -51,7 +52,7 @@ def _simulate(
     else:
         print_table(report.heading(), report.columns, report.rows, report.notes)
     if report.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 simulate = with_options(_simulate, parts_of_systems("simulate"))

@@ -12,7 +12,8 @@ import typer
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
 from streamfl.cli.rekey import rekeyings
-from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.exit_codes import ExitCode
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.rights import Right
 from streamfl.urls import scheme_of
@@ -77,7 +78,7 @@ def topics(
         for name, caution in cautions.items():
             print_text(f"\nWho reads {name}: {caution}")
     if wrong:
-        raise typer.Exit(CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list[TopicFinding]:

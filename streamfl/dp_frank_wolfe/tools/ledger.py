@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import typer
 
-from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.dp_frank_wolfe.budget import SPARE
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_ledger import FITS, PREDICTIONS, PartyLedger
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.exit_codes import ExitCode
 from streamfl.privacy.anchor import Anchor
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.role import ConfigurationError, PeerError
@@ -103,7 +104,7 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
         raise failure
     if topic is not None and topic.disagreement is not None:
         say(f"error: {topic.disagreement}")
-        raise typer.Exit(CHECK_FAILED)
+        raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
 def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:

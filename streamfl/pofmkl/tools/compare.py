@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from streamfl.console import INTERRUPTED, OutputFormat, print_json, print_table
+from streamfl.console import OutputFormat, print_json, print_table
+from streamfl.exit_codes import ExitCode
 from streamfl.pofmkl.tools.comparison import Contender, Problem, method_names
 from streamfl.pofmkl.tools.comparison import compare as run_methods
 from streamfl.pofmkl.tools.comparison_picture import picture, sent_in_words
@@ -81,7 +82,7 @@ def compare(
         so_far = f", interrupted at {interrupted}" if interrupted else ""
         print_table(f"Methods on {data}{late}{so_far}", columns(streams.unit, streams.record_bytes), summary_rows(summaries))
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def chosen_methods(methods: Sequence[str] | None, all_methods: bool, delay_labels: int) -> tuple[str, ...]:

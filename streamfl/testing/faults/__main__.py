@@ -10,16 +10,15 @@ from collections import Counter
 from threadpoolctl import threadpool_limits
 
 from streamfl.console import print_text
+from streamfl.exit_codes import ExitCode
 from streamfl.runtime.log import configure
 from streamfl.testing.faults.buses import CLUSTERS
 from streamfl.testing.faults.fault_rates import DURING_WORK, FAULTS
 from streamfl.testing.faults.systems import fault_simulations
 
-FAILED = 4
-
 
 def main() -> int:
-    """0 if all checks hold, 4 if one fails."""
+    """0 if all checks hold, else :attr:`ExitCode.CHECK_FAILED`."""
     parser = argparse.ArgumentParser(prog="python -m streamfl.testing.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
@@ -61,7 +60,7 @@ def main() -> int:
     print_text(", ".join(f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1))
     if chosen.seeds > 1:
         print_text(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
-    return FAILED if failed else 0
+    return ExitCode.CHECK_FAILED if failed else 0
 
 
 if __name__ == "__main__":

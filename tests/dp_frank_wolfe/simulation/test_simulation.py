@@ -305,6 +305,10 @@ TRIED_FIRST = {
     "server: what came late counts": 54,
     "work: what came meanwhile is lost": 1,
     "restored: without weights": 5,
+    "party: another ask is answered": 24,
+    "server: others' columns are forgotten": 5,
+    "party: a transcript is not taken back": 5,
+    "restored: without the window": 3,
 }
 
 

@@ -309,14 +309,24 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
 TRIED_FIRST = {
-    "worker: takes back what is damaged": 8,
-    "connector: no new epoch after an unanswered EndTxn": 34,
+    "worker: takes back what is damaged": 34,
+    "connector: no new epoch after an unanswered EndTxn": 67,
     "client: bucket refilled at a restart": 21,
     "client: labelled pairs wait without bound": 26,
-    "client: waiting room without bound": 15,
+    "client: waiting room without bound": 3,
     "client: uses half a version": 409,
     "server: round not restored": 24,
     "server: adds up in order of arrival": 17,
+    "worker: does not wait for the changelog": 19,
+    "client: bins drawn anew": 6,
+    "client: the last of two labels counts": 8,
+    "client: every label is another number": 8,
+    "server: sequence numbers not restored": 9,
+    "worker: ignores the position in the changelog": 6,
+    "client: another sample's content is joined": 8,
+    "client: what was learnt on a version forgotten": 1,
+    "client: open upload not restored": 5,
+    "client: does not wait for the model": 1,
 }
 
 

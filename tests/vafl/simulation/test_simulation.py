@@ -243,8 +243,12 @@ TRIED_FIRST = {
     "coordinator: counters not restored": 18,
     "coordinator: takes an embedding twice": 22,
     "coordinator: leaves late parties waiting": 37,
-    "coordinator: gives up too early": 41,
+    "coordinator: gives up too early": 102,
     "coordinator: forgets by the first message": 23,
+    "coordinator: learns from what is a step too old": 7,
+    "coordinator: learns from whatever is old": 7,
+    "coordinator: gives up who answered too": 3,
+    "party: takes a reply twice": 4,
 }
 
 
