@@ -23,6 +23,6 @@ SYSTEM = System(
     faults="streamfl.fdskl.lab.faults:FAULTS",
     fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
     refusals={
-        "topology": "a sum of a party that sends to somebody else, or of other parties than those below it",
+        "topology": "a sum from a party that sends to another one, or over other parties than those below it",
     },
 )
