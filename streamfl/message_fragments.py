@@ -245,7 +245,7 @@ class LongMessages:
         return [StateChange(self._channel, partition, key, value) for (partition, key), value in changes.items()]
 
     def measure(self) -> Iterable[Measurement]:
-        text = "Messages of several parts that were forgotten before all of them had come: by age, or to make room"
+        text = "Messages in several parts that were dropped before all parts had come: by age, or to make room"
         for reason, forgotten in self._forgotten.items():
             yield Measurement("incomplete_messages", "counter", text, forgotten, (("reason", reason),))
         under_way = sum(len(task.messages) for task in self._tasks.values())
@@ -269,7 +269,7 @@ class LongMessages:
         name = (fragment.sender, fragment.epoch, fragment.sequence, fragment.digest)
         message = task.messages.get(name)
         if message is not None and message.size != fragment.size:
-            raise PeerError("contradictory_part", f"a message of {message.size} bytes that is to have {fragment.size} bytes")
+            raise PeerError("contradictory_part", f"a message of {message.size} bytes that should have {fragment.size} bytes")
         have = 0 if message is None else message.have
         if fragment.place > have:
             raise PeerError("missing_part", f"part {fragment.place} of a message of which {have} have come")
@@ -291,12 +291,12 @@ class LongMessages:
     def _complete(self, received: Received, fragment: Fragment, message: _Message) -> Received:
         value = b"".join([*(message.fragments[place] for place in range(fragment.place)), fragment.content])
         if _digest(value) != fragment.digest:
-            raise PeerError("damaged_part", "the parts of a message make another one than their digest says")
+            raise PeerError("damaged_part", "the parts of a message do not have the digest that they name")
         record = replace(received.record, value=value)
         message = self._decode[received.channel](record)
         claimed_sender = self._claimed_sender(message)
         if claimed_sender is not None and claimed_sender != fragment.sender:
-            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message that speaks for {claimed_sender!r}")
+            raise PeerError("contradictory_part", f"parts of {fragment.sender!r} make a message in the name of {claimed_sender!r}")
         return replace(received, message=message, record=record)
 
     def _note(self, partition: int, fragment: Fragment) -> None:

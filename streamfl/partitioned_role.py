@@ -180,7 +180,7 @@ class PartitionedRole(Generic[One]):
                 return task.trouble
         if not self._reply_deadline.overdue:
             return None
-        return f"nothing has come for {self._reply_deadline.patience:g} s while an answer is owed: see whether every member runs"
+        return f"nothing has come for {self._reply_deadline.patience:g} s although an answer is due: check that every member runs"
 
     def task(self, partition: int) -> One:
         """The task of a partition."""

@@ -91,9 +91,9 @@ class IgnoredRecord(Exception):
     REASONS: ClassVar[Mapping[str, str]] = {
         "deletion": "a row was deleted",
         "tombstone": "a record without a value, which lets compaction forget a key",
-        "no_row": "an event of a change log that is about no row: a truncation, a heartbeat, a message",
+        "no_row": "an event of a change log without a row: a truncation, a heartbeat, a message",
         "header": "the line that names a CSV file's columns",
-        "moved": "it came where its client's state was before partitions were added, and was sent on to where it is now",
+        "moved": "it came to its client's partition before partitions were added, and was forwarded to the current one",
     }
 
     def __init__(self, reason: str) -> None:

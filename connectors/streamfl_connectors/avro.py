@@ -62,7 +62,7 @@ class AvroSchema:
         except ImportError:
             raise
         except Exception as error:
-            raise ValueError(f"no Avro schema that can be read: {error}") from None
+            raise ValueError(f"the Avro schema cannot be read: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
 
     def read(self, value: bytes, start: int = 0) -> Any:
@@ -174,7 +174,7 @@ class Avro:
 def _why(error: Exception) -> str:
     # Fastavro's text names a memory address, and is empty for a record that ends too soon. Ours is the same for the same record.
     if isinstance(error, IndexError):
-        return "a member of a union or an enum is named that the schema does not have"
+        return "it names a member of a union or an enum that the schema does not have"
     text = str(error)
     return "it ends too soon" if isinstance(error, EOFError) or not text else text.partition(" from <")[0]
 
@@ -220,7 +220,7 @@ def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...],
         if schema in WIDTHS:
             return WIDTHS[schema]
         if schema in within:
-            raise ValueError(f"{schema} contains itself: how deep its records are has no bound")
+            raise ValueError(f"{schema} contains itself, so the depth of its records has no limit")
         if schema not in known:
             known[schema] = _least_bytes(named[schema], named, within, known)
         return known[schema]
@@ -239,7 +239,7 @@ def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...],
         return 1
     if kind == "array":
         if _least_bytes(schema["items"], named, within, known) == 0:
-            raise ValueError("a list of values that take no byte has no bound")
+            raise ValueError("a list of zero-byte values has no limit")
         return 1
     return _least_bytes(kind, named, within, known)
 

@@ -98,7 +98,7 @@ COMPRESSED = {
 def decompress(codec: int, content: bytes) -> bytes:
     """The decompressed content. ValueError above 64 MiB or for an unknown codec; or any error of the codec's package."""
     if codec not in CODECS:
-        raise ValueError(f"its compression has the number {codec}, which is not known here")
+        raise ValueError(f"its compression has the number {codec}, which is unknown")
     found = CODECS[codec][2](content, LARGEST_CONTENT)
     if len(found) > LARGEST_CONTENT:
         raise ValueError(f"it expands to more than {LARGEST_CONTENT >> 20} MiB")

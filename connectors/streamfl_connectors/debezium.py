@@ -83,7 +83,7 @@ class Debezium:
             return content
         if content.keys() == {"ts_ms"}:
             raise IgnoredRecord("no_row")
-        raise ValueError("no change event of Debezium: the fields op and after are expected")
+        raise ValueError("not a Debezium change event: the fields op and after are expected")
 
     def _content(self, value: bytes) -> Any:
         if not is_framed(value):
@@ -97,7 +97,7 @@ class Debezium:
         if schema.kind == "JSON":
             return self._anything(value[LENGTH:])
         if schema.kind != "AVRO":
-            raise PeerError("malformed", f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected of Debezium")
+            raise PeerError("malformed", f"the schema {number} is one of {schema.kind}: AVRO or JSON is expected for Debezium")
         return self._avro.read_by(number, schema, value)
 
 

@@ -68,7 +68,7 @@ class Checked:
                 place = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path).lstrip(".")
                 raise PeerError("malformed", f"its schema refuses {place or 'the record'}: {error.message[:MOST_TOLD]}") from None
             except ValueError as error:
-                raise PeerError("malformed", f"it cannot be held against its schema: {str(error)[:MOST_TOLD]}") from None
+                raise PeerError("malformed", f"it cannot be validated against its schema: {str(error)[:MOST_TOLD]}") from None
             return decode(content)
 
         return checked
@@ -117,4 +117,4 @@ def _validator(schema: Schema) -> Any:
         return jsonschema_rs.validator_for(content, retriever=referred, mask=VALUE, pattern_options=options)
     except (ValueError, RecursionError) as error:
         text = str(getattr(error, "message", error))[:MOST_TOLD]
-        raise ValueError(f"no JSON Schema that records can be held against: {text}") from None
+        raise ValueError(f"this JSON Schema cannot validate records: {text}") from None

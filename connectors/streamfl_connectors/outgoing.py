@@ -10,8 +10,8 @@ from streamfl.runtime.bus import Outgoing
 __all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]
 
 REFUSED_TIME = (
-    "a topic refuses the time of a record: with predictions.event_time that is the sample's, so leave the topic's "
-    "message.timestamp.before.max.ms at its default; otherwise it is the clock of this machine"
+    "a topic refuses the timestamp of a record. With predictions.event_time it is the sample's time: leave the topic's "
+    "message.timestamp.before.max.ms at its default. Otherwise it is this machine's clock: check that it is right"
 )
 
 # Most bytes of a batch's header with a record's lengths and deltas, and most bytes of the lengths of one record header.

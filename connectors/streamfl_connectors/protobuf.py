@@ -59,7 +59,7 @@ class Messages:
         try:
             add(name)
         except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"no Protobuf schema that can be used: {error}") from None
+            raise ValueError(f"the Protobuf schema cannot be used: {error}") from None
         self._file = by_name[name]
         self._classes: dict[str, Any] = {}
 
@@ -73,7 +73,7 @@ class Messages:
             for file, content in ((name, text), *references):
                 path = PurePosixPath(file)
                 if path.is_absolute() or ".." in path.parts:
-                    raise ValueError(f"a schema is imported as {file!r}, a path beneath the schema's own is expected")
+                    raise ValueError(f"a schema is imported as {file!r}, a path below the schema's own is expected")
                 place = Path(directory, path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(content, encoding="utf-8")
@@ -101,7 +101,7 @@ class Messages:
         try:
             files = list(descriptor_pb2.FileDescriptorSet.FromString(content).file)
         except message.DecodeError as error:
-            raise ValueError(f"no descriptor set: {error}") from None
+            raise ValueError(f"not a descriptor set: {error}") from None
         if not files:
             raise ValueError("a descriptor set without a file")
         return cls(files, files[-1].name)
@@ -149,7 +149,7 @@ class Messages:
         """The full name of the only message; ValueError if there are several."""
         if len(self._file.message_type) != 1:
             names = ", ".join(self.name_at((index,)) for index in range(len(self._file.message_type)))
-            raise ValueError(f"the schema has several messages: say which by its full name ({names})")
+            raise ValueError(f"the schema has several messages: give the full name of one ({names})")
         return self.name_at((0,))
 
     def class_of(self, name: str) -> Any:
@@ -279,7 +279,7 @@ def _well_known(name: str) -> Any:
 
     stem = name.removeprefix("google/protobuf/").removesuffix(".proto")
     if stem not in WELL_KNOWN:
-        raise KeyError(f"it imports {name!r}, which is not there")
+        raise KeyError(f"it imports {name!r}, which is missing")
     found = descriptor_pb2.FileDescriptorProto()
     importlib.import_module(f"google.protobuf.{stem}_pb2").DESCRIPTOR.CopyToProto(found)
     return found

@@ -145,7 +145,7 @@ class Registry:
         try:
             login = self._credentials()
         except (ConfigurationError, OSError, ValueError) as error:
-            raise self._pause(f"no way to log in: {error}") from None
+            raise self._pause(f"the login failed: {error}") from None
         try:
             content = self._ask(self._base + path, None if body is None else json.dumps(body).encode(), login)
             if not isinstance(content, dict) or ("schema" not in content and "id" not in content):
@@ -164,7 +164,7 @@ class Registry:
         raise self._pause(cause)
 
     def _pause(self, cause: str) -> NotYetReadable:
-        self._trouble = f"the schema registry at {self._base} cannot be asked: {cause}. Records wait in their topic"
+        self._trouble = f"the schema registry at {self._base} cannot be asked: {cause}. Records stay in their topic meanwhile"
         self._paused_until = self._clock() + PAUSE_SECONDS
         return NotYetReadable(self._trouble)
 

@@ -58,5 +58,5 @@ class Silence:
                 next(self._cluster.read_from(topic, partition, position), None)
                 raise BusUnavailable(
                     f"nothing came from {topic!r} partition {partition} after offset {position} for "
-                    f"{self._cluster.connect_timeout:g} s, though records are there"
+                    f"{self._cluster.connect_timeout:g} s, although there are records"
                 )

@@ -18,7 +18,7 @@ def why_refused(said: str) -> str | None:
     "the broker wants this client's certificate and key, or does not trust the ones that it was given"
     """
     if CERTIFICATE.search(said):
-        return "the broker wants this client's certificate and key, or does not trust the ones that it was given"
+        return "the broker requires a client certificate and key, or does not trust the given ones"
     if NO_TLS.search(said):
-        return "what answers there does not speak Kafka without TLS: see the security protocol"
+        return "the server there does not speak Kafka without TLS: check the security protocol"
     return None

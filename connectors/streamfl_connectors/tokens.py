@@ -70,7 +70,7 @@ class Tokens:
                     return self._token
                 if self._token.ends <= now:
                     over = now - self._token.ends
-                    raise ConfigurationError(f"bus.options: the token that was given is over since {over:.0f} s: see the clocks")
+                    raise ConfigurationError(f"bus.options: the new token expired {over:.0f} s ago: check the clocks")
                 self._renew_at = now + USED_UP * max(0.0, self._token.ends - now)
             return self._token
 
@@ -80,7 +80,7 @@ def check_mechanism(mechanism: Any, tokens: Tokens | None) -> None:
     if mechanism == "OAUTHBEARER" and tokens is None:
         raise ConfigurationError(f"bus.options: OAUTHBEARER needs {ENDPOINT}, {IDENTIFIER} and {SECRET}, or {PROVIDER}")
     if mechanism != "OAUTHBEARER" and tokens is not None:
-        raise ConfigurationError("bus.options: tokens are of use with sasl_mechanism = 'OAUTHBEARER' only")
+        raise ConfigurationError("bus.options: tokens only have a meaning with sasl_mechanism = 'OAUTHBEARER'")
 
 
 def take_provider(options: dict[str, Any]) -> Tokens | None:

@@ -113,7 +113,7 @@ def command_places() -> dict[str, str]:
     for system in installed_systems():
         for name, place in system.commands.items():
             if places.setdefault(name, place) != place:
-                log.warning("the command %r of %s is left out: another has the name", name, system.name)
+                log.warning("the command %r of %s is left out: another one has this name", name, system.name)
     return places
 
 

@@ -86,13 +86,13 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_inputs(configured, bus, role, channels, remembered)
             findings += look_at_standing(configured, bus, channels, remembered)
     except KeyboardInterrupt:
-        findings.append(Finding("interrupted", False, "", "check again: what would come here was not looked at"))
+        findings.append(Finding("interrupted", False, "", "run check again: the rest was not checked"))
         return ExitCode.INTERRUPTED
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return ExitCode.CHECK_FAILED
     except BusUnavailable as error:
-        findings.append(Finding("bus", False, str(error), "see that it runs and that bus.url and bus.options are right"))
+        findings.append(Finding("bus", False, str(error), "check that it runs and that bus.url and bus.options are right"))
         return ExitCode.BUS_UNAVAILABLE
     except CannotBegin as error:
         findings.append(Finding("start of the role", False, str(error), f"correct {config} or the environment"))

@@ -79,7 +79,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
                 wrong.append((record, error))
         if not wrong and not awaited and (errors := _never_readable(source, records)):
             wrong = errors
-            remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
+            remedy = "a worker silently treats such values as missing: correct them or the settings"
         if awaited:
             remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
         fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
@@ -142,9 +142,9 @@ def _times(topic: str, state: TopicState, records: Sequence[Record]) -> Iterator
     ahead = sum(record.timestamp > now + DAY for record in records)
     old = sum(record.timestamp < now - retention for record in records) if retention >= 0 else 0
     told = [f"{old} older than its retention of {retention / DAY:g} days may be deleted before they are read"] if old else []
-    told += [f"{ahead} with a time ahead keep their segments from being deleted"] if ahead else []
+    told += [f"{ahead} with a time in the future keep their segments from being deleted"] if ahead else []
     if told:
-        detail = f"of {counted(len(records), 'record')} {' and '.join(told)}: retention goes by the time that the writer gave"
+        detail = f"of {counted(len(records), 'record')} {' and '.join(told)}: retention uses the writer's timestamps"
         remedy = "set message.timestamp.type=LogAppendTime on the topic, or retention.ms=-1 while old records are replayed"
         yield Finding(f"retention of {topic} by time", True, detail, remedy, warns=True)
 

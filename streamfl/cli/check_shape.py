@@ -54,8 +54,9 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
         yield Finding(
             f"shape of {section.topic}",
             True,
-            f"{narrow.told()}. Several records seem to make one sample, but each is learnt as a sample by itself: a mixture",
-            "[samples.assemble] puts them together; `streamfl init` writes it. If each is a whole sample, nothing is to be done",
+            f"{narrow.told()}. Several records seem to form one sample, but each is learnt as a sample of its own",
+            "[samples.assemble] puts them together; `streamfl init` writes it. If each record is a complete sample, nothing "
+            "needs to be done",
             warns=True,
         )
 

@@ -63,7 +63,7 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         if topic in channels.own_changelogs.values():
             yield _judged(configured, bus, channels, topic, records, begun, limit)
         else:
-            detail = "taken over whatever federation wrote it" if begun else "none yet"
+            detail = "used, whichever federation wrote it" if begun else "none yet"
             yield Finding(f"state in {topic}", True, detail + limit)
 
 
@@ -86,8 +86,8 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
     yield Finding(
         f"offsets of {group}",
         False,
-        f"they do not count, for the state has read further: {'; '.join(others[:EXAMPLES])}{more}",
-        f"nothing, to go on from the state; to read again from there, begin anew: "
+        f"ignored, because the changelog is ahead of them: {'; '.join(others[:EXAMPLES])}{more}",
+        "nothing, to continue from the state; to read again from these offsets, start over: "
         f"{ways_to_begin_anew(channels.own_changelogs.values(), group)}",
     )
 
@@ -100,8 +100,8 @@ def look_at_deleted(bus: Bus, channels: Channels, remembered: Remembered) -> Ite
     for topic, told in found.items():
         begins = bus.offsets(topic, -math.inf)
         told += [
-            f"of partition {partition} {begins[partition] - position} records that a worker has yet to read are gone: offsets "
-            f"{position} to {begins[partition] - 1}"
+            f"of partition {partition} {begins[partition] - position} unread records are gone: offsets {position} to "
+            f"{begins[partition] - 1}"
             for (name, partition), position in sorted(remembered.positions.items())
             if name == topic and position < begins.get(partition, 0)
         ]
@@ -127,22 +127,22 @@ def _judged(
         try:
             wrong, others = differences(state_settings, records[partition])
         except ConfigurationError as error:
-            remedy = "run the release that wrote it, restore the topic from a copy, or begin anew"
+            remedy = "run the release that wrote it, restore the topic from a copy, or start over"
             return Finding(check, False, str(error), remedy)
         before = dealt_over(records[partition])
         if before and before != partitions:
             topic_read = next(iter(channels.inputs.values())).topic
             text = added(topic_read, before, partitions, channels, settings.group)
-            return Finding(check, False, text, "stop the workers and move what is remembered, or begin anew")
+            return Finding(check, False, text, "stop the workers and move the state, or start over")
         if wrong:
             text = refusal(topic, partition, wrong, others, channels.own_changelogs.values(), settings.group)
-            return Finding(check, False, text, "set back what was changed, or begin anew")
+            return Finding(check, False, text, "revert the change, or start over")
         taken_over.update(dict.fromkeys(map(str, others)))
     detail = f"of {counted(len(begun), 'partition')}, made with these settings{limit}"
     if unknown := begun - records.keys():
-        detail += f"; {counted(len(unknown), 'partition')} of a release that did not remember them"
+        detail += f"; {counted(len(unknown), 'partition')} of a release that did not store them"
     if taken_over:
-        detail += f"; would be taken over although {'; '.join(taken_over)}"
+        detail += f"; would stay in use although {'; '.join(taken_over)}"
     return Finding(check, True, detail)
 
 

@@ -74,8 +74,8 @@ class ConfigDraft:
             return tomllib.loads(self.text(settings))
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(
-                f"the file would be no TOML: {error}. A key of --set stands in it twice, or is none; leave --set out, and change "
-                "the file once it is written"
+                f"the file would not be valid TOML: {error}. A key of --set occurs twice, or is invalid; leave --set out, and "
+                "edit the written file"
             ) from None
 
     def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:

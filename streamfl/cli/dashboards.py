@@ -20,7 +20,7 @@ NOTE = "Written by `streamfl dashboards`."
 def dashboards(
     name: Annotated[str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="The folder to write to; left out: print.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also over files that are there and say something else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also overwrite files that differ.")] = False,
     runbooks: Annotated[
         str | None,
         typer.Option(
@@ -60,8 +60,8 @@ def dashboards(
         changed = [file for file, content in there.items() if content != files[file].encode()]
         if changed and not force:
             raise ConfigurationError(
-                f"--out {out}: {', '.join(changed)} {'says' if len(changed) == 1 else 'say'} something else, of another release or "
-                "edited, and nothing was written: write to another folder and compare, or write over with --force"
+                f"--out {out}: {', '.join(changed)} {'says' if len(changed) == 1 else 'say'} something else (another release, or "
+                "edited), and nothing was written: write to another folder and compare, or overwrite with --force"
             )
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")

@@ -300,9 +300,9 @@ def _tell(
     if "samples.assemble" in draft.sections:
         say(f"{draft.sections['samples']['topic'][1]}: run streamfl rekey {config} beside the worker. Wrong? Say --no-assemble")
     elif "samples.rekey" in draft.sections:
-        say(f"the topic is not keyed as it has to be: streamfl rekey {config} writes it anew, beside the worker")
+        say(f"the topic does not have the required keys: streamfl rekey {config} writes a rekeyed copy, beside the worker")
     if "labels.rekey" in draft.sections:
-        say(f"the labels are not keyed as they have to be: streamfl rekey {config} --stream labels writes them anew")
+        say(f"the labels do not have the required keys: streamfl rekey {config} --stream labels writes a rekeyed copy")
     others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
     inputs = "-inputs" if seen is not None and seen.partitions is None else ""
     say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")

@@ -57,7 +57,7 @@ def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
     for key, value in seen.format.keys.items():
         if (key, value) != ("format", "json"):
             made_up = key == "columns" and value[0] == "column_1"
-            why = seen.format.why if key == "format" else "made-up names, for no line of names was found" if made_up else ""
+            why = seen.format.why if key == "format" else "invented names, because there is no header line" if made_up else ""
             draft.put(section, key, value, why)
 
 

@@ -53,7 +53,7 @@ def inspect(
     print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
     if standings:
         lines = [(one.respect, f"{one.text}\nTo do: {one.remedy}" if one.remedy else one.text) for one in standings]
-        print_list("How it stands", lines)
+        print_list("Status", lines)
 
 
 def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
@@ -183,4 +183,4 @@ def _figures(role: Role) -> Report:
     labels = [", ".join(f"{name}={value}" for name, value in one.labels) for one in figures]
     rows = [(one.name, label, f"{one.value:g}") for one, label in zip(figures, labels, strict=True)]
     content = [{"name": one.name, "labels": dict(one.labels), "value": one.value} for one in figures]
-    return Report("What it remembers", rows, {"figures": content}, ("figure", "labels", "value"))
+    return Report("State", rows, {"figures": content}, ("figure", "labels", "value"))

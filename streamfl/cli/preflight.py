@@ -130,8 +130,8 @@ def require_stopped(configured: Configured, bus: Bus) -> None:
     members = bus.members(configured.settings.group)
     if members:
         raise ConfigurationError(
-            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. One that was "
-            "killed counts until the group has noticed"
+            f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. A killed one counts "
+            "until its session times out"
         )
 
 
@@ -178,11 +178,11 @@ def _other_number(configured: Configured, spec: TopicSpec, needed: int, found: i
     if spec.name not in channels.own_changelogs.values():
         return f"give it {needed} partitions"
     if channels.dealt is None:
-        return "what is remembered there cannot be dealt over more partitions: docs/changing.md says what can be done"
+        return "the state there cannot be spread over more partitions: docs/changing.md says what can be done"
     stream = stream_option(settings.group)
     return (
         f"stop the role's workers, give it {needed} partitions, and run streamfl repartition {configured.path}{stream}: it moves "
-        "what is remembered there to where its clients' records come now"
+        "each client's state to where its records come now"
     )
 
 

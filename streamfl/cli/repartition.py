@@ -41,8 +41,8 @@ def repartition(
     kind, settings = configured.kind, configured.settings
     if kind.channels(settings).dealt is None:
         raise ConfigurationError(
-            f"what a {kind.name} remembers is not of single clients, and cannot be dealt over other partitions (docs/changing.md "
-            "says what can be done)"
+            f"what a {kind.name} remembers does not belong to single clients, and cannot be spread over other partitions "
+            "(docs/changing.md says what can be done)"
         )
     with progress(f"asking {settings.bus.url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):
         require_stopped(configured, bus)
@@ -50,7 +50,7 @@ def repartition(
         wrong = [f"topic {one.spec.name} {one.problem}: {one.remedy}" for one in inspect_topics(configured, bus) if one.problem]
         if wrong:
             raise ConfigurationError("\n".join(wrong))
-        work.begin("reading what is remembered")
+        work.begin("reading the state")
 
         def tell(of: str, done: float, total: float) -> None:
             if work.of != of:
@@ -61,8 +61,8 @@ def repartition(
     if format is OutputFormat.JSON:
         print_json(asdict(result))
     elif result.before == result.now:
-        say(f"nothing to do: what is remembered is dealt over {result.now} partitions, as many as there are")
+        say(f"nothing to do: the state is spread over {result.now} partitions, as many as there are")
     else:
-        say(f"read {counted(result.drained, 'record')} that lay in the {result.before} old partitions")
-        say(f"moved {result.moved} of {counted(result.clients, 'client')}: all are dealt over {result.now} partitions now")
-        say("start the workers. What producers that have not noticed yet write to old partitions they send on within your topics")
+        say(f"read {counted(result.drained, 'record')} that were in the {result.before} old partitions")
+        say(f"moved {result.moved} of {counted(result.clients, 'client')}: all are spread over {result.now} partitions now")
+        say("start the workers. They forward records that producers still write to old partitions")

@@ -123,11 +123,11 @@ def _plain_page(topics: _Topics) -> Page:
     charts = []
     if len(times):
         line = Line("predictions", times, np.arange(1, len(times) + 1))
-        says = "Predictions that were written, added up. Where the line is level, none came: look at the lag and the log."
+        says = "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
         charts.append(Chart("Predictions so far", says, [line], "time, UTC", "predictions", times=True))
     title = f"{topics.settings.role.kind}: report of {topics.settings.federation.name}"
     figures = [("predictions read", f"{len(times):,}")]
-    return Page(title, "What lies in the federation's topics. Nothing was changed.", figures, charts)
+    return Page(title, "From the records in the federation's topics. Nothing was changed.", figures, charts)
 
 
 class _Topics:
@@ -169,7 +169,7 @@ class _Topics:
             try:
                 self._remembered = [remembered(self._configured, self._bus)[0]]
             except (ConfigurationError, Unreadable) as error:
-                self.notes.append(f"What the role remembers cannot be read: {error}")
+                self.notes.append(f"The role's state cannot be read: {error}")
                 self._remembered = [None]
         return self._remembered[0]
 

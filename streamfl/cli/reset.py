@@ -57,8 +57,8 @@ def reset(
     kind = configured.kind
     if not kind.may_begin_anew(configured.settings):
         raise ConfigurationError(
-            f"a {kind.name} of these settings cannot be reset: what it remembers belongs to what it told its peers, or promised "
-            "(docs/changing.md says which can). To begin anew, use another federation.name at every member"
+            f"a {kind.name} of these settings cannot be reset: its state depends on messages that it sent to others, or on a "
+            "privacy promise (docs/changing.md says which can). To start over, use another federation.name at every member"
         )
     url = configured.settings.bus.url
     with progress(f"asking {url}") as work, closing(configured.connect()) as bus, telling_remedy(configured):

@@ -129,7 +129,7 @@ def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> 
 
 
 def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: str) -> None:
-    log.critical("a topic is not what it was: ending the process", cause=text, exit_code=ExitCode.CONFIGURATION)
+    log.critical("a topic is gone, or was deleted and created again: ending the process", cause=text, exit_code=ExitCode.CONFIGURATION)
     lost.append(text)
     stop.set()
     # A client library may retry writing to a missing topic for a long time.
@@ -143,5 +143,5 @@ def _end_leaving() -> None:
 
 def _end_stalled() -> None:
     # Records have been taken and their commit does not return. They are not committed, so ending here loses nothing.
-    log.critical("the worker does not go round: ending the process so that another can take over", exit_code=ExitCode.STALLED)
+    log.critical("the worker loop hangs: ending the process so that another can take over", exit_code=ExitCode.STALLED)
     os._exit(ExitCode.STALLED)

@@ -10,7 +10,7 @@ from streamfl.runtime.bus import Unreadable
 
 __all__ = ["remedy", "telling_remedy"]
 
-WHOLE_REPLICA = "If a broker's disk is at fault, let a replica that has it whole lead the partition"
+WHOLE_REPLICA = "If a broker's disk is at fault, make an intact replica the leader of the partition"
 
 
 def remedy(configured: Configured, failure: Unreadable) -> str:
@@ -19,17 +19,17 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
     channels = configured.kind.channels(settings)
     if failure.topic in {source.topic for source in channels.inputs.values()}:
         return (
-            f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and pass over it into the dead letters: "
-            f"streamfl skip {configured.path} --topic {failure.topic} --partition {failure.partition} --offset {failure.offset}"
+            f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and move it to the dead letters: streamfl "
+            f"skip {configured.path} --topic {failure.topic} --partition {failure.partition} --offset {failure.offset}"
         )
     if failure.topic in channels.own_changelogs.values():
         return (
-            f"{WHOLE_REPLICA}. What this role remembers lies there, so it cannot be passed over. To begin anew, delete "
+            f"{WHOLE_REPLICA}. The role's state is there, so it cannot be skipped. To start over, delete "
             f"{', '.join(channels.own_changelogs.values())} and the offsets of the consumer group {settings.group!r}"
         )
     if failure.topic in channels.changelogs.values():
-        return f"{WHOLE_REPLICA}, or put back a copy of the topic. It outlives federations, so nobody begins it anew"
-    return f"{WHOLE_REPLICA}. Who reads the topic needs all of it, so it cannot be passed over; whoever writes it has to begin anew"
+        return f"{WHOLE_REPLICA}, or restore a copy of the topic. It outlives federations, so do not delete it"
+    return f"{WHOLE_REPLICA}. Its readers need the whole topic, so it cannot be skipped; its writer has to start over"
 
 
 @contextmanager

@@ -21,6 +21,6 @@ SYSTEM = System(
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     standings={"fdskl-worker": "streamfl.simulation.system_tools:what_learning_waits_for"},
     refusals={
-        "topology": "a sum of a party that sends to somebody else, or of other parties than those below it",
+        "topology": "a sum from a party that sends to another one, or over other parties than those below it",
     },
 )

@@ -56,10 +56,10 @@ class _Standing:
         if not listed:
             newest = next(iter(keys)).public.text
             raise ConfigurationError(
-                f"the members' file does not have this member's public key, {newest}: have it added with streamfl members add"
+                f"this member's public key is not in the members' file: {newest}: have it added with streamfl members add"
             )
         if len({found.member.name for found in listed}) > 1:
-            raise ConfigurationError("the key file holds keys of two members: give each a file of its own")
+            raise ConfigurationError("the key file has keys of two members: give each member its own file")
         valid = [found.key.identifier for found in listed if not found.revoked]
         if not valid:
             raise ConfigurationError(f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added")
@@ -71,8 +71,8 @@ class _Standing:
         self.member: Member = listed[0].member
         if kind not in self.member.roles:
             raise ConfigurationError(
-                f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, says the members' "
-                "file: run what it may be, or have the file changed"
+                f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, according to "
+                "the members' file: run a role that it may be, or change the file"
             )
 
     def peer(self, kind: str, name: str | None) -> PublicKey:
@@ -157,7 +157,7 @@ class Identity:
 
         def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
             if partition is None:
-                raise ValueError(f"a message for {topic} is to be sealed and names no partition")
+                raise ValueError(f"a message for {topic} has to be sealed but names no partition")
             nonlocal made
             if made.standing is not self._now:
                 made = self._sealing(topic, kind, name)
@@ -312,7 +312,7 @@ def _seal_of(record: Record) -> tuple[bytes, bytes]:
     if not seals:
         raise PeerError("unsigned", "without a seal: its sender has no [identity]")
     if len(seals) > 1 or seals[0][:1] != FOR_A_PEER or len(seals[0]) != 1 + 2 * IDENTIFIER_BYTES + CODE_BYTES:
-        raise PeerError("forged", "its seal is not one that this release makes")
+        raise PeerError("forged", "this release does not know its kind of seal")
     return seals[0][1:-CODE_BYTES], seals[0][-CODE_BYTES:]
 
 

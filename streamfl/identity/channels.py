@@ -36,8 +36,8 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
 def _check_party(party: str, member: Member) -> None:
     if not member.speaks_in_the_name_of(party):
         raise ConfigurationError(
-            f"party.name = {party!r}: {member.name!r} may not speak for it, says the members' file: name a party that it may, or "
-            "have the file changed"
+            f"party.name = {party!r}: {member.name!r} may not speak for it, according to the members' file: name a party that it "
+            "may speak for, or change the file"
         )
 
 

@@ -121,7 +121,7 @@ def make_key_file(path: Path) -> PrivateKey:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigurationError(
-            f"{path}: is there already, and is not overwritten: a key that is lost cannot be had again"
+            f"{path}: exists already and is not overwritten, because a lost key cannot be recovered"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be made: {error.strerror or error}") from None
@@ -151,14 +151,14 @@ def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     content = read_private(path, str(path))
     lines = content.decode("utf-8", errors="replace").splitlines()
     if len(content) > LARGEST_FILE or not lines or not lines[0].startswith(FIRST_LINE):
-        raise ConfigurationError(f"{path}: is no key file: its first line would begin with {FIRST_LINE!r}")
+        raise ConfigurationError(f"{path}: is not a key file: its first line would begin with {FIRST_LINE!r}")
     keys = []
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip() or line.startswith("#"):
             continue
         secret = _decode(line.strip(), PRIVATE, 32)
         if secret is None:
-            raise ConfigurationError(f"{path}, line {number}: is no private key; the file is damaged")
+            raise ConfigurationError(f"{path}, line {number}: is not a private key; the file is damaged")
         keys.append(PrivateKey(secret))
     if not keys:
         raise ConfigurationError(f"{path}: holds no private key; the file is damaged")

@@ -94,7 +94,7 @@ def read_members(path: Path) -> Members:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{path}: is no members' file: it is not TOML: {error}") from None
+        raise ConfigurationError(f"{path}: is not a members' file: it is not TOML: {error}") from None
     try:
         return _checked(content)
     except ConfigurationError as error:

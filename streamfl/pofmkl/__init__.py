@@ -31,12 +31,12 @@ SYSTEM = System(
         "compare": "streamfl.pofmkl.tools.notebook:compare",
     },
     refusals={
-        "incomplete": "a signed version of the model some of whose parameters others have written over",
+        "incomplete": "a signed version of the model with parameters that somebody else has overwritten",
         "kernel": "kernel numbers that do not belong to the shard",
         "replayed": "an older version of the model, or a record of it, written again",
         "shard": "a partition of the model that federation.shards does not have",
         "too_large": "a target row longer than 3: its label was not clipped",
-        "too_many_clients": "one client more than federation.clients",
+        "too_many_clients": "a client beyond federation.clients",
         "unknown_version": "an update made on a version of the model that the server never published",
     },
 )

@@ -121,7 +121,7 @@ class StagedShard:
             raise PeerError(
                 "incomplete",
                 f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: somebody else has "
-                "written to the topic of the model; take that right from them and restart the server, which writes them anew",
+                "written to the topic of the model; take that right from them and restart the server, which writes them again",
             )
         taken = {kernel: self._candidates[kernel][digest] for kernel, digest in changed.items()}
         self.unsigned += sum(digest != wanted[kernel] for kernel, found in self._candidates.items() for digest in found)

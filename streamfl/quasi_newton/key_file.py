@@ -57,7 +57,7 @@ def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] 
         _sync_folder(path)
     except FileExistsError:
         raise ConfigurationError(
-            f"{path}: is there already, and is not overwritten: a key that is lost cannot be had again"
+            f"{path}: exists already and is not overwritten, because a lost key cannot be recovered"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be made: {error.strerror or error}") from None

@@ -95,9 +95,13 @@ class ClusterWatch:
         known = {name: state.identity for name, state in states.items() if state.identity}
         remade = [name for name, identity in known.items() if self._identities.setdefault(name, identity) != identity]
         if remade:
-            return self._lose(f"{_named(remade)} was deleted and made again while this worker ran: what it remembers is of another")
+            return self._lose(
+                f"{_named(remade)} was deleted and created again while this worker ran: its state belongs to the old topic"
+            )
         if missing:
-            text = f"{_named(missing)} does not exist any more: make it again, for instance with 'streamfl topics CONFIG --create'"
+            text = (
+                f"{_named(missing)} does not exist any more: create it again, for instance with 'streamfl topics CONFIG --create'"
+            )
             self._health.note("topics", text)
             now = self._clock()
             self._missing_since = now if self._missing_since is None else self._missing_since
@@ -111,7 +115,7 @@ class ClusterWatch:
         if partitions > self._partitions:
             return self._lose(self._grown(self._partitions, partitions))
         members = self._bus.members(self._group) if self._health.without_partitions else 0
-        told = f"its group has {members} workers for {partitions} partitions, and others have them"
+        told = f"its group has {members} workers for {partitions} partitions, and other workers have all of them"
         self._health.standby = told if members > partitions else None
         if self._lag is not None:
             self._lag.look()
@@ -132,7 +136,7 @@ class ClusterWatch:
             self._health.unheard(str(error))
             if str(error) != self._failed and not self._closed.is_set():
                 self._failed = str(error)
-                log.warning("the cluster does not say how this worker's topics and group are", cause=self._failed)
+                log.warning("the cluster does not describe this worker's topics and group", cause=self._failed)
         return True
 
     def _lose(self, text: str) -> bool:

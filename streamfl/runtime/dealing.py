@@ -29,7 +29,7 @@ def partitioners(bus: Bus) -> Mapping[str, Partitioner]:
 
 def added(topic: str, before: int, now: int, channels: Channels, group: str) -> str:
     """The error text for an input with another number of partitions than the state was made for, with the remedy."""
-    text = f"topic {topic!r} has {now} partitions, and what this role remembers is dealt over {before}. Nothing was changed. "
+    text = f"topic {topic!r} has {now} partitions, and this role's state is spread over {before}. Nothing was changed. "
     if channels.dealt is None:
         return text + (
             "This role's state cannot be moved by key. To go on, use another federation.name at every member, with topics of as "

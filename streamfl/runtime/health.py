@@ -17,17 +17,17 @@ __all__ = ["REASONS", "Health", "Watchdog"]
 
 # The reasons why a worker may not serve; they label a metric.
 REASONS = {
-    "starting": "no round was completed yet",
+    "starting": "the worker loop has not completed a round yet",
     "bus": "the cluster does not answer",
     "topics": "a topic is gone",
-    "partitions": "the worker has no partition, and not because there are more workers than partitions",
-    "restoring": "a partition's state is being taken back",
-    "commits": "what was read is not committed",
-    "role": "the role cannot do its work",
-    "transactions": "a transaction that nobody ends holds records back",
-    "records": "what it takes to read records does not answer",
+    "partitions": "the worker has no partition, although there are not more workers than partitions",
+    "restoring": "a partition's state is being restored",
+    "commits": "records were read but not committed",
+    "role": "the role cannot work; it gives the reason",
+    "transactions": "an open transaction hides records",
+    "records": "the schema registry does not answer",
     "keys": "the key file or the members' file has changed and cannot be used",
-    "loop": "the loop does not go round",
+    "loop": "the worker loop hangs",
 }
 # This many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3
@@ -135,11 +135,11 @@ class Health:
         if "restoring" in found:
             return found
         if since is not None and now - since > self.patience_seconds:
-            found["commits"] = f"records have waited for their commit for {now - since:.0f} s"
+            found["commits"] = f"records have waited for a commit for {now - since:.0f} s"
         elif self._refusals >= REFUSALS and now - self._last_refusal <= CALM_SECONDS:
             found["commits"] = f"the last {self._refusals} commits were refused: the log says why"
         elif now - self._last_round > self.patience_seconds and not found:
-            found["loop"] = f"no round was completed for {now - self._last_round:.0f} s"
+            found["loop"] = f"the worker loop has completed no round for {now - self._last_round:.0f} s"
         return found
 
     def _silence(self, seconds: float) -> str:
@@ -168,7 +168,7 @@ class Health:
         """Whether the worker serves, and why not."""
         reasons = self.reasons
         yield Measurement("ready", "gauge", "1 while the worker serves.", float(not reasons), (), True)
-        text = "1 while there are more workers than partitions and this one waits for its turn."
+        text = "1 while there are more workers than partitions and this one is a standby."
         yield Measurement("standby", "gauge", text, float(self.standby is not None))
         for reason in REASONS:
             text = "1 while the worker does not serve for this reason."

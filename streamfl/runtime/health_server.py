@@ -204,7 +204,7 @@ class HealthServer:
         now = time.monotonic()
         if now - self._told_at >= TOLD_EVERY_SECONDS:
             self._told_at = now
-            text = "connections to metrics.port were dropped, for they were too slow or too many: %d so far"
+            text = "connections to metrics.port were closed, because they were too slow or too many: %d so far"
             log.warning(text, self._dropped)
 
 
@@ -256,14 +256,14 @@ def _listen(host: str, port: int, others: int) -> socket.socket:
                 continue
             tried = f", and up to {last}" if last > port else ""
             raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}{tried}: {error.strerror}") from None
-    raise AssertionError("a range of ports has a last one")
+    raise AssertionError("a range of ports needs a last one")
 
 
 def _pages(health: Health, render: Callable[[], bytes]) -> dict[str, Page]:
     def healthz() -> tuple[int, str, bytes]:
         trouble = health.trouble
         if not health.alive:
-            reason = trouble or "the loop does not go round"
+            reason = trouble or "the worker loop hangs"
             return _text(503, f"no round completed for {health.stall_seconds:g} s:\n{reason}\n")
         return _text(200, f"alive, but not ready:\n{trouble}\n" if trouble else _fine(health))
 

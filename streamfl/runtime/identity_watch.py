@@ -39,11 +39,11 @@ class IdentityWatch:
         wrong = ""
         try:
             if renew_identities(self._settings):
-                log.info("keys of members were read again: they have changed", members=self._settings.federation.members)
+                log.info("changed keys of members were loaded", members=self._settings.federation.members)
         except ConfigurationError as error:
             wrong = str(error)
             if wrong != self._told:
-                log.error("changed keys of members cannot be used: what was read before counts", cause=wrong)
+                log.error("changed keys of members cannot be used: the earlier ones stay in use", cause=wrong)
         self._told = wrong
         self._health.note("keys", wrong and f"the key file or the members' file cannot be used: {wrong}")
 

@@ -85,7 +85,7 @@ class Inputs:
         if self._moved is not None:
             (record, home), self._moved = self._moved, None
             place = f"{record.topic}-{record.partition}-{record.offset}"
-            text = f"{place} is of a client whose state moved when partitions were added: it was sent on to partition {home}"
+            text = f"{place} is from a client whose state moved when partitions were added: it was forwarded to partition {home}"
             notices.append(OperatorNotice("moved", text))
         return notices
 
@@ -125,7 +125,7 @@ class Inputs:
                 message = source.decode(record)
                 if source.keyed_by is not None:
                     if isinstance(message, Fragment):
-                        raise PeerError("malformed", "messages of this input are not sent in parts")
+                        raise PeerError("malformed", "messages on this input are never sent in parts")
                     self._check_place(record, source.keyed_by(message))
                 self._send_on(source, message, record, pending)
                 batch.append(Received(channel, message, record))
@@ -180,7 +180,7 @@ class Inputs:
                 "partition",
                 f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key be this name, and "
                 "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random); or let "
-                "`streamfl rekey CONFIG` write the topic anew ([samples.rekey])",
+                "`streamfl rekey CONFIG` write a rekeyed copy of the topic ([samples.rekey])",
             )
 
     def reject(self, record: Record, error: PeerError, pending: PendingStep) -> None:

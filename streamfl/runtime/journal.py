@@ -25,20 +25,20 @@ REMEDIES = {
     "kernel": "the writer has other settings: run streamfl check CONFIG at both members",
     "shard": "the writer has other settings: run streamfl check CONFIG at both members",
     "version": "the writer runs another version of streamfl: bring both to the same",
-    "forged": "somebody writes in another's name: look at who has the right to write this topic",
-    "not_keyed_by_client": "streamfl rekey CONFIG writes the topic anew, keyed by client: name it in [samples.rekey]",
-    "labels_keyed_otherwise": "streamfl rekey CONFIG writes the topic anew, keyed by client: name it in [labels.rekey]",
-    "too_many_clients": "raise federation.clients at all members, or forget clients that are gone",
+    "forged": "somebody writes in another member's name: check who may write to this topic",
+    "not_keyed_by_client": "streamfl rekey CONFIG writes a copy of the topic, keyed by client: name it in [samples.rekey]",
+    "labels_keyed_otherwise": "streamfl rekey CONFIG writes a copy of the topic, keyed by client: name it in [labels.rekey]",
+    "too_many_clients": "raise federation.clients at all members, or remove clients that are gone with streamfl forget",
 }
 CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"
 # Event, reason and remedy of the log lines on moved positions.
 UNREAD = (
-    "records were deleted before they were read: reading goes on behind them",
+    "records were deleted before they were read: reading continues after them",
     "deleted_unread",
     "let the topic keep its records for longer than workers may be away (retention.ms, retention.bytes)",
 )
 LOST = (
-    "the cluster has lost records that had been read: what is written in their place is read, what was learnt of them stays",
+    "the cluster has lost records that had been read: records in their place are read, and what was learnt stays",
     "lost",
     "look at the brokers: set min.insync.replicas to 2 and leave unclean.leader.election.enable off",
 )
@@ -88,7 +88,7 @@ class Journal:
 
     def refused(self, record: Record, error: PeerError, dead_letter: bool) -> None:
         """Log a refused record. dead_letter: whether it became a dead letter."""
-        remedy = REMEDIES.get(error.reason, CORRECT if dead_letter else "look at who writes this topic")
+        remedy = REMEDIES.get(error.reason, CORRECT if dead_letter else "check who writes to this topic")
         facts = {
             "record": f"{record.topic}-{record.partition}-{record.offset}",
             "reason": error.reason,

@@ -46,12 +46,12 @@ class Lag:
     def measure(self, session: Session | None) -> Iterator[Measurement]:
         """Both views. session: the worker's, None while it has none."""
         if session is not None:
-            text = "Records not yet taken, by partition; Kafka's control records count too."
+            text = "Records not read yet, by partition. Kafka's control records count too."
             for place, behind in session.lag().items():
                 yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), _labels(place), True)
         text = (
-            "Records that the consumer group has not committed yet, whoever has the partition. Every worker of the group gives "
-            "this of all partitions, a few seconds old: take the largest, not the sum. Kafka's control records count too."
+            "Records that the consumer group has not committed yet, whichever worker has the partition. Every worker of the "
+            "group reports all partitions, a few seconds late: use the maximum, not the sum. Kafka's control records count too."
         )
         for place, behind in self._of_group.items():
             yield Measurement("group_lag_records", "gauge", text, float(behind), _labels(place))

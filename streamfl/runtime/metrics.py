@@ -39,7 +39,7 @@ PROCESS = (
     Described("process_cpu_seconds_total", "counter", (), "Seconds of processor time of the process."),
     Described("process_start_time_seconds", "gauge", (), "When the process started, in seconds since 1970."),
     Described("process_open_fds", "gauge", (), "Files that the process has open."),
-    Described("process_max_fds", "gauge", (), "Files that it may have open at most."),
+    Described("process_max_fds", "gauge", (), "Most files that the process may have open."),
 )
 
 
@@ -89,21 +89,23 @@ class Metrics:
         Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
-        self.commit_seconds = histogram("commit_seconds", "Seconds that the commit of a step takes, refused ones too.")
-        text = "Seconds until a partition's state was taken back, at the start and whenever partitions move."
+        self.commit_seconds = histogram("commit_seconds", "Seconds that the commit of a step takes, including refused ones.")
+        text = "Seconds to restore a partition's state, at the start and whenever partitions move."
         self.restore_seconds = histogram("restore_seconds", text, (), RESTORE_SECONDS)
         self.work_seconds = histogram(
-            "work_seconds", "Seconds that a piece of a role's long work takes, by what is computed.", ("work",)
+            "work_seconds", "Seconds that a piece of a role's long work takes, by function.", ("work",)
         )
-        self.records = counter("records", "Input records taken.")
-        self.repeated = counter("repeated_records", "Input records skipped because their effect is already remembered.")
+        self.records = counter("records", "Input records received.")
+        self.repeated = counter("repeated_records", "Input records skipped because their effect is already in the state.")
         self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))
-        text = "Input records that are no messages and nobody's mistake, such as deletions, by reason."
+        text = "Input records skipped because they carry no message, such as deletions, by reason."
         self.passed_over = counter("records_passed_over", text, ("reason",))
         self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
         text = "Offsets of records that were deleted before they were read, by input topic; Kafka's control records count too."
         self._unread = counter("deleted_unread_records", text, ("topic",))
-        text = "Offsets of records that were read and that the cluster has lost since, by input topic; others may be there now."
+        text = (
+            "Offsets of records that were read and that the cluster has lost since, by input topic; new ones may be in their place."
+        )
         self._lost = counter("lost_records", text, ("topic",))
         for topic in inputs:
             self._unread.labels(topic)
@@ -117,7 +119,7 @@ class Metrics:
         self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")
         self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
         self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
-        self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
+        self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values written to the changelog.")
         # Process metrics of Prometheus' client. Without /proc there are none.
         self.counted += PROCESS
         ProcessCollector(registry=registry)

@@ -39,12 +39,12 @@ class OpenTransactions:
                 self._open[place] = before if before is not None and before[0] == offset else (offset, now)
                 seconds = now - self._open[place][1]
                 if seconds > USUAL_SECONDS:
-                    what = f"at offset {offset} for {seconds:.0f} s, {end - offset} records"
+                    what = f"since offset {offset} for {seconds:.0f} s, {end - offset} records"
                     held.append(f"partition {partition} of {topic!r} {what}")
         if not held:
             return None
         more = f"; and {len(held) - EXAMPLES} more" if len(held) > EXAMPLES else ""
         return (
-            f"a transaction that nobody ends holds records back: {'; '.join(held[:EXAMPLES])}{more}. Find it with "
-            "kafka-transactions.sh find-hanging, and end it with abort, or restart its producer"
+            f"an open transaction hides records: {'; '.join(held[:EXAMPLES])}{more}. Find it with kafka-transactions.sh "
+            "find-hanging and end it with abort, or restart its producer"
         )

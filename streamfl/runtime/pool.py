@@ -134,7 +134,7 @@ class Processes:
                 succeeded, content = hand.connection.recv()
             except (EOFError, OSError):
                 hand.process.join(1.0)
-                raise WorkEnded(f"{self._name(hand.number)} ended its process with {hand.process.exitcode}") from None
+                raise WorkEnded(f"{self._name(hand.number)} ended its process with exit code {hand.process.exitcode}") from None
             if not succeeded:
                 raise WorkFailed(f"{self._name(hand.number)} raised {content}")
             self._results[hand.number], self._seconds[hand.number] = content, time.monotonic() - hand.begun

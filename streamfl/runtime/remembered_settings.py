@@ -32,11 +32,10 @@ def differences(state_settings: StateSettings, record: Record) -> tuple[list[Dif
         if not unreadable:
             return state_settings.compare(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     except PeerError as error:
-        raise ConfigurationError(f"{place}, key {record.key!r}: what the state was made with cannot be read ({error})") from None
+        raise ConfigurationError(f"{place}, key {record.key!r}: the settings of the state cannot be read ({error})") from None
     raise ConfigurationError(
-        f"{place}: this release cannot take back what is remembered there: {unreadable}. Nothing was changed. Run that release "
-        "again, or a later one; or begin anew with streamfl reset, where the role can be reset, or with another federation.name "
-        "at every member"
+        f"{place}: this release cannot restore the state there: {unreadable}. Nothing was changed. Run that release again, or a "
+        "later one; or start over with streamfl reset, if the role can be reset, or with another federation.name at every member"
     )
 
 
@@ -44,22 +43,21 @@ def refusal(
     topic: str, partition: int, wrong: Iterable[Difference], others: Iterable[Difference], changelogs: Iterable[str], group: str
 ) -> str:
     """Why the state cannot be used, and the ways out."""
-    text = f"topic {topic}, partition {partition}: what is remembered there was made with other settings: {_listed(wrong)}. "
+    text = f"topic {topic}, partition {partition}: the state there was made with other settings: {_listed(wrong)}. "
     if also := _listed(others):
-        text += f"Also changed, and no hindrance: {also}. "
+        text += f"Also changed, but compatible: {also}. "
     return text + (
-        "Under these it would mean something else, and predictions would be wrong in silence. Set back what was changed; or begin "
-        f"anew: {ways_to_begin_anew(changelogs, group)}; or use another federation.name at every member."
+        "With the new settings the state would mean something else, and predictions would be silently wrong. Revert the change; "
+        f"or start over: {ways_to_begin_anew(changelogs, group)}; or use another federation.name at every member."
     )
 
 
 def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
     """What to delete so that all inputs are read again from their beginning."""
     return (
-        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, where the role can be reset; "
-        "or by hand: "
-        f"delete the topics {', '.join(changelogs)} (what was learnt is in them, nothing of yours) and the "
-        f"offsets of the consumer group {group!r}, and make the topics again"
+        f"stop the workers and run streamfl reset CONFIG --all{stream_option(group)}, if the role can be reset; or by hand: "
+        f"delete the topics {', '.join(changelogs)} (they hold what was learnt, none of your records) and the offsets of the "
+        f"consumer group {group!r}, and create the topics again"
     )
 
 
@@ -120,7 +118,7 @@ class RememberedSettings:
         held.begun |= begun
         if record is None:
             if binds and state and self._state_settings:
-                text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
+                text = "the release that wrote this state did not store its settings: the state is used with the current ones"
                 self._say_once(topic, text, topic=topic, settings=self._state_settings.shown())
             return
         if binds and state:
@@ -128,7 +126,7 @@ class RememberedSettings:
             if wrong:
                 raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
             for one in others:
-                self._say_once(str(one), "a setting has changed: the state is taken over", key=one.key, old=one.old, new=one.new)
+                self._say_once(str(one), "a setting has changed: the state stays in use", key=one.key, old=one.old, new=one.new)
         held.up_to_date += record.headers == self._headers()
 
     def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:

@@ -98,8 +98,8 @@ class Repair(Worker):
                 end = position + session.lag().get(place, 0)
                 if not skipped.cause or not skipped.offset < to <= end:
                     raise ConfigurationError(
-                        f"{topic}-{partition} cannot be read on at {to}: it ends at {end}, and only of what cannot be read "
-                        "more than one record is passed over"
+                        f"{topic}-{partition} cannot be read on at {to}: it ends at {end}, and only unreadable batches may be "
+                        "skipped as a whole"
                     )
                 skipped = replace(skipped, following=to)
             pending = PendingStep(Step({place: skipped.following}))
@@ -156,8 +156,8 @@ class Repair(Worker):
                 break
             if self._monotonic() > deadline:
                 raise ConfigurationError(
-                    f"partitions {sorted(wanted - self._held)} belong to other workers of the group {self._subscription.group!r}: "
-                    "stop all of them first, and wait until the group has noticed"
+                    f"partitions {sorted(wanted - self._held)} belong to other workers of the group "
+                    f"{self._subscription.group!r}: stop all of them first, and wait until their sessions have timed out"
                 )
 
     def _position(self, session: Session, place: TopicPartition) -> int:
@@ -168,7 +168,9 @@ class Repair(Worker):
         """The record or batch at ``offset``; ConfigurationError unless it is the first from ``position`` on."""
         topic, partition = place
         if position > offset:
-            raise ConfigurationError(f"{topic}-{partition}-{offset} is behind this role: it reads on at offset {position}")
+            raise ConfigurationError(
+                f"{topic}-{partition}-{offset} has already been read by this role: it continues at offset {position}"
+            )
         first: int | None = None
         try:
             for record in self._bus.read_from(topic, partition, position):
@@ -183,5 +185,5 @@ class Repair(Worker):
                 found = Record(topic, partition, failure.offset, None, failure.content)
                 return Skipped(topic, partition, failure.offset, following, failure.cause, len(failure.content)), found
             first = failure.offset
-        here = "there is nothing to be read there" if first is None else f"what this role reads next is at offset {first}"
-        raise ConfigurationError(f"{topic}-{partition}-{offset} cannot be passed over: {here}")
+        here = "there is nothing to be read there" if first is None else f"this role reads next at offset {first}"
+        raise ConfigurationError(f"{topic}-{partition}-{offset} cannot be skipped: {here}")

@@ -114,7 +114,7 @@ class Repartition(Repair):
         return found
 
     def _client_of(self, key: bytes) -> str | None:
-        assert self._channels.dealt is not None, "whoever is asked to deal it anew can"
+        assert self._channels.dealt is not None, "only the command that spreads it again can"
         return None if key.startswith(POSITION_KEY) else self._channels.dealt.client_of(key)
 
     def _dealt_before(self, states: list[State]) -> int:
@@ -134,9 +134,9 @@ class Repartition(Repair):
         if self._now % before:
             topics = ", ".join([*self._inputs, *self._channels.own_changelogs.values()])
             raise ConfigurationError(
-                f"what is remembered is dealt over {before} partitions, and there are {self._now}: give {topics} a multiple of "
-                f"{before}, such as {-(-self._now // before) * before}. Otherwise records that were written since would lie in old "
-                "partitions of other clients, and be read before their state is there"
+                f"the state is spread over {before} partitions, and there are {self._now}: give {topics} a multiple of {before}, "
+                f"such as {-(-self._now // before) * before}. Otherwise records written since then would be in old partitions of "
+                "other clients, and would be read before their state is there"
             )
         return before
 
@@ -166,10 +166,10 @@ class Repartition(Repair):
             clients = self._clients(states)
             stray = min(clients, key=lambda client: clients[client] <= {self._home("own", client, self._before)})
             raise ConfigurationError(
-                f"what is remembered of client {stray!r} lies in partition {', '.join(map(str, sorted(clients[stray])))} of "
-                f"{self._before}, and neither Kafka's choice by key nor that of librdkafka puts its name there: it cannot be said "
-                "in which partition its records come now. Nothing was changed. Have `streamfl rekey` write the topic keyed by "
-                "client ([samples.rekey]), with as many partitions as before"
+                f"the state of client {stray!r} is in partition {', '.join(map(str, sorted(clients[stray])))} of {self._before}, "
+                "and neither Kafka's partitioner nor that of librdkafka puts its name there: it is unknown in which partition "
+                "its records come now. Nothing was changed. Have `streamfl rekey` write the topic keyed by client "
+                "([samples.rekey]), with as many partitions as before"
             )
         keyed = [source.topic for source in self._channels.inputs.values() if source.client is not None]
         # All records of the added partitions were placed by the new number.
@@ -210,7 +210,7 @@ class Repartition(Repair):
             told("reading the old partitions", whole - left, whole)
             self.step(TURN_SECONDS)
             if self._session is not session:
-                raise BusUnavailable("the cluster was away: run the command again, which goes on")
+                raise BusUnavailable("the cluster did not answer: run the command again to continue")
         return whole
 
     def _unread(self, session: Session, ends: Mapping[TopicPartition, int]) -> int:

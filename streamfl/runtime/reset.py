@@ -60,7 +60,7 @@ class Reset(Repair):
         """
         if self.role.prompt:
             raise ConfigurationError(
-                "its samples would have to wait for the model one by one: leave out --to, or reset all clients"
+                "its samples would wait for the model one by one: leave out --to, or reset all clients"
             )
 
         def change(session: Session) -> tuple[list[int], int]:

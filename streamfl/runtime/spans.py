@@ -57,7 +57,7 @@ def export_traces(settings: RoleSettings) -> Traces:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     except ValueError as error:
         named = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_"))) or "none is set"
-        raise ConfigurationError(f"tracing: a variable of OpenTelemetry's will not do ({named}): {error}") from None
+        raise ConfigurationError(f"tracing: a variable of OpenTelemetry is invalid ({named}): {error}") from None
     return Traces(provider, settings.bus.url.partition("://")[0], settings.group)
 
 

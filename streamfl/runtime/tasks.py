@@ -93,8 +93,8 @@ class Tasks:
                 held = self._held_back(partition)
                 raise BusUnavailable(
                     f"the changelog of partition {partition} ends before the group's offsets: {behind}. {held}If this stays so, "
-                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on "
-                    "where it ends, and do again what was read since, delete the offsets of the group "
+                    "the offsets were set by hand, or the changelog has lost records, for instance with its topic. To continue "
+                    "from the changelog's end, and process the later records again, delete the offsets of the group "
                     f"{self._subscription.group!r}, or set another bus.group."
                 )
             self._sleep(0.05)
@@ -184,10 +184,10 @@ class Tasks:
         for topic, fact in self.topics.remade(partition, topics):
             where = next(iter(self._channels.own_changelogs.values()), "")
             raise ConfigurationError(
-                f"topic {topic!r} was deleted and made again since its partition {partition} was read last: the position that is "
-                f"remembered is one in the topic that it was (topic {where}, partition {partition}, key "
-                f"{POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same offsets, as where a "
-                "cluster was moved, write a record without a value under that key instead."
+                f"topic {topic!r} was deleted and created again since its partition {partition} was last read: the stored "
+                f"position belongs to the old topic (topic {where}, partition {partition}, key "
+                f"{POSITION_KEY + fact.encode()!r}). {self._remedy} If it is a copy with the same offsets, for example after a "
+                "move to another cluster, write a record without a value under that key instead."
             )
 
     def dealt_anew(self, partitions: Iterable[int], positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
@@ -204,16 +204,16 @@ class Tasks:
         """
         if end < position and not self.topics.is_same(topic, partition):
             raise ConfigurationError(
-                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
-                f"it was. {self._remedy}"
+                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: the topic was probably "
+                f"deleted and created again. {self._remedy}"
             )
 
     @property
     def _remedy(self) -> str:
         return (
-            "If it was deleted and made again, and its records are to be read, delete "
+            "If it was deleted and created again, and its records should be read, delete "
             f"{', '.join(self._channels.own_changelogs.values())} and the offsets of the consumer group "
-            f"{self._subscription.group!r}, and begin anew."
+            f"{self._subscription.group!r}, and start over."
         )
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
@@ -245,7 +245,7 @@ class Tasks:
                 if record.value is None or published:
                     continue
                 if is_damaged(record):
-                    raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
+                    raise self._not_taken_back(topic, partition, key, "its checksum shows that it was damaged or moved")
                 if key.startswith(POSITION_KEY):
                     name, value = self._remembered_position(topic, partition, key, record.value)
                     if is_fact(name):
@@ -261,9 +261,9 @@ class Tasks:
             (position,) = struct.unpack("<q", value)
             name = key.removeprefix(POSITION_KEY).decode()
         except (struct.error, UnicodeDecodeError) as error:
-            raise self._not_taken_back(topic, partition, key, f"it is no position: {error}") from None
+            raise self._not_taken_back(topic, partition, key, f"it is not a position: {error}") from None
         if position < 0:
-            raise self._not_taken_back(topic, partition, key, f"{position} is no position")
+            raise self._not_taken_back(topic, partition, key, f"{position} is not a position")
         return name, position
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
@@ -274,14 +274,14 @@ class Tasks:
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
         text = (
-            f"topic {topic}, partition {partition}, key {key!r}: what was remembered there does not fit these settings, or is "
-            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic"
+            f"topic {topic}, partition {partition}, key {key!r}: the state there does not fit these settings, or is damaged "
+            f"({why}). Run with the settings that wrote it, or restore a copy of the topic"
         )
         if topic not in self._channels.own_changelogs.values():
-            return ConfigurationError(f"{text}: it outlives federations, so that nobody begins it anew by deleting it.")
+            return ConfigurationError(f"{text}: it outlives federations, so do not delete it to start over.")
         return ConfigurationError(
-            f"{text}, or, to begin anew, delete the topic and the offsets of the consumer group "
-            f"{self._subscription.group!r}, or set another bus.group."
+            f"{text}, or, to start over, delete the topic and the offsets of the consumer group {self._subscription.group!r}, or "
+            "set another bus.group."
         )
 
     def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
@@ -294,7 +294,7 @@ class Tasks:
         """The open transactions that hold back records in the changelogs of this partition, in words."""
         found = {topic: self._bus.undecided(topic).get(partition) for topic in self._channels.own_changelogs.values()}
         return "".join(
-            f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} offsets lie behind it. "
+            f"A transaction that began at offset {where[0]} of {topic!r} is open, and {where[1] - where[0]} offsets follow it. "
             for topic, where in found.items()
             if where is not None
         )
@@ -305,7 +305,7 @@ class Tasks:
             offset = committed[topic]
             if offset is None or offset < position:
                 log.warning(
-                    "the group's offset does not count, for the state has read further: to read again from there, begin anew",
+                    "ignoring the committed offset: the changelog is ahead of it. To read again from there, start over",
                     topic=topic,
                     partition=partition,
                     offset=offset,

@@ -92,7 +92,7 @@ class Ticks:
             self._drained, self._drained_since = read, now
         elif read and now - self._drained_since >= self._patience_seconds:
             places = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(self._draining))
-            log.warning("inputs cannot be read to the end that they had at the start: time passes without them", inputs=places)
+            log.warning("inputs cannot be read to the end that they had at the start: timeouts go on without them", inputs=places)
             self._draining = {}
 
     def _are_withheld(self) -> bool:

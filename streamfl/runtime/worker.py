@@ -44,7 +44,7 @@ RETRY_SECONDS = 1.0
 BEAT_SECONDS = 0.1
 # The longest time that a signal to a process group takes to reach all its processes.
 SIGNAL_SECONDS = 0.5
-NO_PARTITION = "this worker has been given no partition: its group is rebalancing, or others have all of them"
+NO_PARTITION = "this worker has no partition: its group is rebalancing, or other workers have all of them"
 
 log = logger(__name__)
 
@@ -241,7 +241,7 @@ class Worker:
             log.info("partitions moved", revoked=polled.revoked, assigned=polled.assigned)
 
     def _open_task(self, session: Session, partition: int) -> None:
-        self.health.note("restoring", f"the state of partition {partition} is being taken back from the changelog")
+        self.health.note("restoring", f"the state of partition {partition} is being restored from the changelog")
         self._ticks.dropped(partition)
         with self.metrics.restore_seconds.time():
             self._ticks.opened(self._tasks.open(session, partition))
@@ -363,7 +363,7 @@ class Worker:
     def _after_giving_up(self, session: Session, polled: Polled) -> None:
         """The state is ahead of what is committed: restore the partitions that stay, and read the step's records again."""
         moved, kept = self._meanwhile, set(self._tasks) - set(self._meanwhile.revoked)
-        log.info("work was given up: it is done again by whoever has the partitions", revoked=moved.revoked)
+        log.info("work was given up: the new owner of the partitions does it again", revoked=moved.revoked)
         with self.lock:
             self._drop_tasks()
         begins = {(record.topic, record.partition): record.offset for record in reversed(polled.records)}
@@ -375,7 +375,7 @@ class Worker:
 
     def _after_refusal(self, refusal: CommitRefused) -> None:
         """The state is ahead of what is committed: forget it. The next poll says which partitions to restore."""
-        log.warning("commit refused, partitions are taken back from the changelog", cause=str(refusal))
+        log.warning("commit refused: partitions are restored from the changelog", cause=str(refusal))
         self.metrics.commits_refused.inc()
         with self.lock:
             self._drop_tasks()

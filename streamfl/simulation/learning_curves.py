@@ -74,7 +74,7 @@ def _of_topics(name: str, topics: Topics) -> Page:
     charts, notes = [], []
     if predictions:
         line = Line("predictions", np.array([one.time for one in predictions]), np.arange(1, len(predictions) + 1))
-        says = "Predictions that were written, added up. Where the line is level, none came: look at the lag and the log."
+        says = "Number of predictions so far. Where the line is level, none came: look at the lag and the log."
         charts.append(Chart("Predictions so far", says, [line], "time, UTC", "predictions", times=True))
     labels = topics.messages("labels")
     scored = _scored(predictions, labels, _label_range(topics))
@@ -85,7 +85,7 @@ def _of_topics(name: str, topics: Topics) -> Page:
         notes.append("No error: no entity has a label and a prediction in numbers.")
     else:
         notes.append("No error: this role reads no labels. Give the settings of the role that does.")
-    said = "What lies in the federation's topics. Nothing was changed, and no worker was disturbed."
+    said = "From the records in the federation's topics. Nothing was changed, and no worker was disturbed."
     return Page(f"{name}: report of {topics.settings.federation.name}", said, figures, charts, notes=notes)
 
 

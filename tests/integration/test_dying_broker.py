@@ -29,7 +29,7 @@ PATIENCE = 6
 LONG_SECONDS = 600.0
 
 
-OWN = {"the bus is unavailable", "the cluster does not say how this worker's topics and group are"}
+OWN = {"the bus is unavailable", "the cluster does not describe this worker's topics and group"}
 
 
 def from_libraries(voice: Voice) -> list[str]:

@@ -139,7 +139,7 @@ def test_what_ends_the_librarys_consumer_is_not_waited_out() -> None:
     ("options", "message"),
     [
         ({"group.protocol": "newest"}, "classic or consumer"),
-        ({"group_remote_assignor": "uniform"}, "of use with 'group.protocol' = 'consumer'"),
+        ({"group_remote_assignor": "uniform"}, "only has a meaning with 'group.protocol' = 'consumer'"),
         ({"group.protocol": "consumer", "session.timeout.ms": 6000}, r"session\.timeout\.ms"),
     ],
 )

@@ -276,7 +276,7 @@ def test_an_operator_is_told_and_gets_past(
         said = ended.stderr
         assert ended.returncode == 6, said
         assert "Traceback" not in said
-        assert f"{readings}-0-1 cannot be read: its checksum does not fit its content" in said
+        assert f"{readings}-0-1 cannot be read: its checksum does not match its content" in said
         rows = json.loads(command("check", str(config), "--format", "json", code=4)[0])["checks"]
         (row,) = (row for row in rows if row["check"] == f"records of {readings}")
         told = said[said.index("streamfl skip") :].split()[1:9]

@@ -135,7 +135,7 @@ def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
             decode(value)
         assert "<" not in str(found.value)
         told.add(str(found.value).partition(": ")[2])
-    assert told == {"it ends too soon", "a member of a union or an enum is named that the schema does not have"}
+    assert told == {"it ends too soon", "it names a member of a union or an enum that the schema does not have"}
 
 
 def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
@@ -314,8 +314,8 @@ def test_plain_json_stays_as_it_was() -> None:
         ({"format": "csv"}, "samples.columns is missing"),
         ({"format": "json", "columns": ["a"]}, "samples.columns has no meaning"),
         ({"format": "avro", "schema_file": "/nowhere"}, "schema_file = '/nowhere'"),
-        ({"format": "avro", "schema_file": __file__}, "no Avro schema"),
-        ({"format": "protobuf", "schema_file": __file__}, "no descriptor set"),
+        ({"format": "avro", "schema_file": __file__}, "the Avro schema cannot be read"),
+        ({"format": "protobuf", "schema_file": __file__}, "not a descriptor set"),
         ({"format": "parquet"}, "no such format.*avro, csv, debezium, json, json-schema, msgpack, protobuf"),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_key_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.public for one in read_key_file(path)] == [key.public]
     content = path.read_bytes()
-    with pytest.raises(ConfigurationError, match="is there already"):
+    with pytest.raises(ConfigurationError, match="exists already"):
         make_key_file(path)
     assert path.read_bytes() == content
     for mode in (0o640, 0o604, 0o620, 0o601):

@@ -98,7 +98,7 @@ def test_nothing_is_fetched_but_what_the_registry_refers_to(served: FakeRegistry
     asked = len(served.asked)
     for address in (f"{served.url}/secret.json", "file:///etc/passwd", "other.json"):
         number = served.add({"$ref": address}, "JSON")
-        with pytest.raises(PeerError, match=r"unknown_schema.*no JSON Schema that records can be held against"):
+        with pytest.raises(PeerError, match=r"unknown_schema.*this JSON Schema cannot validate records"):
             reader.decode(record(framed(number, b'{"site": "north", "x": 1}')))
     assert [path for path in served.asked[asked:] if not path.startswith("/schemas/ids/")] == []
     number = served.add('"double"', "AVRO")
@@ -130,7 +130,7 @@ def test_a_file_serves_records_with_and_without_a_number(served: FakeRegistry, t
         reader.decode(record(content.replace(b"1", b"-1")))
     assert served.asked == []
     path.write_text('{"type": "nothing"}')
-    with pytest.raises(ConfigurationError, match=r"samples.schema_file = .*no JSON Schema"):
+    with pytest.raises(ConfigurationError, match=r"samples.schema_file = .*this JSON Schema cannot validate records"):
         SampleReader(section(served, schema_file=str(path)))
 
 

@@ -39,5 +39,5 @@ def test_an_offset_beyond_the_end_twice_is_told() -> None:
     """Protects positions: a batch's offset is not covered by its checksum, and a wrong one would be committed."""
     beyond: dict[Any, int] = {}
     assert answer(0, beyond).next_batch() is None
-    with pytest.raises(ValueError, match="offsets 0 to 0, which cannot be there"):
+    with pytest.raises(ValueError, match="offsets 0 to 0, which is impossible there"):
         answer(0, beyond).next_batch()

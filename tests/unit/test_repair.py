@@ -150,4 +150,4 @@ def test_a_name_that_nobody_knows_is_told(
     assert "'nobody': no partition of this pofmkl-client remembers it" in error
     code, out, error = run_command(monkeypatch, capsys, "skip", config, "--topic", "readings", "--partition", 1, "--offset", 0)
     assert (code, out) == (2, "")
-    assert "readings-1-0 cannot be passed over: there is nothing to be read there" in error
+    assert "readings-1-0 cannot be skipped: there is nothing to be read there" in error

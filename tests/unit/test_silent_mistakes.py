@@ -177,7 +177,7 @@ def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old:
     with pytest.raises(ConfigurationError) as caught:
         plant.settle()
     worker.close()
-    for part in (told, "Set back what was changed", "delete the topics plant.pofmkl-client.state", "'plant.pofmkl-client'"):
+    for part in (told, "Revert the change", "delete the topics plant.pofmkl-client.state", "'plant.pofmkl-client'"):
         assert part in str(caught.value)
     assert plant.state() == before
 
@@ -192,16 +192,16 @@ def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> N
     caplog.clear()
     plant.start()
     plant.settle()
-    said = [record.getMessage() for record in caplog.records if "the state is taken over" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "the state stays in use" in record.getMessage()]
     assert len(said) == 2
     assert said[0].endswith("(key=federation.clients, old=5, new=40)")
     plant.check()
-    assert "taken over" not in plant.details["state in plant.pofmkl-client.state"]
+    assert "in use although" not in plant.details["state in plant.pofmkl-client.state"]
     plant.stop()
     plant.start()
     caplog.clear()
     plant.settle()
-    assert "taken over" not in caplog.text
+    assert "the state stays in use" not in caplog.text
 
 
 def without_settings(bus: MemoryBus) -> None:
@@ -216,11 +216,11 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
     plant.run()
     without_settings(plant.bus)
     assert plant.check()[0] == 0
-    assert "of a release that did not remember them" in plant.details["state in plant.pofmkl-client.state"]
+    assert "of a release that did not store them" in plant.details["state in plant.pofmkl-client.state"]
     caplog.clear()
     plant.start()
     plant.stop()
-    assert caplog.text.count("did not remember its settings") == 1
+    assert caplog.text.count("did not store its settings") == 1
     # A default may differ from that of the release that wrote the state.
     for told in ('learning.staleness = "async"', "samples.label_range = [0.0,10.0]", "federation.clients = 5"):
         assert told in caplog.text
@@ -562,7 +562,7 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     assert "the state has read further: readings-0: offset 0, taken up to" in failed["offsets of plant.pofmkl-client"]
     plant.start()
     plant.settle()
-    assert "the group's offset does not count" in caplog.text
+    assert "ignoring the committed offset: the changelog is ahead of it" in caplog.text
     assert "delete the topics plant.pofmkl-client.state" in caplog.text
     assert len(list(plant.bus.read("plant.predictions"))) == 12
 
@@ -579,7 +579,7 @@ def test_records_that_were_deleted_unread_are_told(plant: Plant, caplog: Logs) -
     position = log.end - 12
     log.drop(log.end - 2)
     plant.check()
-    told = f"of partition {where} 10 records that a worker has yet to read are gone: offsets {position} to {position + 9}"
+    told = f"of partition {where} 10 unread records are gone: offsets {position} to {position + 9}"
     assert told in plant.details["retention of readings"]
     plant.start()
     plant.stop()

@@ -552,7 +552,7 @@ def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, reco
     else:
         counting.close()
         counting = worker(bus, CountingRole())
-    with pytest.raises(ConfigurationError, match="'numbers' was deleted and made again since its partition 0 was read last"):
+    with pytest.raises(ConfigurationError, match="'numbers' was deleted and created again since its partition 0 was read last"):
         drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12), number(3, 13)]
 
@@ -609,7 +609,7 @@ def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus, monkeypatch: 
     assert "A transaction" not in trouble(counting)
     monkeypatch.setattr(bus, "undecided", lambda topic: {0: (4, 9)} if topic == "state" else {})
     assert not counting.step(0)
-    assert "A transaction that began at offset 4 of 'state' is open, and 5 offsets lie behind it." in trouble(counting)
+    assert "A transaction that began at offset 4 of 'state' is open, and 5 offsets follow it." in trouble(counting)
     assert totals(bus) == []
     bus.write([Outgoing("state", b"pump", number(1, 5), 0), Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
     drain(counting)

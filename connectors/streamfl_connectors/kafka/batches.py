@@ -47,7 +47,7 @@ def check_batches(consumer: Any) -> None:
             part = parse(fetch)
         except kafka_errors.KafkaError as error:
             if "no complete records were found" in str(error):
-                cause = "its length goes beyond what the broker has of it"
+                cause = "its length exceeds what the broker has"
                 raise Unreadable(place.topic, place.partition, offset, cause, bytes(data.records)) from None
             raise
         if part is not None:
@@ -81,7 +81,8 @@ def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
     offset = consumer._fetcher.given_nothing.get(place)
     if offset is None or state is None or state.position is None or state.position.offset != offset:
         return None
-    return Unreadable(place.topic, place.partition, offset, "the broker gives nothing from there on, though the partition goes on")
+    cause = "the broker returns nothing from there on, although the partition has more"
+    return Unreadable(place.topic, place.partition, offset, cause)
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
@@ -158,7 +159,7 @@ class _Batches:
             self.following = batch.base_offset + delta + 1
         magic = self.current[MAGIC_OFFSET]
         if magic > NEWEST_FORMAT:
-            raise ValueError(f"its format has the number {magic}, which is not known here")
+            raise ValueError(f"its format has the number {magic}, which is unknown")
         if magic == NEWEST_FORMAT:
             # The base offset is not covered by the checksum, and a position taken from it would be committed.
             if batch.last_offset >= self.end and self._asks_again():
@@ -167,7 +168,7 @@ class _Batches:
                 if self.following is not None and self.following <= self.expected:
                     # The batch was passed over before; the broker takes it for the one that was asked for.
                     return self.next_batch()
-                raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which cannot be there")
+                raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which is impossible there")
             self.expected = batch.next_offset
             batch.__class__ = _Batch
         self.beyond.pop(self.place, None)
@@ -224,5 +225,5 @@ class _Readable:
 def _cause(error: Exception) -> str:
     text = str(error)
     if "failed crc check" in text:
-        return "its checksum does not fit its content"
+        return "its checksum does not match its content"
     return f"{text or type(error).__name__}"[:LONGEST_CAUSE]

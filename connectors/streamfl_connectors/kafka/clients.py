@@ -53,7 +53,7 @@ class PendingFetches:
         pending = [fetch for fetch in tuple(consumer._fetcher._fetch_futures) if not fetch.is_done]
         self._since = {id(fetch): self._since.get(id(fetch), (fetch, now)) for fetch in pending}
         if any(now - since > self._patience for _, since in self._since.values()):
-            raise BusUnavailable(f"a broker was asked for records and has not answered for {self._patience:g} s")
+            raise BusUnavailable(f"a broker has not answered a request for records for {self._patience:g} s")
 
 
 def answered(admin: Any, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:

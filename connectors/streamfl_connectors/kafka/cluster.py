@@ -77,7 +77,7 @@ class Cluster:
                 for cause in causes:
                     # Any of the causes, not only the last: time may run out in the middle of a further attempt.
                     if isinstance(cause, NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
-                        raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
+                        raise ConfigurationError(f"bus.options: the Kafka cluster at {where} cannot be used: {cause}") from cause
                     if why := why_refused(str(cause)):
                         raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {where} says {cause}") from cause
                 raise BusUnavailable(

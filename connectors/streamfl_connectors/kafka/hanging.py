@@ -60,8 +60,9 @@ class HeldOffsets:
                 return self._release(admin)
         except kafka_errors.TopicAuthorizationFailedError:
             return (
-                "If a transaction that is over holds the group's offsets, this worker may not see which. An ACL that allows Read "
-                f"on topic {OFFSETS!r} lets it see that, and end one of its own group. An operator can with kafka-transactions.sh."
+                "If a finished transaction still holds the group's offsets, this worker is not allowed to see it. An ACL that "
+                f"allows Read on topic {OFFSETS!r} lets it see that, and end a transaction of its own group. An operator can use "
+                "kafka-transactions.sh."
             )
         except (BusUnavailable, ConfigurationError, KafkaError):
             # No answer, as in any outage: the caller that asks for the offsets reports it.
@@ -110,7 +111,7 @@ class HeldOffsets:
             complete(producer, transactions.begin_abort(), milliseconds)
         finally:
             discard(producer)
-        log.warning("a transaction that was over held offsets of the group: they were dropped", transactional_id=transactional_id)
+        log.warning("a finished transaction still held offsets of the group: they were dropped", transactional_id=transactional_id)
 
 
 def offsets_partition(group: str, partitions: int) -> int:
@@ -135,9 +136,9 @@ def _open_in(admin: Any, place: KafkaPartition) -> Mapping[tuple[int, int], int]
 
 def _told(place: KafkaPartition, held: list[str]) -> str:
     return (
-        f"The group's offsets lie in topic {place.topic!r}, partition {place.partition}, where transactions are open: "
-        f"{'; '.join(held)}. One in state Ongoing, PrepareCommit or PrepareAbort is its coordinator's to end: if it stays, look "
-        "after the brokers. One whose state is another is over and stays for ever, and no worker may end it. An operator can: "
-        f"kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {place.topic} --partition {place.partition} "
+        f"The group's offsets are in topic {place.topic!r}, partition {place.partition}, which has open transactions: "
+        f"{'; '.join(held)}. The coordinator ends a transaction in state Ongoing, PrepareCommit or PrepareAbort: if one stays, "
+        "check the brokers. A transaction in another state is finished but stays for ever, and no worker may end it. An operator "
+        f"can: kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {place.topic} --partition {place.partition} "
         "--start-offset OFFSET"
     )

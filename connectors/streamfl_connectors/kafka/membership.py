@@ -304,7 +304,7 @@ class KafkaMembership:
             self._alone_since = time.monotonic()
         elif time.monotonic() - self._alone_since > self._patience:
             self._alone_since = None
-            raise BusUnavailable(f"the group's coordinator has been away for {self._patience:g} s")
+            raise BusUnavailable(f"the group's coordinator has not answered for {self._patience:g} s")
 
     def _begin_partition(self, partition: Any) -> bool:
         """Whether the partition's position is known now."""

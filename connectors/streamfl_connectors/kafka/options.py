@@ -58,7 +58,7 @@ OWN_OPTIONS = {
     "key_serializer": "streamfl encodes",
     "max_poll_records": "set bus.max_poll_records",
     "partition_assignment_strategy": "not configurable",
-    "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and what belongs to it",
+    "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and its related options",
     "transactional_id": "chosen by streamfl",
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",

@@ -77,7 +77,7 @@ class Cluster:
                 client.poll(0)
                 for cause in list(self._causes):
                     if cause.code() in NOT_LET_IN:
-                        raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self.servers}: {cause.str()}")
+                        raise ConfigurationError(f"bus.options: the Kafka cluster at {self.servers} cannot be used: {cause.str()}")
                     if why := why_refused(cause.str()):
                         raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}")
         finally:
@@ -94,7 +94,7 @@ class Cluster:
             return KafkaBus(f"kafka://{self.servers}", options)
         except ConfigurationError as error:
             raise ConfigurationError(
-                f"kafka+librdkafka:// asks the cluster with kafka-python, too, which these bus.options do not let in: {error}"
+                f"kafka+librdkafka:// also connects with kafka-python, which fails with these bus.options: {error}"
             ) from error
 
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:

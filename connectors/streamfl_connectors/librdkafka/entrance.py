@@ -35,7 +35,7 @@ def entrance(options: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 found["ssl_context"] = _context(dotted)
             except (OSError, ValueError) as error:
-                raise ConfigurationError(f"bus.options, of certificates and keys: {error}") from error
+                raise ConfigurationError(f"bus.options for certificates and keys: {error}") from error
     return found
 
 

@@ -61,7 +61,7 @@ MISTAKES = {
     KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose a value between its "
     "group.min.session.timeout.ms and group.max.session.timeout.ms",
     KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
-    KafkaError.UNSUPPORTED_VERSION: "the brokers do not have what is asked of them: leave out bus.options 'group.protocol' "
+    KafkaError.UNSUPPORTED_VERSION: "the brokers do not support this request: leave out bus.options 'group.protocol' "
     "if it is 'consumer'",
     KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic} is too large: raise max.message.bytes of the topic and "
     "bus.options 'message.max.bytes'",
@@ -84,7 +84,7 @@ def told(doing: str, error: KafkaError, group: str = "", *topics: str) -> Except
         # The library's client is unusable, and only its text says why.
         code = next((known for words, known in FATAL.items() if words in error.str()), code)
     if code in NOT_LET_IN:
-        return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
+        return ConfigurationError(f"{doing}: bus.options: connecting to the Kafka cluster failed: {error.str()}")
     if code == KafkaError.CLUSTER_AUTHORIZATION_FAILED and topics:
         return may_write_nothing(topics)
     if code in MISTAKES:
@@ -122,4 +122,4 @@ def needed(topic: str) -> str:
 
 
 def _listed(topics: Iterable[str]) -> str:
-    return " or ".join(repr(topic) for topic in topics if topic) or "(which, the cluster does not say)"
+    return " or ".join(repr(topic) for topic in topics if topic) or "(the cluster does not say which)"

@@ -45,7 +45,7 @@ OWN_OPTIONS = {
     "enable.partition.eof": "always on",
     "group.id": "set bus.group",
     "isolation.level": "always read_committed",
-    "log.queue": "always on, streamfl listens to the log",
+    "log.queue": "always on, because streamfl reads the log",
     "metadata.broker.list": "set bus.url",
     "partition.assignment.strategy": "not configurable",
     "partitioner": "always murmur2_random, as Java's clients choose",
@@ -112,7 +112,7 @@ def take_member_settings(options: dict[str, Any]) -> dict[str, Any]:
         raise ConfigurationError("bus.options 'group.protocol': classic or consumer is expected")
     if protocol != "consumer":
         if assignor is not None:
-            raise ConfigurationError("bus.options 'group.remote.assignor' is of use with 'group.protocol' = 'consumer' only")
+            raise ConfigurationError("bus.options 'group.remote.assignor' only has a meaning with 'group.protocol' = 'consumer'")
         # Cooperative, so that kept partitions never stop.
         return {"partition.assignment.strategy": "cooperative-sticky"}
     # The cluster decides these: group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms.

@@ -98,7 +98,7 @@ class Writer:
         sending.start()
         sending.join(timeout + GRACE_SECONDS)
         if not raised:
-            raise BusUnavailable(f"committing: the offsets were not taken within {timeout:g} s")
+            raise BusUnavailable(f"committing: the offsets were not accepted within {timeout:g} s")
         if raised[0] is not None:
             raise raised[0]
 

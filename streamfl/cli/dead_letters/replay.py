@@ -209,7 +209,7 @@ PASSED = {
     "limit": "beyond --limit",
     "truncated": "cut short when they were refused: the rest of the record is lost",
     "other_topic": "from a topic or partition that this role does not read: use the configuration of the role that does",
-    "unreadable": "a batch that could not be read, as it lay in the topic: no record can be made of it",
+    "unreadable": "a damaged batch as it was in the topic: it cannot become a record",
     "not_a_letter": "not written by streamfl",
 }
 

@@ -258,7 +258,7 @@ def _of_topics(topics: Topics) -> Page:
     charts += _of_state({} if remembered is None else remembered.figures, settings, figures)
     return Page(
         f"POF-MKL: report of {settings.federation.name}",
-        "What lies in the federation's topics. Nothing was changed, and no worker was disturbed.",
+        "From the records in the federation's topics. Nothing was changed, and no worker was disturbed.",
         figures,
         charts,
         notes=notes,

@@ -107,7 +107,7 @@ class Database:
                 raise ConfigurationError(f"bus.url: {self.path} is not an SQLite database; name another file") from error
             if kind == sqlite3.SQLITE_CORRUPT:
                 raise ConfigurationError(
-                    f"bus.url: {self.path} is damaged ({error}); restore a copy of it, or begin anew with another file"
+                    f"bus.url: {self.path} is damaged ({error}); restore a copy of it, or start over with another file"
                 ) from error
             if kind in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
                 raise ConfigurationError(
@@ -173,7 +173,7 @@ def _turn_on_log(database: Database, patience: float) -> None:
             continue
         if mode != "wal":
             raise ConfigurationError(
-                f"bus.url: {database.path} is on a file system on which SQLite cannot keep a log "
-                f"(its mode stays {mode}); use a local disk"
+                f"bus.url: {database.path} is on a file system that does not support SQLite's log (its mode stays {mode}); use a "
+                "local disk"
             )
         return

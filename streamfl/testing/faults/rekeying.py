@@ -191,7 +191,7 @@ def check(chosen: RekeyScenario, bus: FaultyBus) -> None:
         require(has == wanted, f"{sample}: has {has}, should have {wanted}")
         require(record.key == sample[0].encode(), f"{sample}: its key is {record.key!r}")
         place = bus.partition_of(sample[0].encode(), chosen.partitions[1])
-        require(record.partition == place, f"{sample}: lies in partition {record.partition}, belongs to {place}")
+        require(record.partition == place, f"{sample}: is in partition {record.partition}, belongs to {place}")
     lost = chosen.samples.keys() - found.keys()
     require(not lost, f"never written: {sorted(lost)[:5]}")
     letters = Counter(msgspec.msgpack.decode(letter.value or b"")["id"] for letter in bus.read(chosen.settings.dead_letters))

@@ -84,7 +84,7 @@ def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
     told(place, "topics", "--create-inputs")
     place.remember(place.release(1))
     checks = {one["check"]: one for one in told(place, "check")["checks"]}
-    assert "taken over" in checks[f"state in {TOPIC}"]["detail"]
+    assert "whichever federation wrote it" in checks[f"state in {TOPIC}"]["detail"]
 
 
 def test_a_missing_ledger_file_is_named_with_what_makes_it(place: Place) -> None:

@@ -269,7 +269,7 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
         plant.grow()
         assert not watch.look()
         assert lost == [worker.health.reasons["topics"]]
-        assert "has 4 partitions, and what this role remembers is dealt over 2" in lost[0]
+        assert "has 4 partitions, and this role's state is spread over 2" in lost[0]
         # The group may deal new partitions before the worker's own look at the cluster.
         with closing(plant.bus.session(Subscription(plant.settings.group, ("readings", "truth")))) as other:
             other.poll(0.0, 1)
@@ -295,7 +295,7 @@ def test_what_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:
     plant.write(range(3), 1)
     plant.work()
     plant.grow()
-    with pytest.raises(ConfigurationError, match=r"client 'press-\d' lies in partition 0 of 2.*samples.rekey"):
+    with pytest.raises(ConfigurationError, match=r"client 'press-\d' is in partition 0 of 2.*samples.rekey"):
         plant.repartition()
     assert plant.dealt_over() == BEFORE
     other = Plant(tmp_path, "late", 3)

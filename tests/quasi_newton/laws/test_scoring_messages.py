@@ -189,7 +189,7 @@ def test_a_host_that_does_not_answer_is_waited_for() -> None:
     for _ in range(60):
         loop.now += 5.0
         loop.step("g")
-    assert "an answer is owed" in str(guest.role.trouble)
+    assert "an answer is due" in str(guest.role.trouble)
     loop.settle()
     assert guest.role.trouble is None
     assert scoring_party(loop, "g").owed is False
