@@ -129,7 +129,8 @@ def _stop(stop: threading.Event, begun: threading.Event, leaving: ExitStack) -> 
 
 
 def _end_lost(stop: threading.Event, lost: list[str], leaving: ExitStack, text: str) -> None:
-    log.critical("a topic is gone, or was deleted and created again: ending the process", cause=text, exit_code=ExitCode.CONFIGURATION)
+    what = "a topic is gone, or was deleted and created again: ending the process"
+    log.critical(what, cause=text, exit_code=ExitCode.CONFIGURATION)
     lost.append(text)
     stop.set()
     # A client library may retry writing to a missing topic for a long time.
