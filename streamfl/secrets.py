@@ -54,8 +54,8 @@ def read_secret(path: str, key: str) -> bytes:
     if len(content) < SHORTEST:
         raise ConfigurationError(f"{name}: has {len(content)} bytes, at least {SHORTEST} are needed; {HOW}")
     if len(set(content)) < LEAST_VALUES:
-        raise ConfigurationError(f"{name}: {len(set(content))} different bytes are no secret; {HOW}")
+        raise ConfigurationError(f"{name}: {len(set(content))} different bytes are not a secret; {HOW}")
     # A text that occurs within two copies of itself, other than at the ends, repeats one part several times.
     if (text := content.strip()) in (text + text)[1:-1]:
-        raise ConfigurationError(f"{name}: the same part again and again is no secret; {HOW}")
+        raise ConfigurationError(f"{name}: a repeated pattern is not a secret; {HOW}")
     return content

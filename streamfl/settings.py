@@ -160,7 +160,9 @@ class TracingSection(Section):
     @classmethod
     def _is_a_place(cls, value: str | None) -> str | None:
         if value is not None and any(mark in value for mark in "@?#"):
-            raise ValueError("only a place is expected, such as http://localhost:4318; a key belongs in OTEL_EXPORTER_OTLP_HEADERS")
+            raise ValueError(
+                "only an address is expected, such as http://localhost:4318; a key belongs in OTEL_EXPORTER_OTLP_HEADERS"
+            )
         return value
 
 

@@ -93,7 +93,7 @@ class System:
             parts += [] if group is self.refusals or group is self.extras else group.values()
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:
-                raise TypeError(f"{self.name}: {place!r} is no place: \"module:attribute\" is expected")
+                raise TypeError(f"{self.name}: {place!r} is not a place: \"module:attribute\" is expected")
 
 
 @functools.cache

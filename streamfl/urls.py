@@ -21,8 +21,8 @@ def check_url(url: str) -> str:
     hosts = place.partition("/")[0].split(",")
     if not place.startswith("/") and (any(mark in place for mark in "@?#") or not all(map(HOST.fullmatch, hosts))):
         raise ValueError(
-            "only a place is expected, such as kafka://host:port,host:port: a name or password does not belong there, and nothing "
-            "of it is shown here. Set bus.options: sasl_plain_username and sasl_plain_password for kafka://, sasl.username and "
+            "only an address is expected, such as kafka://host:port,host:port: a name or password does not belong there (it is "
+            "not shown here). Set bus.options: sasl_plain_username and sasl_plain_password for kafka://, sasl.username and "
             "sasl.password for kafka+librdkafka://, the password by the environment variable STREAMFL_BUS__OPTIONS__<NAME>"
         )
     return url

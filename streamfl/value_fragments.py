@@ -52,7 +52,7 @@ class ValueFragments:
             return False
         number = key.removeprefix(self._prefix)
         if not (number.isdigit() and len(number) <= 9 and int(number) * VALUE_FRAGMENT_BYTES + len(value) <= self._most):
-            raise PeerError("malformed", f"state {key[:60]!r} is beyond what it can be")
+            raise PeerError("malformed", f"state {key[:60]!r} is larger than possible")
         self._fragments[int(number)] = value
         return True
 

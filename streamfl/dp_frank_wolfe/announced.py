@@ -120,7 +120,7 @@ class Announced:
                 # Until layout 2 state had a bit for each party, and no numbers.
                 known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
             if len(known) != len(self._place) or known.count(None) == len(known):
-                raise PeerError("malformed", f"{name[:60]!r} was announced by parties that there are not")
+                raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
             self._names[name] = known
             for party, number in zip(self._waiting, known, strict=True):
                 self._waiting[party] += number is not None
@@ -130,14 +130,14 @@ class Announced:
         if key.startswith(HEARD):
             party = check_name(key.removeprefix(HEARD))
             if party not in self._heard:
-                raise PeerError("malformed", f"announcements of {party[:60]!r}, who is no party")
+                raise PeerError("malformed", f"announcements of {party[:60]!r}, which is not a party")
             self._heard[party] = msgspec.msgpack.decode(value, type=Count)
             return True
         return False
 
     def measure(self) -> Iterator[Measurement]:
-        text = "Entities that wait for a window; of a server, that not all parties have announced among them"
+        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
         yield Measurement("waiting_entities", "gauge", text, len(self._names))
         yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)
-        text = "Entities that wait and that some party has not announced, without a time limit; the log says which party"
+        text = "Entities that wait because some party has not announced them, without a time limit; the log says which party"
         yield Measurement("missing_entities", "gauge", text, len(self._names) - self.complete)

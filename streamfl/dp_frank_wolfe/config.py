@@ -203,16 +203,17 @@ class DPFrankWolfeSettings(VerticalSettings):
         privacy, rows, parties = self.privacy, self.window.rows, self.federation.parties
         if privacy.delta >= 1 / rows:
             raise ValueError(
-                f"privacy.delta = {privacy.delta:g}: less than 1 / window.rows = {1 / rows:g} is expected, or a whole row could be "
-                "shown for it"
+                f"privacy.delta = {privacy.delta:g}: less than 1 / window.rows = {1 / rows:g} is expected, otherwise a whole row "
+                "could be revealed"
             )
         if privacy.shares is not None and (set(privacy.shares) != set(parties) or math.fsum(privacy.shares.values()) > 1):
             raise ValueError(f"privacy.shares: one for each of {parties} is expected, of sum 1 at most")
         for section, given in (("samples", self.samples), ("labels", self.labels)):
             if privacy.is_private and given is not None and given.entity is not None:
                 raise ValueError(
-                    f"{section}.entity = {given.entity!r}: leave it out, and write records under the entity's name as their key. A "
-                    "name that stands among the values is lost where they cannot be read, so they would decide who is announced"
+                    f"{section}.entity = {given.entity!r}: leave it out, and write records under the entity's name as their key. "
+                    "A name among the values is lost if they cannot be read, so the values would decide which entities are "
+                    "announced"
                 )
         if self.window.limit < rows:
             raise ValueError(f"window.limit = {self.window.limit}: at least window.rows = {rows} is expected")
@@ -236,15 +237,22 @@ class DPFrankWolfeSettings(VerticalSettings):
             if len(given) != learning.blocks * count or abs(math.fsum(given) - 1) > 1e-9:
                 raise ValueError(f"learning.probabilities: {learning.blocks * count} of sum 1 are expected, one for each block")
         if learning.tolerance > 0 and math.isfinite(self.privacy.epsilon):
-            raise ValueError("learning.tolerance: the gap is of the data, so it can end a fit with privacy.epsilon = inf alone")
+            raise ValueError(
+                "learning.tolerance needs privacy.epsilon = inf: the gap is computed from the data without noise, so a fit may "
+                "not end by it"
+            )
         if self.window.rows * max(federation.columns.values()) > 2 * MOST_NUMBERS:
-            raise ValueError(f"window.rows = {self.window.rows}: with so many columns, more than a member can hold in memory")
+            raise ValueError(
+                f"window.rows = {self.window.rows}: with this number of columns, more than a member can hold in memory"
+            )
         if self.sketch_numbers * learning.columns > MOST_NUMBERS:
             raise ValueError(f"learning.columns = {learning.columns}: with such sketches, more than a server can hold in memory")
         if learning.estimator != "frank-wolfe" and learning.columns > MOST_SOLVED:
             raise ValueError(f"learning.columns = {learning.columns}: {learning.estimator} can solve for {MOST_SOLVED} at most")
         if learning.estimator == "two-round" and self.window.rows * max(learning.columns, count) > MOST_NUMBERS:
-            raise ValueError(f"learning.columns = {learning.columns}: with so many rows, more than a server can hold in memory")
+            raise ValueError(
+                f"learning.columns = {learning.columns}: with this number of rows, more than a server can hold in memory"
+            )
         own = None if self.party is None else federation.columns.get(self.party.name)
         for key in ("centre", "bound"):
             given_bounds = getattr(self.bounds, key)

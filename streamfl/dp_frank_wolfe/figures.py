@@ -9,35 +9,36 @@ from streamfl.role import Measurement
 __all__ = ["COUNTS", "PHASES", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
-    "samples": "Records of own columns that came, whatever is in them",
-    "labels": "Records of labels that came, whatever is in them",
-    "repeated_records": "Records of entities that one of the same kind has come of already; the first counts",
+    "samples": "Records of own columns received, whatever their content",
+    "labels": "Records of labels received, whatever their content",
+    "repeated_records": "Records of entities that already had one of the same kind; the first one counts",
     "spent_entities": "Records of entities that have no budget left for a fit",
-    "displaced_entities": "Entities that lacked something and gave way to newer ones",
+    "displaced_entities": "Incomplete entities that were dropped for newer ones",
     "announced_entities": "Entities that were announced to the server",
     "left_out_entities": "Entities that a party announced beyond the server's window.limit, and that are in no window",
-    "charged_entities": "Entities that were charged the cost of a fit, each as often as it was",
+    "charged_entities": "Entities that were charged the cost of a fit; an entity counts once for each charge",
     "windows": "Windows that were frozen at a party, or filled at the server",
     "iterations": "Iterations that a party answered, or the server decided",
-    "releases": "Links of the ledger's chain: each stands for what was frozen or released",
-    "refused_releases": "Releases that were held back because the ledger file does not fit the state",
+    "releases": "Links of the ledger's chain: each records a frozen window or a release",
+    "refused_releases": "Releases that were held back because the ledger file does not match the state",
     "shown_columns": "Columns that were shown to the server for the first time in their window",
     "uplink_numbers": "Numbers of parties' releases: a signed index is one, a sketch as many as it has rows",
-    "uplink_bytes": "Bytes of parties' releases in fits, as the server took them",
-    "signed_indices": "Vertices that parties have told the server",
-    "models": "Models that fits came to",
+    "uplink_bytes": "Bytes of parties' releases in fits, as accepted by the server",
+    "signed_indices": "Vertices that parties have sent to the server",
+    "models": "Models that fits produced",
     "missing_answers": "Answers of parties that did not come in time",
-    "timed_out_rounds": "Rounds of a fit that the server went on with though not every party had answered in time",
-    "repeated_asks": "Manifests and asks that were said again, for no party that is there has answered",
+    "timed_out_rounds": "Rounds of a fit that the server continued although not every party had answered in time",
+    "repeated_asks": "Manifests and requests that were sent again, because no present party had answered",
     "late_answers": "Answers of parties that came after the server had gone on without them",
-    "repeated_messages": "Messages that came again, or too late",
-    "partials": "Parts of predictions that a party told",
-    "early_records": "Records that came before the party's first model: predictions are asked for, and none is made of these",
-    "unpredicted_entities": "Records of entities without budget for another prediction, or beyond window.limit that wait for one",
+    "repeated_messages": "Messages that were repeated, or too late",
+    "partials": "Parts of predictions that a party sent",
+    "early_records": "Records that came before the party's first model, so that no prediction was made for them",
+    "unpredicted_entities": "Records of entities without budget for another prediction, or while window.limit of them already "
+        "waited",
     "predictions": "Predictions that were published",
-    "expired_predictions": "Predictions that lacked a party's part for too long, or gave way to newer ones",
+    "expired_predictions": "Predictions that were given up because a party's part was missing for too long, or newer ones came",
     "bytes_sent": "Bytes of messages to other members",
-    "work": "Computations that were asked for beside the loop",
+    "work": "Computations that were started in other processes",
 }
 
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -51,5 +52,5 @@ def measured_place(member: str, window: int, phase: int, iteration: int) -> Iter
     """Gauges of a member's window, phase and iteration. member: a key of :data:`PHASES`. iteration: how many are done."""
     yield Measurement("window", "gauge", "Number of the latest window", window, (), True)
     meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
-    yield Measurement("phase", "gauge", f"Where the member is: {meanings}", phase, (), True)
-    yield Measurement("iteration", "gauge", "Iterations of the fit that are behind it", iteration, (), True)
+    yield Measurement("phase", "gauge", f"Phase of the member: {meanings}", phase, (), True)
+    yield Measurement("iteration", "gauge", "Iterations of the fit that are done", iteration, (), True)

@@ -186,7 +186,7 @@ class Fit:
         settings = self._public.settings
         private = math.isfinite(settings.privacy.epsilon)
         if (answers.gap is None) != private or not math.isfinite(answers.gap or 0.0):
-            raise PeerError("implausible", "a gap is told where nothing is private, and only there, and it is a number")
+            raise PeerError("implausible", "a gap is only sent when nothing is private, and it has to be a number")
         due = self._due(party, iteration)
         blocks = [one.block for one in answers.answers]
         if blocks != sorted(set(blocks)) or not set(blocks) <= set(due):
@@ -213,7 +213,7 @@ class Fit:
         sums = np.frombuffer(answer.sums, "<i8").astype(np.int64)
         most = self._largest(party)
         if not ((sums >= -most) & (sums <= most)).all():
-            raise PeerError("out_of_bounds", f"a sum of a column is beyond {most}, which no noise takes it to")
+            raise PeerError("out_of_bounds", f"a sum of a column is beyond {most}, more than noise can explain")
         return sums
 
     def _largest(self, party: str) -> int:
@@ -288,7 +288,7 @@ class Fit:
     def _party(self, name: bytes) -> str:
         party = check_name(name)
         if party not in self._public.parties:
-            raise PeerError("malformed", f"state of {party[:60]!r}, who is no party")
+            raise PeerError("malformed", f"state of {party[:60]!r}, which is not a party")
         return party
 
     @property

@@ -246,7 +246,7 @@ class PartyTask:
         elif message.kind in self.answers.kinds:
             self._take_ask(message, heard)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a server says to this party")
+            raise PeerError("malformed", f"{message.kind!r} is not a message from a server to this party")
 
     def _take_manifest(self, message: Message, heard: bytes) -> None:
         settings, progress, window = self.settings, self.progress, message.window

@@ -44,9 +44,9 @@ class PartyChains:
         known = self._heard[party]
         if 0 < message.link <= known.link:
             text = (
-                f"{party!r} releases as number {message.link} of its ledger, and was at number {known.link} before: an old copy of "
-                "its ledger was put back, with the file beside it, or both were made anew. What it spent since is forgotten, and "
-                "what epsilon promises does not hold: tell its operator"
+                f"{party!r} releases as number {message.link} of its ledger, but was at number {known.link} before: an old copy "
+                "of its ledger was restored together with its file, or both were made again. The budget spent since is "
+                "forgotten, and the promise of epsilon does not hold: tell its operator"
             )
             self._notices.say("ledger_went_back", text)
             raise PeerError("ledger_went_back", text)
@@ -63,6 +63,6 @@ class PartyChains:
             return False
         party = check_name(key.removeprefix(KEY))
         if party not in self._heard:
-            raise PeerError("malformed", f"a chain of {party[:60]!r}, who is no party")
+            raise PeerError("malformed", f"a chain of {party[:60]!r}, which is not a party")
         self._heard[party] = msgspec.msgpack.decode(value, type=_Heard)
         return True

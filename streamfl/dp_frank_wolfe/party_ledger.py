@@ -253,8 +253,8 @@ class PartyLedger:
         self.check_whole()
         if link > self._own.link:
             self._complain(
-                f"the ledger's topic was rolled back or cut off: it has link {self._own.link} of this federation, and the party's "
-                f"state goes on behind link {link}"
+                f"the ledger's topic was rolled back or truncated: it has link {self._own.link} of this federation, and the "
+                f"party's state goes on behind link {link}"
             )
         if self._settings.anchor is None:
             self._noted_fits = 0
@@ -267,8 +267,8 @@ class PartyLedger:
         if self._whole != (found := self._all_of_it()):
             self._has_gap = True
             self._complain(
-                f"the ledger's topic was cut off, or records of it were lost: it was written with {self._whole.entities} entities, "
-                f"and {found.entities} were found"
+                f"the ledger's topic was truncated, or records of it were lost: it was written with {self._whole.entities} "
+                f"entities, and {found.entities} were found"
             )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
@@ -291,22 +291,22 @@ class PartyLedger:
             self._terms = msgspec.msgpack.decode(value, type=_Terms)
             if self._own_terms not in (None, self._terms):
                 self._complain(
-                    f"the ledger's entities were promised epsilon = {self._terms.epsilon:g} at delta = {self._terms.delta:g} with "
-                    f"shares {self._terms.shares}, and under other terms that would not hold",
+                    f"the ledger's entities were promised epsilon = {self._terms.epsilon:g} at delta = {self._terms.delta:g} "
+                    f"with shares {self._terms.shares}, and under other terms the promise would not hold",
                     "set the same again, in privacy and federation.parties, or use another ledger for other people",
                 )
         elif key == EXACT:
             self._exact = check_name(msgspec.msgpack.decode(value, type=str).encode())
             if self._keeps_to_noise:
                 self._complain(
-                    f"the federation {self._exact!r} told parts of predictions of the ledger's entities as they are, with "
+                    f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, with "
                     'serving.mode = "exact", and no epsilon holds after that',
                     "use another ledger for other people",
                 )
         elif key in (CHAIN + b"0", CHAIN + b"1"):
             found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
             if found.identity != self._settings.identity:
-                self._complain("the ledger's topic was begun with another ledger file: put that file back")
+                self._complain("the ledger's topic was begun with another ledger file: restore that file")
         else:
             return False
         return True
@@ -317,13 +317,13 @@ class PartyLedger:
         if self._epsilon[0] != largest:
             delta = public.settings.privacy.delta
             self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
-        text = "epsilon at privacy.delta of the entity of which most was released, if every party has released as much of its share"
+        text = "epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share"
         yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
         yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
-        text = "Cost of all that this party has released of the entity of which most was"
+        text = "Cost of this party's releases about the entity with the largest ones"
         yield Measurement("rho", "gauge", text, largest)
-        yield Measurement("delta", "gauge", "The delta that epsilon holds at", public.settings.privacy.delta)
-        yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))
+        yield Measurement("delta", "gauge", "The delta for which epsilon holds", public.settings.privacy.delta)
+        yield Measurement("ledger_entities", "gauge", "Entities with releases", len(self.spend))
         yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
 
     def _all_of_it(self) -> _Whole:
@@ -351,7 +351,7 @@ class PartyLedger:
     def _held_back(self) -> PeerError:
         return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(self, why: str, remedy: str = "put back the newest state, of the ledger's topic and of this member") -> None:
+    def _complain(self, why: str, remedy: str = "restore the newest state, of the ledger's topic and of this member") -> None:
         if self.trouble is None:
             self.trouble = f"{why}. Nothing more is released: {remedy}"
         self._outbox.notices.say("ledger", self.trouble)

@@ -141,7 +141,7 @@ class PartyLiveness:
 
     def measure(self) -> Iterator[Measurement]:
         away = len(self._presences) - len(self.present)
-        yield Measurement("parties_away", "gauge", "Parties without which the server goes on", away, (), True)
+        yield Measurement("parties_away", "gauge", "Absent parties, without which the server continues", away, (), True)
 
     @property
     def _overdue(self) -> list[str]:

@@ -177,8 +177,8 @@ class PartyTable:
 
     def measure(self) -> Iterator[Measurement]:
         """How many entities wait for a record, and how many for a window."""
-        text = "Entities of which columns or label have not come yet: they wait without a time limit"
+        text = "Entities whose columns or label have not come yet: they wait without a time limit"
         for what, count in (("columns", len(self._lacking) - self._with_columns), ("label", self._with_columns)):
             yield Measurement("lacking_entities", "gauge", text, count, (("reason", what),))
-        text = "Entities that wait for a window; of a server, that not all parties have announced among them"
+        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
         yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))

@@ -236,8 +236,8 @@ _EXACT = 'with serving.mode = "exact" whoever reads it can solve for the party\'
 _ONE_TABLE = "for all entities are rows of one table"
 _OWN = "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for this party alone"
 _LEDGER = (
-    "what was released of whom: grant Read and Write to nobody but this party; it belongs to the data and outlives the federation, "
-    "so never delete it"
+    "all releases, by entity: grant Read and Write only to this party; it belongs to the data and outlives the federation, so "
+    "never delete it"
 )
 _MAY_CHANGE = {
     "federation.members",

@@ -104,7 +104,7 @@ class ServerTask:
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
         self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
-            text = 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover'
+            text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
             outbox.notices.say("exact", text)
 
     @property
@@ -153,7 +153,7 @@ class ServerTask:
         for party in away:
             self.outbox.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds
-            text = f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it"
+            text = f"{party!r} has not answered for {patience:g} s: window {self.window} continues without it"
             self.outbox.notices.say("away", text)
         for party in again:
             self.outbox.counts["repeated_asks"] += 1
@@ -177,7 +177,7 @@ class ServerTask:
     def measure(self) -> Iterator[Measurement]:
         """The server's progress and results. All follow from names, times and releases."""
         yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
-        yield Measurement("support", "gauge", "Columns that have a weight in the latest fit", self.estimator.support, (), True)
+        yield Measurement("support", "gauge", "Columns with a weight in the latest fit", self.estimator.support, (), True)
         yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
         text = "Numbers that parties have released in the latest fit: a signed index is one"
         yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
@@ -207,7 +207,7 @@ class ServerTask:
         elif message.kind in ("frozen", "answers", "chosen", "products"):
             self._take_answer(party, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a party says")
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a party")
 
     # ---- a window
 
@@ -220,8 +220,8 @@ class ServerTask:
             lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
             text = (
                 f"no entity has become known to all parties for {window.patience_seconds:g} s: window {self.window + 1} has "
-                f"{self.announced.complete} of {window.rows}, and of those that others announced there lack at {lacking}. They "
-                "wait without a time limit: see whether their records and labels come there, under the same names"
+                f"{self.announced.complete} of {window.rows}, and of those that others announced these are missing at {lacking}. "
+                "They wait without a time limit: check that their records and labels come there, under the same names"
             )
             self.outbox.notices.say("names", text)
 

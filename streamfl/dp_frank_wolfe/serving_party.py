@@ -78,7 +78,7 @@ class Serving:
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
-            text = 'serving.mode = "exact": parts of predictions are told as they are, which epsilon does not cover'
+            text = 'serving.mode = "exact": parts of predictions are sent without noise, which epsilon does not cover'
             task.outbox.notices.say("exact", text)
 
     @property
@@ -113,9 +113,9 @@ class Serving:
         ledger = self._task.ledger
         if self._private and ledger.trouble is None and ledger.fits_ahead and self._waiting(1):
             text = (
-                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: no part of a prediction is "
-                "told before they were done again, as the server's messages lead to. If none come, put back the newest state, of "
-                "the ledger's topic and of this member"
+                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: parts of predictions are "
+                "sent once the server's messages have repeated these releases. If none come, restore the newest state, of the "
+                "ledger's topic and of this member"
             )
             self._task.outbox.notices.say("fits_ahead", text)
         # If the state was rolled back, the server has received these numbers already.
@@ -155,7 +155,7 @@ class Serving:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be told", len(self._due))
+        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be sent", len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""

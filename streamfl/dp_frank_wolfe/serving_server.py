@@ -136,7 +136,7 @@ class Partials:
         if key.startswith(HEARD):
             party = check_name(key.removeprefix(HEARD))
             if party not in self._heard:
-                raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, who is no party")
+                raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, which is not a party")
             self._heard[party] = msgspec.msgpack.decode(value, type=Count)
             return True
         if key.startswith(INTERCEPT):
@@ -163,7 +163,7 @@ class Partials:
 
     def measure(self) -> Iterator[Measurement]:
         if self._public.settings.serving.mode != "off":
-            text = "Entities whose prediction waits for some parties' parts"
+            text = "Entities whose prediction waits for parts of some parties"
             yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
 
     def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:

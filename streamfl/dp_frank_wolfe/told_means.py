@@ -69,6 +69,6 @@ class ToldMeans:
         told = np.frombuffer(content, "<i8").astype(np.int64)
         most = plan.largest(self._public.settings.window.rows)
         if not ((told >= -most) & (told <= most)).all():
-            text = f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, which no noise takes them to"
+            text = f"a sum of a column is beyond {most[0]}, or the label's beyond {most[-1]}, more than noise can explain"
             raise PeerError("out_of_bounds", text)
         return told

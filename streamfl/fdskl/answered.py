@@ -21,8 +21,9 @@ FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
 SPENT = (
-    "an entity has told privacy.features_per_entity features, so its mean stands in from now on. Where features are replaced "
-    "(learning.sweeps, or the solver sgd) and entities live for long, raise it; else ask the active party why it wants so many"
+    "an entity has released privacy.features_per_entity features, so its mean is used from now on. If features are replaced "
+    "(learning.sweeps, or the solver sgd) and entities are kept for long, raise that limit; otherwise ask the active party why "
+    "it requests this many"
 )
 
 
@@ -62,9 +63,9 @@ class Answered:
         if asked.purpose != PHASES or not first or first / FARTHEST <= asked.bandwidth <= first * FARTHEST:
             return
         text = (
-            f"a round with the bandwidth {asked.bandwidth:g}, and features were first asked for with {first:g}: at a scale so far "
-            "off their phases show projections of this party's columns without whole turns. If the model is to begin anew with it, "
-            "begin anew at this party too (streamfl reset)"
+            f"a round with the bandwidth {asked.bandwidth:g}, but features were first requested with {first:g}: at such a "
+            "different scale their phases reveal projections of this party's columns. If the model starts over with this "
+            "bandwidth, start over at this party too (streamfl reset)"
         )
         self._figures.counts["implausible_bandwidths"] += 1
         self._notices.say("implausible_bandwidth", text)
@@ -80,8 +81,8 @@ class Answered:
             if answers.distances > MANY_DISTANCES:
                 self._notices.say(
                     "many_distances",
-                    f"{answers.distances} rounds of distances were answered in a partition, and a federation needs one: ask the "
-                    "active party why it goes on asking",
+                    f"{answers.distances} rounds of distances were answered in a partition, but a federation needs one: ask the "
+                    "active party why it keeps asking",
                 )
         elif asked.purpose == PHASES and not answers.bandwidth:
             answers.bandwidth = asked.bandwidth

@@ -23,12 +23,11 @@ __all__ = ["CatchUp"]
 # Most predictions of a partition that wait before its inputs are paused.
 MOST_AWAITED = 10_000
 BEHIND = (
-    "a backlog is predicted in step with the model, which has version {}: {} records lie unread, and {} entities in hand wait for "
-    "the labels before them to be learnt"
+    "a backlog is predicted in step with the model, which has version {}: {} records are unread, and {} entities wait until the "
+    "labels before them are learnt"
 )
 ALONE = (
-    "a backlog is predicted without waiting for the model, which stands still at version {}: {} records lie unread, and {} "
-    "entities in hand wait"
+    "a backlog is predicted without waiting for the model, which stays at version {}: {} records are unread, and {} entities wait"
 )
 
 

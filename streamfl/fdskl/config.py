@@ -36,7 +36,7 @@ class FdsklFederation(VerticalMembers):
         if wrong:
             raise ValueError(f"active = {wrong[0]!r}: one of federation.parties = {self.parties} is expected")
         if len(set(self.active_parties)) < len(self.active_parties):
-            raise ValueError(f"active = {self.active_parties}: no party is expected twice")
+            raise ValueError(f"active = {self.active_parties}: no party may occur twice")
         return self
 
     @property
@@ -281,30 +281,30 @@ class FdsklSettings(VerticalSettings):
             )
         if self.is_for_study and not aggregation.study and not self.bus.url.startswith("memory:"):
             raise ValueError(
-                f'aggregation.mask = "{aggregation.mask}" shows what it is to hide: set aggregation.study = true if that is meant'
+                f'aggregation.mask = "{aggregation.mask}" reveals what it should hide: for a study, set aggregation.study = true'
             )
         if self.features_per_entity < 2 * learning.features_limit:
             raise ValueError(
                 f"privacy.features_per_entity = {self.features_per_entity}: at least twice learning.features_limit = "
-                f"{learning.features_limit} is expected, or no entity is learnt from to the end"
+                f"{learning.features_limit} is expected, otherwise no entity can be learnt from completely"
             )
         if learning.solver == "newton" and self.alignment.limit < learning.window:
             raise ValueError(
-                f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is expected, for entities "
-                "of the window are asked for again"
+                f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is expected, because "
+                "entities of the window are requested again"
             )
         if aggregation.round_seconds <= self.alignment.reply_seconds:
             raise ValueError(
                 f"aggregation.round_seconds = {aggregation.round_seconds:g}: more than alignment.reply_seconds = "
-                f"{self.alignment.reply_seconds:g} is expected, or a round is given up while a party waits for its columns"
+                f"{self.alignment.reply_seconds:g} is expected, otherwise a round is given up while a party waits for its columns"
             )
         if learning.bandwidth is None and max(learning.window, learning.block_instances) < FEWEST_ENTITIES:
             raise ValueError(
-                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, for the bandwidth is found from "
-                "their distances, or set learning.bandwidth"
+                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, because the bandwidth is computed "
+                "from their distances; or set learning.bandwidth"
             )
         if self.privacy.input_noise is not None and aggregation.secret_file is None:
-            raise ValueError("aggregation.secret_file is missing: noise that others can compute protects nothing")
+            raise ValueError("aggregation.secret_file is missing: noise that others can compute does not protect anything")
         return self
 
     def _check_several_actives(self) -> None:
@@ -322,7 +322,7 @@ class FdsklSettings(VerticalSettings):
         if self.bus.processing_guarantee != "exactly_once":
             raise ValueError(
                 f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected where federation.active '
-                f"names {names}, for an iteration has to be announced and remembered in one step"
+                f"names {names}, because an iteration has to be announced and stored in one step"
             )
         if learning.features_limit // learning.block_features > 2 * MOST_RANGES:
             raise ValueError(

@@ -13,15 +13,15 @@ __all__ = ["ActiveFigures", "WorkerFigures"]
 
 COUNTS = {
     "samples": "Samples taken",
-    "rounds": "Rounds that this party had a part in",
+    "rounds": "Rounds in which this party took part",
     "sums_sent": "Partial sums sent",
     "sums_sent_bytes": "Bytes of partial sums sent",
     "sums_opened": "Sums over all parties opened, by the active party",
-    "sums_received": "Partial sums taken from the parties below",
-    "revisions_sent": "Entities whose new columns the active party was told of",
-    "implausible_bandwidths": "Rounds with a bandwidth far from that with which features were first asked for",
-    "spent_entities": "Entities asked for that had told as many features as privacy.features_per_entity: their mean stood in",
-    "imputed": "Columns of an entity that were asked for and are not here: their mean stood in",
+    "sums_received": "Partial sums received from the parties below",
+    "revisions_sent": "Entities whose new columns were reported to the active party",
+    "implausible_bandwidths": "Rounds with a bandwidth far from the first one that was requested",
+    "spent_entities": "Requested entities that had released privacy.features_per_entity features, so that their mean was used",
+    "imputed": "Requested columns of an entity that are missing here, so that their mean was used",
 }
 ACTIVE_COUNTS = {
     "labels": "Labels taken",
@@ -62,18 +62,18 @@ class WorkerFigures:
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         for reason, count in self.abandoned.items():
-            text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, or an old model"
+            text = "Rounds given up: too slow, a party restarted, masks did not cancel, too many at once, or an old model"
             yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
-        text = "Rounds that were not complete in time, at whoever had a part in them"
+        text = "Rounds that were not complete in time, at each member that took part"
         yield Measurement("timed_out_rounds", "counter", text, self.abandoned["timeout"])
         for reason, count in self.ignored.items():
-            text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"
+            text = "Messages of others without effect: repeated, too late, or from before a restart"
             yield Measurement("ignored_messages", "counter", text, count, (("reason", reason),))
         for reason, count in self.forgotten.items():
             text = "Entities forgotten: by age, or to make room"
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
-        yield Measurement("entities", "gauge", "Entities whose columns are remembered", entities)
-        yield Measurement("pending_rounds", "gauge", "Rounds under way", pending)
+        yield Measurement("entities", "gauge", "Entities whose columns are stored", entities)
+        yield Measurement("pending_rounds", "gauge", "Open rounds", pending)
 
 
 class ActiveFigures:
@@ -133,7 +133,7 @@ class ActiveFigures:
         assert self._what is not None
         yield from measure_totals(totals, self._what)
         if self._what.classifies:
-            yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
+            yield Measurement("right_predictions", "counter", "Scored predictions that were correct", self.right)
         else:
             text = "Squared error of all scored predictions, in the label's own unit squared"
             total = self._label_unit * (self._label_unit * self.squared_error)
@@ -141,5 +141,5 @@ class ActiveFigures:
         yield Measurement("awaited_predictions", "gauge", "Predictions that have to be made", awaited, (), True)
         yield Measurement("labelled_entities", "gauge", "Labelled entities that are learnt from", labelled)
         yield Measurement("features", "gauge", "Random features that are kept", features)
-        yield Measurement("features_dropped", "gauge", "Random features that gave way to newer ones since the model began", dropped)
+        yield Measurement("features_dropped", "gauge", "Random features dropped for newer ones since the model began", dropped)
         yield Measurement("model_version", "gauge", "Version of the newest model", version, (), True)

@@ -28,7 +28,7 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     """The number of the active party that asks. PeerError for what cannot be asked."""
     root = next((party for party in settings.actives if settings.parties[party] == message.sender), None)
     if root is None:
-        raise PeerError("forged", f"a round of {message.sender!r}, who is not the active party")
+        raise PeerError("forged", f"a round of {message.sender!r}, which is not the active party")
     if len(message.incarnations) != len(settings.parties):
         text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
         raise PeerError("malformed", text)

@@ -48,22 +48,24 @@ def of_no_use(totals: PrequentialTotals, what: MarginLoss) -> str | None:
     if totals.labels < FEWEST or totals.loss <= constant:
         return None
     return (
-        f"the predictions of {totals.labels:,} entities whose label came have lost {totals.loss / totals.labels:.4g} each, "
-        f"and the mean of these labels would have lost {constant / totals.labels:.4g}: so far this model is worse than none. "
-        "Labels are few for so noisy ones: raise learning.regularisation and learning.bandwidth_multiplier, or see whether labels "
-        "have the keys of their samples"
+        f"the predictions of {totals.labels:,} labelled entities have lost {totals.loss / totals.labels:.4g} each, but the mean "
+        f"of these labels would have lost {constant / totals.labels:.4g}: so far this model is worse than none. There are few "
+        "labels for this much noise: raise learning.regularisation and learning.bandwidth_multiplier, or check that labels have "
+        "the keys of their samples"
     )
 
 
 def measure_totals(totals: Iterable[PrequentialTotals], what: MarginLoss) -> Iterator[Measurement]:
     """The sums over all partitions of a worker. They move with their partitions. what: the loss."""
     totals = list(totals)
-    life = "over the partitions' whole life, whoever had them"
+    life = "over the partitions' whole lifetime, whichever worker had them"
     labels, loss = sum(one.labels for one in totals), sum(one.loss for one in totals)
     constant = sum(what.of_constant(one.labels, one.total, one.squares) for one in totals)
     yield Measurement("lifetime_labels", "gauge", f"Labels of entities that had been predicted, {life}", labels)
-    yield Measurement("lifetime_loss", "gauge", f"Loss of these predictions, added up {life}", loss)
-    text = f"Loss of the best constant of each partition in hindsight, for the same labels, added up {life}"
+    yield Measurement("lifetime_loss", "gauge", f"Sum of the loss of these predictions, {life}", loss)
+    text = f"Sum of the loss of each partition's best constant in hindsight, for the same labels, {life}"
     yield Measurement("lifetime_best_constant_loss", "gauge", text, constant)
-    text = f"Loss of the predictions less that of each partition's best constant, {life}; below 0 what was learnt is of use"
+    text = (
+        f"Loss of the predictions minus that of each partition's best constant, {life}; below 0 the model is better than a constant"
+    )
     yield Measurement("regret", "gauge", text, loss - constant)

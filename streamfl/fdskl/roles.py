@@ -90,8 +90,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
     dimension = SampleReader(samples.samples).dimension
     if dimension > MOST_COLUMNS:
         raise ConfigurationError(
-            f"samples.features: {dimension:,} columns: what is remembered of all together is one record, so at most "
-            f"{MOST_COLUMNS:,} are expected"
+            f"samples.features: {dimension:,} columns: their common state is one record, so at most {MOST_COLUMNS:,} are expected"
         )
     given = None if aggregated.secret_file is None else read_secret(aggregated.secret_file, "aggregation.secret_file")
     worker = WorkerSettings(

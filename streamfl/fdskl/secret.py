@@ -47,13 +47,13 @@ class Secret:
         self._remembered = True
         if record.secret and not self._is_given:
             if len(record.secret) != SECRET_BYTES or _digest(record.secret) != record.digest:
-                raise PeerError("malformed", "the remembered secret does not fit its own digest")
+                raise PeerError("malformed", "the stored secret does not match its own digest")
             self.value = record.secret
         elif _digest(self.value) != record.digest:
             raise PeerError(
                 "configuration",
-                "the features of this partition were drawn from another secret than aggregation.secret_file has, or none is given: "
-                "give the old file, or begin anew with another federation.name at all members",
+                "the features of this partition were drawn from another secret than aggregation.secret_file has, or none is "
+                "given: give the old file, or start over with another federation.name at all members",
             )
 
 

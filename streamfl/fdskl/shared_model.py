@@ -62,8 +62,8 @@ class SharedModel:
             if message.model != self._model.version:
                 raise PeerError(
                     "implausible",
-                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} were heard of: this party's "
-                    "state, or the log of turns, has lost some",
+                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} is the latest here: this "
+                    "party's state, or the log of turns, has lost some",
                 )
             self._model.take_turn(message.first, message.decay, message.bandwidth)
             self.outputs.model_changed()

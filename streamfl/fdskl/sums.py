@@ -38,7 +38,7 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 # Most rounds under way at a party, in multiples of rounds_in_flight.
 PENDING = 4
 TOO_LARGE = (
-    f"a round is not answered, for this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
+    f"a round is not answered, because this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
     "learning.step or a larger learning.regularisation"
 )
 
@@ -342,11 +342,11 @@ class Sums:
         missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
         names = ", ".join(self._settings.parties[number] for number in missing[:8])
         texts = {
-            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came of {names or 'nobody'}",
-            "incarnation": "a round was given up because a party began anew",
-            "masks": "the masks of a round did not cancel: a part was damaged, or of another round. Its sum was not used",
-            "displaced": "a round was given up because too many are under way: is a party below this one away?",
-            "version": "a round was given up because it asks for a version of the model that is over. It is asked for anew",
+            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}",
+            "incarnation": "a round was given up because a party restarted",
+            "masks": "the masks of a round did not cancel: a part was damaged, or belongs to another round. The sum was not used",
+            "displaced": "a round was given up because too many are open: is a party below this one absent?",
+            "version": "a round was given up because it asks for an old version of the model. It is repeated",
         }
         self._notices.say(f"round_{reason}", texts[reason])
         if self.outputs is not None:

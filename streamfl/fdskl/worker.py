@@ -27,12 +27,12 @@ from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Reje
 __all__ = ["FdsklWorker"]
 
 NOBODY_ANSWERS = (
-    "rounds of sums have not come to their end for {:g} s{}. See whether every party's {} runs, and what this log says of "
-    "abandoned rounds"
+    "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
+    "rounds"
 )
 NO_KEYS = (
-    "federation.members is not set: whoever may write to the parties' topics can come between two parties and take the masks off "
-    "what they send. Give the members keys, docs/identity.md says how"
+    "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and remove "
+    "the masks from their messages. Give the members keys, see docs/identity.md"
 )
 
 
@@ -113,7 +113,7 @@ class FdsklWorker:
         if not self._reply_deadline.overdue:
             return None
         missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
-        which = f"; nothing was heard of {', '.join(missing)}" if missing else ""
+        which = f"; nothing came from {', '.join(missing)}" if missing else ""
         return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, self._kind)
 
     def notices(self) -> Iterable[OperatorNotice]:

@@ -94,7 +94,7 @@ def _check_types(values: Iterable[Any]) -> None:
     kinds = set(map(type, values))
     for kind in kinds - PLAIN - NUMPY - {list, tuple, dict, np.ndarray}:
         raise TypeError(
-            f"a {kind.__name__} is no plain value and no array: it would not come back as it was. Give None, truth values, "
+            f"a {kind.__name__} is not a plain value or an array: it could not be restored unchanged. Use None, booleans, "
             "numbers, texts, bytes, lists, dictionaries or NumPy arrays"
         )
     for value in values if kinds & {list, tuple, dict} else ():

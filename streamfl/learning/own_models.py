@@ -188,7 +188,7 @@ class OwnChallenger:
     def take_back(self, remembered: Remembered) -> None:
         """Restore the state in ``remembered``. Raises StateRefused, or whatever the model raises."""
         if remembered.made != self._own.fingerprint:
-            raise StateRefused("restore", "it was remembered of a model that was made otherwise")
+            raise StateRefused("restore", "the state belongs to a model with other parameters")
         with _as_guest:
             self._model.restore(decode_state(remembered.state, self._own.state_bytes))
         self.labels, self._low, self._high = remembered.labels, remembered.low, remembered.high

@@ -103,11 +103,10 @@ WORKER_ALERTS = (
         5,
         "critical",
         "No worker of {{ $labels.group }} answers any more.",
-        "Nothing of this role is done: no predictions if it is a client, no new model if it is a server. Nothing is lost, "
-        "the topics keep it.",
-        "Look whether the processes run, and why they ended: the exit code and the last line of the log say it. Start "
-        "them again. If they were taken down on purpose, take them out of Prometheus' targets and silence the alert: it ends a day "
-        "after they were.",
+        "This role does no work: a client makes no predictions, a server no new model. Nothing is lost, because records stay in "
+        "their topics.",
+        "Check whether the processes run. If not, the exit code and the last line of the log say why they ended. Start them "
+        "again. If they were stopped on purpose, remove them from Prometheus' targets and silence the alert: it ends a day later.",
     ),
     Alert(
         "StreamflWorkerDown",
@@ -115,10 +114,10 @@ WORKER_ALERTS = (
         5,
         "warning",
         "The worker {{ $labels.instance }} does not answer.",
-        "The other workers of its group have taken its partitions over, if there are others.",
-        "Look at its process and its log. If it runs, look at metrics.host, metrics.port and the network between it and "
-        "Prometheus. One that never answered is told of where the scrape's job has streamfl in its name. One that is gone for "
-        "good belongs out of Prometheus' targets.",
+        "The other workers of its group, if there are any, have taken over its partitions.",
+        "Check its process and its log. If it runs, check metrics.host, metrics.port and the network between it and Prometheus. "
+        "For a worker that never answered, the alert only fires if the scrape job has streamfl in its name. Remove a worker that "
+        "is gone for good from Prometheus' targets.",
     ),
     Alert(
         "StreamflNotServing",
@@ -126,8 +125,8 @@ WORKER_ALERTS = (
         5,
         "critical",
         "{{ $labels.instance }} of {{ $labels.group }} does not serve: {{ $labels.reason }}.",
-        "The worker runs, and does nothing for this reason.",
-        "Ask its /readyz: it says in words what is wrong and what to do. The reasons are explained on the page of metrics.",
+        "The worker runs, but does nothing for this reason.",
+        "Its /readyz says what is wrong and what to do. The page on metrics explains the reasons.",
     ),
     Alert(
         "StreamflNoProgress",
@@ -135,9 +134,9 @@ WORKER_ALERTS = (
         10,
         "critical",
         "{{ $labels.group }} has records to read and reads none.",
-        "Whatever depends on this role stands still.",
-        "Look at /readyz and the log of its workers. Samples that wait for the model show in streamfl_waiting_samples: "
-        "then look at the server.",
+        "Everything that depends on this role has stopped.",
+        "Check /readyz and the log of its workers. If streamfl_waiting_samples is above 0, samples wait for the model: then "
+        "check the server.",
     ),
     Alert(
         "StreamflLagGrows",
@@ -145,11 +144,11 @@ WORKER_ALERTS = (
         f"{LAG} > 10 and {LAG} > {_grown('records_total', '10m')} and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",
-        "{{ $labels.group }} falls behind what is written, by more than it takes in ten minutes.",
+        "{{ $labels.group }} falls behind: its lag grows, and is larger than what it reads in ten minutes.",
         "Predictions come later and later.",
-        "Start more workers of this group, up to the number of partitions. If there are as many workers already, faster machines "
-        "are left, or more partitions: keys then move away from their state, and streamfl repartition moves it after them, where "
-        "the role can do that (docs/changing.md). Do not add partitions otherwise.",
+        "Start more workers of this group, up to the number of partitions. If there are as many workers already, use faster "
+        "machines or more partitions. With more partitions, keys move away from their state. streamfl repartition moves the "
+        "state after them, if the role can do that (docs/changing.md). Otherwise do not add partitions.",
     ),
     Alert(
         "StreamflSamplesGone",
@@ -157,10 +156,9 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} gets no samples any more.",
-        "Nothing is predicted or learnt of what they tell. It is told after three of the times in which samples usually came: "
-        "a quarter of an hour, three hours or three days.",
-        "Look at whoever writes the topic. If the samples have come to their end as they should, nothing is wrong: it is over "
-        "once that is usual.",
+        "Nothing is predicted or learnt from them. The alert fires after three times the usual interval between samples: 15 "
+        "minutes, three hours or three days.",
+        "Check the writer of the topic. If the samples have ended as planned, nothing is wrong: the alert ends by itself.",
     ),
     Alert(
         "StreamflLabelsGone",
@@ -168,10 +166,10 @@ WORKER_ALERTS = (
         0,
         "critical",
         "{{ $labels.group }} gets samples and no labels any more.",
-        "It predicts, and learns nothing: the model stands still, and nobody knows how good it is. It is told after three of the "
-        "times in which labels usually came: a quarter of an hour, three hours or three days.",
-        "Look at whoever writes the labels, and at the field or topic that they come in. Where they lie in the topic and are not "
-        "learnt: look at streamfl_waiting_samples, and at the dead letters.",
+        "It predicts, but learns nothing: the model no longer changes, and its error is unknown. The alert fires after three "
+        "times the usual interval between labels: 15 minutes, three hours or three days.",
+        "Check the writer of the labels, and the field or topic of the labels. If labels are in the topic but are not learnt, "
+        "check streamfl_waiting_samples and the dead letters.",
     ),
     Alert(
         "StreamflDeadLetters",
@@ -179,8 +177,8 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
-        "These records had no effect. They lie in the dead-letter topic and can be sent back once the cause is gone.",
-        "streamfl dead-letters CONFIG shows them with the reason in words, and with --replay sends them back.",
+        "These records had no effect. They are in the dead-letter topic and can be sent back once the cause is fixed.",
+        "streamfl dead-letters CONFIG shows them with the reason, and with --replay sends them back.",
     ),
     Alert(
         "StreamflDeletedUnread",
@@ -188,9 +186,9 @@ WORKER_ALERTS = (
         0,
         "critical",
         "Records of {{ $labels.topic }} were deleted before {{ $labels.group }} had read them.",
-        "They had no effect: samples were never predicted, messages of other members never counted. Reading went on behind them.",
+        "They had no effect: samples were never predicted, other members' messages never counted. Reading continued after them.",
         "Let the topic keep its records for longer than workers may be away or behind: retention.ms and retention.bytes. The log "
-        "says which offsets are gone; streamfl inspect CONFIG says how many.",
+        "names the offsets; streamfl inspect CONFIG shows how many there were.",
     ),
     Alert(
         "StreamflRecordsLost",
@@ -198,8 +196,9 @@ WORKER_ALERTS = (
         0,
         "critical",
         "The cluster has lost records of {{ $labels.topic }} that {{ $labels.group }} had read.",
-        "A broker that was behind became the leader. What was learnt of these records stays. What stands in their place is read.",
-        "Set min.insync.replicas to 2 and leave unclean.leader.election.enable off. Whoever wrote the records may have to write "
+        "A broker that was behind became the leader. What was learnt from the lost records stays. The records in their place are "
+        "read.",
+        "Set min.insync.replicas to 2 and leave unclean.leader.election.enable off. The writer of the records may have to write "
         "them again.",
     ),
     Alert(
@@ -209,8 +208,7 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} refused messages of other members: {{ $labels.reason }}.",
         "They had no effect. A member has another version or other settings, or a stranger writes to the members' topics.",
-        "The log says whose message it was and what is wrong with it. Run streamfl check CONFIG at that member, and look at who "
-        "may write to the topic.",
+        "The log names the sender and the error. Run streamfl check CONFIG at that member, and check who may write to the topic.",
     ),
     Alert(
         "StreamflTableRejections",
@@ -218,8 +216,8 @@ WORKER_ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} refused records of the model: {{ $labels.reason }}.",
-        "Somebody writes to the model's topic who should not, or members run different versions or settings.",
-        "Look at who may write to that topic. Run streamfl check CONFIG at the members.",
+        "Somebody without the right writes to the model's topic, or members run different versions or settings.",
+        "Check who may write to that topic. Run streamfl check CONFIG at the members.",
     ),
     Alert(
         "StreamflCommitsRefused",
@@ -227,9 +225,8 @@ WORKER_ALERTS = (
         15,
         "warning",
         "Many commits of {{ $labels.group }} are refused.",
-        "Work is done twice: partitions move between workers all the time. Results are still there once.",
-        "Look in the log for why the group rebalances: workers that restart, or batches longer than the session timeout "
-        "of the group.",
+        "Work is repeated, because partitions keep moving between workers. Each result is still written once.",
+        "The log says why the group rebalances: workers restart, or batches take longer than the group's session timeout.",
     ),
     Alert(
         "StreamflRestarts",
@@ -237,7 +234,7 @@ WORKER_ALERTS = (
         0,
         "critical",
         "{{ $labels.instance }} of {{ $labels.group }} starts again and again.",
-        "Each start takes its state back and does nothing else meanwhile.",
+        "At each start the worker restores its state, and does no other work meanwhile.",
         "The last line of its log before each start, and the exit code, say why it ended.",
     ),
 )

@@ -13,7 +13,7 @@ def loss_tile(remedy: str) -> Panel:
     """Loss and accuracy of the latest interval. remedy: what to do when it looks bad."""
     return Panel(
         "Loss and accuracy now",
-        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
+        "Mean loss of the latest interval's predictions, made before the label came, and the share that was correct. The share "
         "is empty with the square loss.",
         "short",
         (

@@ -41,8 +41,8 @@ def dashboard_text(board: Dashboard) -> str:
         if (error.name or "").partition(".")[0] != BUILDERS:
             raise
         raise ConfigurationError(
-            f"the dashboard {board.name} is not shipped with streamfl, and what builds it is not installed: "
-            "pip install 'streamfl[dashboards]'"
+            f"the dashboard {board.name} is not shipped with streamfl, and its builders are not installed: pip install "
+            "'streamfl[dashboards]'"
         ) from None
     return to_json(board)
 

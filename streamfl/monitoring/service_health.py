@@ -29,29 +29,29 @@ TILES = (
     workers_tile(),
     Panel(
         "Workers not serving",
-        "Workers that run and do not serve.",
+        "Workers that run but do not serve.",
         "none",
         (Query(f"count({series('ready')} == 0) or vector(0)", "not serving"),),
         kind="stat",
         width=4,
-        remedy="If it stays above 0 for minutes: the panel of reasons says why, and /readyz of the worker says it in a sentence. "
-        "Workers that start are counted until they serve.",
+        remedy="If it stays above 0 for minutes: the panel of reasons says why, and so does /readyz of the worker. Starting "
+            "workers count until they serve.",
         bad_from=1,
     ),
     Panel(
         "Restarts",
-        "Times that workers started again under the same address, over the time that is shown.",
+        "Restarts of workers under the same address, in the time range.",
         "none",
         (Query(f"sum(changes({STARTED}[$__range]))", "restarts"),),
         kind="stat",
         width=4,
-        remedy="If it grows by itself: a worker ends and is started again. Its exit code and the last line of its log say why.",
+        remedy="If it grows by itself: a worker ends and is restarted. Its exit code and the last line of its log say why.",
         bad_from=4,
         nothing="none",
     ),
     Panel(
         "Commits refused",
-        "Share of the steps that were refused because partitions had moved, over the time that is shown. They are done again.",
+        "Share of the steps that were refused because partitions had moved, in the time range. They are repeated.",
         "percentunit",
         (Query(f"sum({growth('commits_refused_total')}) / (sum({growth('commits_total')}) > 0)", "refused"),),
         kind="stat",
@@ -68,14 +68,14 @@ TILES = (
 RUNNING = (
     Panel(
         "Not serving, by reason",
-        "Workers that do not serve, by the reason that they give.",
+        "Workers that do not serve, by reason.",
         "short",
         (Query(f"sum by (reason) ({series('not_ready')})", "{{reason}}"),),
-        remedy="If one stays above 0: the page of metrics explains the reasons, and /readyz of the worker says what to do.",
+        remedy="If one stays above 0: the page on metrics explains the reasons, and /readyz of the worker says what to do.",
     ),
     Panel(
         "Restarts by worker",
-        "How often each worker started again within the last half hour.",
+        "Number of restarts of each worker within the last half hour.",
         "short",
         (by_worker(f"changes({STARTED}[30m])", "max"),),
         remedy="If a worker starts more than three times in half an hour: it fails for the same reason each time. Look at its exit "
@@ -86,15 +86,15 @@ RUNNING = (
         "How long each worker has run.",
         "s",
         (by_worker(f"time() - {STARTED}", "min"),),
-        remedy="If a line falls to 0 and nobody restarted the worker: it ended by itself. Its log says why.",
+        remedy="If a line falls to 0 although nobody restarted the worker: it ended by itself. Its log says why.",
     ),
 )
 
 STEPS = (
     Panel(
         "Seconds of a step",
-        "From the end of a poll to the end of its commit: half of the steps, and 99 of 100, took less. And the same of the commit "
-        "and of the role's own computation in it.",
+        "Time from the end of a poll to the end of its commit: median and 99th percentile. The same for the commit, and for the "
+        "role's own computation in the step.",
         "s",
         (
             took("step_seconds", 0.5, "step, half"),
@@ -104,33 +104,34 @@ STEPS = (
             took("batch_seconds", 0.5, "computation, half"),
             took("batch_seconds", 0.99, "computation, 99 of 100"),
         ),
-        remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or look whether "
-        "another process takes the processor.",
+        remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or check whether "
+            "another process uses the processor.",
     ),
     Panel(
         "Commits a second",
-        "Steps that were committed, and steps that were refused because partitions had moved. Those are done again.",
+        "Committed steps, and steps that were refused because partitions had moved. Refused steps are repeated.",
         "ops",
         (
             Query(f"sum by (group) ({rate('commits_total')})", "committed, {{group}}"),
             Query(f"sum by (group) ({rate('commits_refused_total')})", "refused, {{group}}"),
         ),
-        remedy="If many are refused: workers come and go. Look at restarts. If none are committed while records wait: ask /readyz.",
+        remedy="If many are refused: workers come and go, so look at restarts. If none are committed while records wait: /readyz "
+            "says why.",
     ),
     Panel(
         "Cluster did not answer",
-        "Times a second that a worker found no broker that answers.",
+        "Calls a second that no broker answered.",
         "ops",
         (by_worker(rate("bus_failures_total")),),
-        remedy="If it is above 0 at all workers: look at the brokers. If at one: look at the network between it and them.",
+        remedy="If it is above 0 at all workers: check the brokers. If only at one: check the network between it and the brokers.",
     ),
 )
 
 WAITED = (
     Panel(
-        "Seconds to take state back",
-        "How long it took to take a partition's state back from the changelog, on average within the last hour. The partition "
-        "stands still meanwhile.",
+        "Seconds to restore state",
+        "Average time to restore a partition's state from the changelog, within the last hour. The partition does no work "
+        "meanwhile.",
         "s",
         (
             Query(
@@ -139,16 +140,16 @@ WAITED = (
                 "{{group}}",
             ),
         ),
-        remedy="If it is minutes: the changelog topic is not compacted, or holds the state of very many clients. See the page "
+        remedy="If it takes minutes: the changelog topic is not compacted, or has the state of very many clients. See the page "
         "on scaling.",
         width=12,
     ),
     Panel(
         "Rounds that timed out",
-        "Rounds a second that were not complete in time, at those members that wait for others.",
+        "Rounds a second that were not complete in time, at members that wait for others.",
         "ops",
         (Query(f"sum by (group) ({rate('timed_out_rounds_total')})", "{{group}}"),),
-        remedy="If it goes on: a member is away or too slow. Look which one has no commits, or a lag that grows.",
+        remedy="If it continues: a member is absent or too slow. Look for one without commits, or with a growing lag.",
         width=12,
     ),
 )
@@ -156,53 +157,53 @@ WAITED = (
 RESOURCES = (
     Panel(
         "Memory",
-        "Memory that the process of each worker has, as the operating system counts it. Not known on macOS and Windows.",
+        "Memory of each worker's process, as the operating system counts it. Not available on macOS and Windows.",
         "bytes",
         (by_worker(process("resident_memory_bytes"), "max"),),
-        remedy="If it grows without end: what waits has limits, so compare with the limits in the settings. If it comes near the "
-        "container's limit: raise that, or give each worker fewer partitions.",
+        remedy="If it keeps growing: compare it with the limits on waiting records in the settings. If it comes near the "
+            "container's limit: raise that limit, or give each worker fewer partitions.",
     ),
     Panel(
         "Processors",
-        "How many processors each worker keeps busy. Not known on macOS and Windows.",
+        "Number of processors that each worker keeps busy. Not available on macOS and Windows.",
         "short",
         (by_worker(f"rate({process('cpu_seconds_total')}[$__rate_interval])"),),
-        remedy="If it stays near 1 and records wait: the worker is at its limit. Start more workers, up to the number of "
+        remedy="If it stays near 1 while records wait: the worker is at its limit. Start more workers, up to the number of "
         "partitions.",
     ),
     Panel(
         "Bytes written a second",
-        "Keys and values that were published, and those that were remembered in the changelog.",
+        "Keys and values that were published, and those that were written to the changelog.",
         "Bps",
         (
             Query(f"sum by (group) ({rate('output_bytes_total')})", "published, {{group}}"),
             Query(f"sum by (group) ({rate('changelog_bytes_total')})", "remembered, {{group}}"),
         ),
-        remedy="If what is remembered is many times what is published: a longer commit interval writes it less often.",
+        remedy="If the changelog gets many times more than is published: a longer commit interval writes state less often.",
     ),
 )
 
 RECORDS = (
     Panel(
         "Records a second",
-        "Input records that were taken, those that came again, and those that are no messages, such as deletions.",
+        "Input records that were read, repeated ones, and those without a message, such as deletions.",
         "ops",
         (
             Query(f"sum by (group) ({rate('records_total')})", "taken, {{group}}"),
             Query(f"sum by (group) ({rate('repeated_records_total')})", "again, {{group}}"),
-            Query(f"sum by (group) ({rate('records_passed_over_total')})", "no messages, {{group}}"),
+            Query(f"sum by (group) ({rate('records_passed_over_total')})", "without a message, {{group}}"),
         ),
-        remedy="If none are taken while records wait: ask /readyz of the workers. Records come again after a worker was "
-        "killed; that is well.",
+        remedy="If none are read while records wait: /readyz of the workers says why. Records are repeated after a worker was "
+            "killed; that is normal.",
         width=12,
     ),
     Panel(
         "Model records refused",
-        "Records of the model's topic, or of another table, that could not be used, a second, by reason.",
+        "Records a second of the model's topic, or of another table, that could not be used, by reason.",
         "ops",
         (Query(f"sum by (group, reason) ({rate('table_rejections_total')}) > 0", "{{group}} {{reason}}"),),
         nothing="none was refused",
-        remedy="If there are some: somebody writes to the topic who should not, or members run different versions or settings.",
+        remedy="If there are some: somebody without the right writes to the topic, or members run different versions or settings.",
         width=12,
     ),
 )
@@ -213,5 +214,5 @@ DASHBOARD = Dashboard(
     title="streamfl: service health",
     system="",
     rows=(TILES, RUNNING, STEPS, WAITED, RESOURCES, RECORDS, worker_panels()),
-    description="Whether the workers of every system run, how long their steps take, and what goes wrong around them.",
+    description="Whether the workers of every system run, how long their steps take, and which errors occur.",
 )

@@ -17,7 +17,7 @@ def workers_tile(width: int = 4) -> Panel:
     """Number of workers that are up, out of those seen within the last hour."""
     return Panel(
         "Workers up",
-        "Workers that Prometheus reaches now, of those that it has seen within the last hour.",
+        "Workers that Prometheus reaches now, out of those seen within the last hour.",
         "none",
         (
             Query(f"count({UP} == 1 and on (job, instance) {SEEN}) or vector(0)", "up"),
@@ -26,7 +26,7 @@ def workers_tile(width: int = 4) -> Panel:
         kind="stat",
         width=width,
         remedy="If fewer are up than there were: the panel Workers, below, names the missing one. Its exit code and the last "
-        "line of its log say why it ended. One that was taken down on purpose is counted for an hour.",
+            "line of its log say why it ended. A worker that was stopped on purpose counts for an hour.",
         bad_below=1,
     )
 
@@ -35,13 +35,13 @@ def samples_tile(*roles: str, width: int = 4) -> Panel:
     """Samples a second at workers with these roles."""
     return Panel(
         "Samples a second now",
-        "Samples that the workers took, a second.",
+        "Samples a second that the workers read.",
         "ops",
         (Query(f"sum({rate('samples_total', *roles)})", "samples"),),
         kind="stat",
         width=width,
-        remedy="If it is 0 although samples are written: look at the lag. If that grows, ask /readyz of the workers what is wrong; "
-        "if it is 0 too, the samples go to another topic.",
+        remedy="If it is 0 although samples are written: look at the lag. If the lag grows, /readyz of the workers says what is "
+            "wrong. If the lag is 0 too, the samples go to another topic.",
         nothing="none",
     )
 
@@ -51,14 +51,14 @@ def refused_tile(width: int = 4) -> Panel:
     refused = f"sum({growth('dead_letters_total')}) + sum({growth('table_rejections_total')})"
     return Panel(
         "Records refused",
-        "Records of inputs and of the model that could not be used, over the time that is shown. Those of inputs lie in the "
-        "dead-letter topic.",
+        "Records of inputs and of the model that could not be used, in the time range. Those of inputs are in the dead-letter "
+        "topic.",
         "none",
         (Query(refused, "refused"),),
         kind="stat",
         width=width,
-        remedy="If it is above 0: `streamfl dead-letters` shows what they were and why they were refused, and sends them again "
-        "once the cause is gone.",
+        remedy="If it is above 0: `streamfl dead-letters` shows them and the reasons, and sends them again once the cause is "
+            "fixed.",
         bad_from=0.5,
         nothing="0",
     )
@@ -68,13 +68,13 @@ def lag_tile(width: int = 4) -> Panel:
     """The number of unread records."""
     return Panel(
         "Records waiting",
-        "Records of all inputs that were written and not yet read, in partitions with a worker or without.",
+        "Unread records of all inputs, in partitions with or without a worker.",
         "short",
         (Query(f"sum({lag()})", "waiting"),),
         kind="stat",
         width=width,
         remedy="If it grows for minutes: the workers are too slow or do not serve. Start more of them, up to the number of "
-        "partitions, and look at what takes long on the dashboard of service health.",
+            "partitions, and look on the dashboard of service health for what takes long.",
         bad_from=1000,
         nothing="unknown",
     )
@@ -85,31 +85,30 @@ def worker_panels() -> tuple[Panel, ...]:
     return (
         Panel(
             "Dead letters",
-            "Records that were refused and went to the dead-letter topics, a second, by reason. It should be empty.",
+            "Records a second that were refused and went to the dead-letter topics, by reason. It should be empty.",
             "ops",
             (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
             nothing="none was refused",
-            remedy="If there are some: `streamfl dead-letters` shows the records. The reason says what is wrong with them; the "
-            "page of dead letters explains each.",
+            remedy="If there are some: `streamfl dead-letters` shows the records. The page on dead letters explains the reasons.",
         ),
         Panel(
             "Consumer lag",
-            "Records not read yet, by topic and partition, whether a worker has the partition or not. It should return to zero.",
+            "Unread records by topic and partition, whether a worker has the partition or not. It should return to zero.",
             "short",
             (Query(lag(), "{{group}} {{topic}} {{partition}}"),),
-            remedy="If one partition alone grows: its worker is stuck, so ask its /readyz. If all grow: more comes than is worked "
-            "off, so start more workers.",
+            remedy="If only one partition grows: its worker is stuck, and its /readyz says why. If all grow: more records come "
+                "than are processed, so start more workers.",
         ),
         Panel(
             "Workers",
-            "1 while Prometheus reaches a worker that it has seen within the last hour, and the commits a second of each, which "
-            "show that it goes round.",
+            "1 while Prometheus reaches a worker seen within the last hour; and each worker's commits a second, which show that "
+            "it works.",
             "short",
             (
                 Query(f"min by (instance) ({UP} and on (job, instance) {SEEN})", "up, {{instance}}"),
                 Query(f"sum by (group, instance) ({rate('commits_total')})", "commits a second, {{group}} {{instance}}"),
             ),
-            remedy="If a worker is at 0: look at its process and its log. If it is up and commits nothing while records wait: "
-            "ask its /readyz.",
+            remedy="If a worker is at 0: check its process and its log. If it is up but commits nothing while records wait: its "
+                "/readyz says why.",
         ),
     )

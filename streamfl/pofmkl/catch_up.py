@@ -33,12 +33,12 @@ LABELS_A_GRANT = 8
 # later.
 PAUSE_SECONDS = 0.25
 BEHIND = (
-    "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
+    "partition {} holds {} unread records: its clients learn the backlog in step with the model, {} labels a "
     "client on each version"
 )
 BACKLOG = (
-    "a backlog is learnt in step with the model: {} records lie unread, and {} {} of {} clients in hand wait for a version of the "
-    "model after {}"
+    "a backlog is learnt in step with the model: {} records are unread, and {} {} of {} clients wait for a version of the model "
+    "after {}"
 )
 
 
@@ -290,5 +290,5 @@ class CatchUp:
         yield Measurement("behind_partitions", "gauge", text, behind)
         text = "Labels learnt by clients that were behind"
         yield Measurement("catch_up_labels", "counter", text, self._learnt_behind)
-        text = "Labels learnt beyond learning.catch_up_samples on one version, because as many came meanwhile"
+        text = "Labels learnt beyond learning.catch_up_samples on one version, because more came meanwhile"
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)

@@ -55,7 +55,7 @@ class ChallengerMemory:
             self._changed[client[0], _key(client[1], name)] = model.remembered(model.labels)
         except GUESTS_ERRORS as error:
             self.drop(client, name)
-            self._note(name, "state", error, "it is not remembered, and would begin anew after a restart")
+            self._note(name, "state", error, "it is not stored, and would start over after a restart")
 
     def drop(self, client: _ClientKey, name: str) -> None:
         """Forget the remembered state of a client's challenger."""

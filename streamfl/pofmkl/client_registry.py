@@ -164,9 +164,9 @@ class ClientRegistry:
                 silent.append((samples, math.inf))
             if labels is not None:
                 unlabelled.append((labels, math.inf if samples is None else samples))
-        text = "Clients of which no sample has come for longer than is usual for them"
+        text = "Clients without a sample for longer than usual"
         yield Measurement("silent_clients", "gauge", text, 0.0, during=tuple(silent))
-        text = "Clients whose samples come, and of which no label has come for longer than is usual for them"
+        text = "Clients with samples but without a label for longer than usual"
         yield Measurement("unlabelled_clients", "gauge", text, 0.0, during=tuple(unlabelled))
 
     def reached(self, partition: int, written_at: float) -> float:

@@ -282,8 +282,8 @@ class PofmklSettings(RecordSettings):
             raise ValueError(text)
         if isinstance(own, list) and isinstance(features, list) and own != features and set(own) == set(features):
             raise ValueError(
-                f"samples.features = {own}: they are those of federation.features in another order; leave samples.features out, or "
-                f"name them as {features}"
+                f"samples.features = {own}: these are federation.features in another order; leave samples.features out, or name "
+                f"them as {features}"
             )
         return self
 
@@ -347,8 +347,8 @@ class PofmklSettings(RecordSettings):
         group = self.bus.group
         if group is not None and (len(group) > 200 or not re.fullmatch(r"[A-Za-z0-9._-]+", group)):
             raise ValueError(
-                f"bus.group = {group!r}: up to 200 letters, digits, '.', '_' and '-' are expected, for what the group remembers "
-                "lies in the topic <group>.state"
+                f"bus.group = {group!r}: up to 200 letters, digits, '.', '_' and '-' are expected, because the group's state is "
+                "in the topic <group>.state"
             )
         return self
 

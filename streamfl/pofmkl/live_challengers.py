@@ -30,12 +30,12 @@ _ClientKey = tuple[int, str]
 _CLASSIFICATION = {
     "log_loss": "Mean log loss of the last 1000 predictions, in nats",
     "accuracy": "Share of the last 1000 predictions whose label was the likelier one",
-    "auc": "Area under the ROC curve of the last 1000 predictions, clients together; no number while they have one label only",
+    "auc": "Area under the ROC curve of the last 1000 predictions, clients together; NaN while there is only one label",
 }
 _UNIT = "in the label's own unit"
 _SINCE = (
-    "since this worker's start; a client's challenger begins anew when the worker starts or the client's partition moves, unless "
-    "it remembers itself"
+    "since this worker's start; a client's challenger starts over when the worker starts or the client's partition moves, unless "
+    "it has a state of its own"
 )
 
 
@@ -59,7 +59,7 @@ class LiveChallengers:
         own = {name: model.stateful for name, model in made.items() if isinstance(model, OwnChallenger)}
         for name, stateful in own.items():
             if not stateful:
-                log.info("challenger %s has no state() and restore(): it begins anew when this worker starts", name)
+                log.info("challenger %s has no state() and restore(): it starts over when this worker starts", name)
         self._states = ModelFailures("challenger", self._models)
         self.memory = ChallengerMemory([name for name, stateful in own.items() if stateful], self._states)
         self._stateful = any(own.values())
@@ -156,7 +156,7 @@ class LiveChallengers:
             text = f"Root of the mean squared error of the challenger, {_UNIT}, {_SINCE}"
             yield Measurement("challenger_rmse", "gauge", text, self._label_unit * math.sqrt(mse), label, known=count > 0)
             text = (
-                "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total, in the label's own "
+                "Sum of the challenger's squared error over the labels of streamfl_challenger_labels_total, in the label's own "
                 "unit squared"
             )
             total = self._label_unit * (self._label_unit * self._squared_errors[name])
@@ -165,13 +165,13 @@ class LiveChallengers:
             yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0, until=until)
             text = f"Mean absolute error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
             yield Measurement("challenger_mae_windowed", "gauge", text, errors.mae, label, known=count > 0, until=until)
-            yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
-            text = f"Times that the challenger failed for a client, which then goes {OFF_LABELS} labels without it"
+            yield Measurement("challenger_labels", "counter", f"Labels that the challenger was scored on, {_SINCE}", count, label)
+            text = f"Times that the challenger failed for a client, which then continues for {OFF_LABELS} labels without it"
             yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
             if self._loss == "logistic":
                 yield from classification_measurements(predictions, labels, until, "challenger_", label)
         if self._stateful:
-            text = "States of challengers that were not remembered or not taken back"
+            text = "States of challengers that were not stored or not restored"
             yield from self._states.measure("challenger_state_failures", text, ("state", "too_large", "restore"))
 
 

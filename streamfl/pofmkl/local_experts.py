@@ -228,7 +228,7 @@ class LocalExperts:
 
     def measure(self) -> Iterable[Measurement]:
         """Failures of River's and the user's own models."""
-        text = "What a model among the experts got wrong; the running mean stood for it, or it began anew with the latest samples"
+        text = "Failures of a model among the experts; the running mean replaced it, or it started over with the latest samples"
         return self._failures.measure("expert_failures", text)
 
     @property

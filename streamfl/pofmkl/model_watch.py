@@ -13,8 +13,8 @@ from streamfl.role import Measurement, PeerError
 __all__ = ["ModelWatch"]
 
 NO_MODEL = (
-    "no server answers: updates go out, and no model newer than version {} has come for {:g} s. Start the pofmkl-server, or look "
-    "at what its log says of this client's updates"
+    "no server answers: updates are sent, but no model newer than version {} has come for {:g} s. Start the pofmkl-server, or "
+    "check what its log says about this client's updates"
 )
 
 
@@ -45,10 +45,10 @@ class ModelWatch:
     def trouble(self) -> str | None:
         """Why the model is not in use as it should be; None if it is."""
         if self._table.trouble is not None:
-            return f"the model is not in use as it is published: {self._table.trouble}"
+            return f"the published model cannot be used: {self._table.trouble}"
         if not self._lockstep and any(self._table.lockstep):
             return (
-                'learning.staleness = "lockstep" at the server and not here: most of what is learnt here comes too late and is '
+                'learning.staleness = "lockstep" at the server but not here: most updates from here come too late and are '
                 "ignored; set the same at both"
             )
         return NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience) if self._reply_deadline.overdue else None
@@ -94,7 +94,7 @@ class ModelWatch:
 
     def measure(self) -> Iterable[Measurement]:
         version = max(self._table.versions)
-        text = "Version of the model in use; no number before there is one"
+        text = "Version of the model in use; NaN before there is one"
         yield Measurement("model_version", "gauge", text, version, (), True, version > 0)
-        text = "Kernels' parameters in the model topic that belong to no version that the server signed"
+        text = "Kernels' parameters in the model topic that belong to no version signed by the server"
         yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)

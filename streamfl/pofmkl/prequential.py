@@ -21,9 +21,9 @@ __all__ = ["PrequentialScores"]
 JUDGED_AT_ONCE = 50
 SCALED = "with labels scaled to 0..1 by samples.label_range"
 USELESS = (
-    "most of the last predictions were more than a label range beyond samples.label_range and were kept there: the model diverged, "
-    "or somebody else wrote updates. Look at samples.label_range and learning.learning_rate, and who may write to the updates; a "
-    "model that does not recover begins anew under another federation.name"
+    "most of the last predictions were more than a label range beyond samples.label_range and were limited to that: the model "
+    "diverged, or somebody else wrote updates. Check samples.label_range and learning.learning_rate, and who may write updates; "
+    "if the model does not recover, start over with another federation.name"
 )
 
 
@@ -90,8 +90,8 @@ class PrequentialScores:
         if bounded:
             yield OperatorNotice(
                 "bounded_predictions",
-                f"{bounded} predictions were more than a label range beyond samples.label_range and were kept there: the model "
-                "diverged, the labels are not in that range, or somebody else writes into the model topic",
+                f"{bounded} predictions were more than a label range beyond samples.label_range and were limited to that: the "
+                "model diverged, the labels are not in that range, or somebody else writes into the model topic",
             )
 
     def ever_learnt(self) -> bool:
@@ -119,11 +119,11 @@ class PrequentialScores:
         """Metrics of samples, predictions and labels."""
         yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
         yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
-        text = "Predictions made with version 0 of the model, which is none: before a server published one"
+        text = "Predictions made with version 0, before a server published a model"
         yield Measurement("version_zero_predictions", "counter", text, self._on_version_zero)
         yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
-        yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
+        yield Measurement("drifts", "counter", "Rises of a client's error that were detected and handled", self._learner.drifts)
         yield from self._learner.measure()
 
     def _in_label_units(self, squared_error: float) -> float:
@@ -134,22 +134,22 @@ class PrequentialScores:
         """Metrics of errors, losses and regret."""
         samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
-        text = "Predictions kept at one label range beyond samples.label_range"
+        text = "Predictions limited to one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
-        text = "Squared error of the predictions in the label's own unit squared, added up over the labels of streamfl_labels_total"
+        text = "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
         yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
-        text = f"Loss of the predictions, added up over the same labels, {SCALED}"
+        text = f"Sum of the predictions' loss over the same labels, {SCALED}"
         yield Measurement("loss_sum", "counter", text, self._loss)
-        life = "over the whole life of the clients that this worker has, restarts included"
+        life = "over the whole lifetime of this worker's clients, restarts included"
         yield Measurement("lifetime_predictions", "gauge", f"Predictions, {life}", samples)
         on_version_zero = sum(client.record.on_version_zero for client in self._registry)
         text = f"Predictions made with version 0 of the model, {life}"
         yield Measurement("lifetime_version_zero_predictions", "gauge", text, on_version_zero)
         yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
-        text = f"Squared error of the predictions, in the label's own unit squared, added up {life}"
+        text = f"Sum of the predictions' squared error, in the label's own unit squared, {life}"
         yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))
-        yield Measurement("lifetime_loss", "gauge", f"Loss of the predictions, {SCALED}, added up {life}", loss)
-        text = f"What each client's best kernel alone would have lost, {SCALED}, added up {life}"
+        yield Measurement("lifetime_loss", "gauge", f"Sum of the predictions' loss, {SCALED}, {life}", loss)
+        text = f"Sum of the loss of each client's best kernel alone, {SCALED}, {life}"
         yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)
         text = f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients"
         yield Measurement("regret", "gauge", text, regret)

@@ -217,9 +217,9 @@ class Publication:
                 without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
                 settled.mended = (
                     f"shard {shard}: the model topic does not hold what this server published last, of kernels "
-                    f"{sorted(doubtful)[:5]} ({len(doubtful)} in all): it is published anew as version {settled.model_version}"
-                    + (f", without a copy of {without[:5]}, which begin anew" if without else "")
-                    + ". Let nobody but the server write into it."
+                    f"{sorted(doubtful)[:5]} ({len(doubtful)} in all): it is published again as version {settled.model_version}"
+                    + (f", without a copy of {without[:5]}, which start over" if without else "")
+                    + ". Let only the server write into it."
                 )
         settled.again = doubtful
         if settled.marker_again:

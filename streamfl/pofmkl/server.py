@@ -206,15 +206,15 @@ class PofmklServer:
         shards = list(self._shards.values())
         yield Measurement("updates_applied", "counter", "Uploads added to the model", self._problems.applied, (), True)
         version = max((shard.model.version for shard in shards), default=0)
-        text = "Newest version of the model; no number while the worker has no part of it"
+        text = "Newest version of the model; NaN while the worker has no part of it"
         yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
-        yield Measurement("clients", "gauge", "Clients heard of", clients, (), True)
+        yield Measurement("clients", "gauge", "Known clients", clients, (), True)
         names = frozenset[str]().union(*(shard.members.names for shard in shards))
         # A client sends to different shards at different times.
         times = [[at for shard in shards if (at := shard.members.silent_from(name)) is not None] for name in names]
         silent = tuple((max(known), math.inf) for known in times if known)
-        text = "Clients of which no update has come for longer than is usual for them"
+        text = "Clients without an update for longer than usual"
         yield Measurement("silent_clients", "gauge", text, 0.0, during=silent)
-        yield Measurement("round_waiting", "gauge", "Clients heard in the open round", self._heard, (), True)
+        yield Measurement("round_waiting", "gauge", "Clients with an update in the open round", self._heard, (), True)
         yield from self._problems.measure()

@@ -23,7 +23,7 @@ SILENCE = b"silence"
 UNANSWERED = 0.1
 ALONE = (
     "no new version of the model has come for learning.catch_up_patience_seconds = {:g}: clients learn alone until one comes, and "
-    "no backlog waits for one. Start the pofmkl-server, or look at what its log says of this client's updates"
+    "no backlog waits for one. Start the pofmkl-server, or check what its log says about this client's updates"
 )
 
 
@@ -145,5 +145,5 @@ class ServerSilence:
     def measure(self) -> Iterable[Measurement]:
         text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
         yield Measurement("alone", "gauge", text, float(self.alone))
-        text = "Times that learning.catch_up_patience_seconds were spent without a new version of the model"
+        text = "Times that no new version of the model came within learning.catch_up_patience_seconds"
         yield Measurement("patience_spent", "counter", text, self._spent)

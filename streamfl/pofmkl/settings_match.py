@@ -51,9 +51,11 @@ class ServerSettingsCheck:
         if not refused and (self._refused or not self._differences):
             return None
         if not self._differences:
-            return f"the server's model cannot be used: {refused[0]}; give client and server the same settings"
+            return f"the server's model cannot be used: {refused[0]}; use the same settings at client and server"
         keys = _listed(self._differences)
-        return f"the server's model is made with other settings, so nothing is learnt together: {keys}. Give both the same"
+        return (
+            f"the server's model is made with other settings, so nothing is learnt together: {keys}. Use the same settings at both"
+        )
 
     def notices(self) -> Iterable[OperatorNotice]:
         """The trouble, and the other settings that differ, each time that they change."""
@@ -64,7 +66,7 @@ class ServerSettingsCheck:
         if self._other_pace != self._said_pace:
             self._said_pace = self._other_pace
             if self._said_pace:
-                text = f"the server has other settings, which both need alike: {_listed(self._said_pace)}. Give both the same"
+                text = f"the server has other settings, but both need the same: {_listed(self._said_pace)}. Give both the same"
                 yield OperatorNotice("other_settings", text, of_records=True)
 
 

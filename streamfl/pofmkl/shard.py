@@ -48,15 +48,15 @@ class Shard:
         dimension, remembered = self._federation.dimension, self.round.dimension
         if dimension is None and not remembered:
             raise ConfigurationError(
-                "federation.features is missing: a federation that begins says what its samples consist of, such as "
-                'features = ["t1", "t2"] in [federation], the same at every member; or how many numbers they are, such as '
-                "features = 16, where they come as one list"
+                "federation.features is missing: a new federation has to name the features of its samples, such as "
+                'features = ["t1", "t2"] in [federation], the same at every member; or their number, such as features = 16, '
+                "if they come as one list"
             )
         if dimension is not None:
             if remembered not in (0, dimension):
                 raise ConfigurationError(
-                    f"federation.features: {dimension} are given, and what was learnt so far is of {remembered}. "
-                    "Give those that it was learnt from, or set another federation.name to begin anew"
+                    f"federation.features: {dimension} are given, but the model was learnt from {remembered}. Give the features "
+                    "that it was learnt from, or set another federation.name to start over"
                 )
             if not remembered:
                 self.round.dimension = dimension
@@ -135,11 +135,14 @@ class Shard:
         if update.model_version > model.version:
             self._hear_of_unknown_version(update)
         if members.was_heard(name, update.epoch, update.sequence) and not self._is_made_again(update):
-            text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
+            text = (
+                f"update {update.sequence} of client {name!r} was repeated and had no effect; if this continues, two processes "
+                "send for this client"
+            )
             problems.ignore("duplicate", text)
             return False
         if not update.kernels and (not lockstep or update.model_version < model.version):
-            problems.ignore("empty", f"client {name!r} sent an update of nothing, on version {update.model_version}")
+            problems.ignore("empty", f"client {name!r} sent an empty update, on version {update.model_version}")
             return False
         giving_way = members.make_room(name, at, bool(update.kernels))
         if lockstep:
@@ -154,8 +157,8 @@ class Shard:
             problems.superseded += 1
             problems.say(
                 "superseded",
-                f"client {name!r} speaks with two voices: update {update.sequence} of epoch {update.epoch} came after a later one. "
-                "Are its samples in two partitions (key them by client), or does somebody else speak for it?",
+                f"client {name!r} has two senders: update {update.sequence} of epoch {update.epoch} came after a later one. Are "
+                "its samples in two partitions (key them by client), or does somebody else send in its name?",
             )
         problems.staleness = float(max(0, model.version - update.model_version))
         if not lockstep:
@@ -199,7 +202,7 @@ class Shard:
         self._problems.ignore(
             "late",
             f"an update of client {update.client!r} is of version {update.model_version}, the round is of {self.model.version}: "
-            'it changed nothing. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
+            'it had no effect. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
         )
 
     def forget(self, name: str) -> None:
@@ -223,10 +226,10 @@ class Shard:
         names = ", ".join(map(repr, silent[:NAMED])) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
         self._problems.say(
             "round_timed_out",
-            f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s with "
-            f"{heard} clients, without {names or 'any that was heard before'}"
-            + (f"; {unheard} of federation.clients = {clients} were never heard" if unheard > 0 else "")
-            + '. It is not waited for until it takes part again; with learning.staleness = "async" nobody is waited for',
+            f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s with {heard} clients, "
+            f"without {names or 'any client known before'}"
+            + (f"; {unheard} of federation.clients = {clients} never sent an update" if unheard > 0 else "")
+            + '. The server does not wait for it until it takes part again; with learning.staleness = "async" it waits for nobody',
         )
         self.members.let_time_out(silent)
         self.round.let_time_out()

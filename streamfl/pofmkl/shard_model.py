@@ -110,8 +110,8 @@ class ShardModel:
             self._problems.bounded += shortened
             self._problems.say(
                 "update_bounded",
-                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Have "
-                "server and clients the same [learning], or does somebody else write updates?",
+                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Do "
+                "server and clients have the same [learning], or does somebody else write updates?",
             )
         # A learning rate that is far too large makes parameters grow without end. Clients refuse longer ones.
         parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
@@ -160,7 +160,7 @@ class ShardModel:
         self._problems.say(
             "unknown_version",
             f"client {update.client!r} names version {update.model_version} of shard {self.number}, the server has published "
-            f"{self.version}: all of it is published anew. Who else may write into the model topic?",
+            f"{self.version}: all of it is published again. Who else may write into the model topic?",
         )
 
     def check_fingerprint(self, fingerprint: int) -> None:
@@ -168,7 +168,7 @@ class ShardModel:
         if fingerprint != self._federation.fingerprint:
             self._publication.check_fingerprint(fingerprint)
             raise PeerError(
-                "configuration", "made without federation.features, or with others: give the client's [federation] the server's"
+                "configuration", "made without federation.features, or with others: use the server's in the client's [federation]"
             )
 
     def settle(self, dimension: int) -> None:
@@ -188,7 +188,7 @@ class ShardModel:
             self._problems.mended += 1
             self._problems.say("model_mended", settled.mended)
         if settled.taken_over:
-            self._problems.say("taken_over", "what was learnt before federation.features was given goes on with it")
+            self._problems.say("taken_over", "the model that was learnt before federation.features was given continues with it")
 
     def changed_state(self, dimension: int) -> Iterable[StateChange]:
         """State and model records that changed since the last call. dimension: of the clients' inputs."""

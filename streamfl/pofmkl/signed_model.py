@@ -114,14 +114,14 @@ class StagedShard:
         """
         number = version.marker.model_version
         if number < self._version:
-            raise PeerError("replayed", f"version {number} of the model, again after version {self._version}")
+            raise PeerError("replayed", f"version {number} of the model, repeated after version {self._version}")
         changed = {kernel: digest for kernel, digest in wanted.items() if digest != self._held[kernel]}
         lost = [kernel for kernel, digest in changed.items() if digest not in self._candidates[kernel]]
         if lost:
             raise PeerError(
                 "incomplete",
                 f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: somebody else has "
-                "written to the topic of the model; take that right from them and restart the server, which writes them again",
+                "written to the topic of the model; remove that right and restart the server, which writes them again",
             )
         taken = {kernel: self._candidates[kernel][digest] for kernel, digest in changed.items()}
         self.unsigned += sum(digest != wanted[kernel] for kernel, found in self._candidates.items() for digest in found)

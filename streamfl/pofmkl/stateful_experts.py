@@ -87,7 +87,7 @@ class StatefulExperts:
                     found[place] = model.predict(by_column(inputs))
                 # The operator's own code may raise anything. The client goes on without it.
                 except GUESTS_ERRORS as error:
-                    self._failures.note(self._models[place].name, "predict", error, "the running mean stands for it")
+                    self._failures.note(self._models[place].name, "predict", error, "the running mean replaces it")
         return found
 
     def forget(self, row: int) -> None:
@@ -173,7 +173,7 @@ class StatefulExperts:
         return model
 
     def _note(self, place: int, reason: str, error: BaseException) -> None:
-        self._failures.note(self._models[place].name, reason, error, "it begins anew with the latest samples")
+        self._failures.note(self._models[place].name, reason, error, "it starts over with the latest samples")
 
     def part_keys(self) -> Iterable[bytes]:
         """Every key that a model may be stored under."""

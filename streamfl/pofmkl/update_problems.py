@@ -33,12 +33,15 @@ class UpdateProblems:
     def measure(self) -> Iterable[Measurement]:
         yield Measurement("staleness", "gauge", "Versions between an update's model and the newest, last update", self.staleness)
         for reason, count in self._ignored.items():
-            yield Measurement("ignored_updates", "counter", "Updates that changed nothing", count, (("reason", reason),), True)
-        text = "Updates with a number below one that was heard just before: two speak for one client"
+            yield Measurement("ignored_updates", "counter", "Updates without effect", count, (("reason", reason),), True)
+        text = "Updates with a number below one that came just before: two processes send for one client"
         yield Measurement("superseded_updates", "counter", text, self.superseded)
-        text = "Times that parameters grew beyond what clients take, or updates of a kernel beyond a client's, and were shortened"
+        text = (
+            "Times that parameters grew beyond what clients accept, or a kernel's updates beyond a client's maximum, and were "
+            "shortened"
+        )
         yield Measurement("bounded_parameters", "counter", text, self.bounded)
-        text = "Times that the model topic held what the server had not published, and was written anew"
+        text = "Times that the model topic held records that the server had not published, and was repaired"
         yield Measurement("model_repairs", "counter", text, self.mended)
         timed_out = self.timed_out_rounds
         yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", timed_out, (), True)

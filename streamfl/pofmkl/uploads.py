@@ -348,7 +348,7 @@ class Uploads:
                 self._keep_open(upload)
 
     def measure(self) -> Iterable[Measurement]:
-        yield Measurement("update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._bytes)
+        yield Measurement("update_bytes", "counter", "Encoded bytes of updates, including key and framing", self._bytes)
         yield from self._budgets.measure()
         yield Measurement("updates", "counter", "Uploads sent", self.sent, (), True)
-        yield Measurement("skipped_updates", "counter", "Uploads not made, now or later", self._skipped, (("reason", "budget"),))
+        yield Measurement("skipped_updates", "counter", "Uploads left out for good", self._skipped, (("reason", "budget"),))

@@ -122,7 +122,7 @@ class RiverExperts:
                     return prediction
                 raise NoNumber(f"the prediction is {prediction}")
             except GUESTS_ERRORS as error:
-                self._note(place, "predict", error, "the running mean stands for it")
+                self._note(place, "predict", error, "the running mean replaces it")
         return math.nan
 
     def _note(self, place: int, reason: str, error: BaseException, then: str) -> None:

@@ -82,7 +82,7 @@ class Anchor:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise ConfigurationError(f"{path}: exists already; a ledger begins once") from None
+            raise ConfigurationError(f"{path}: exists already; a ledger is made only once") from None
         except (OSError, ValueError) as error:
             # ValueError: a zero byte in the path.
             raise ConfigurationError(f"{path}: cannot be made: {getattr(error, 'strerror', None) or error}") from None
@@ -239,24 +239,24 @@ def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
     except OSError as error:
         return f"the ledger file {anchor.path} cannot be used: {error.strerror or error}".encode()
     except msgspec.DecodeError:
-        return f"the ledger file {anchor.path} is none any more".encode()
+        return f"the ledger file {anchor.path} is not a ledger file any more".encode()
     except ConfigurationError as error:
         return str(error).encode()
 
 
 def _another(number: int, have: int) -> str:
     return (
-        f"the ledger file has another release as number {number} of {have}: the state was rolled back or cut off, or two workers "
-        "use one ledger"
+        f"the ledger file has another release as number {number} of {have}: the state was rolled back or truncated, or two "
+        "workers use one ledger"
     )
 
 
 def _ends_before(number: int, have: int) -> str:
-    return f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or cut off"
+    return f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or truncated"
 
 
 def _further(have: int, known: int) -> str:
     return (
-        f"the ledger file has {have} releases of another chain, the state has {known}, and no more wait to be done again: "
-        "the ledger's topic was rolled back or cut off"
+        f"the ledger file has {have} releases of another chain, the state has {known}, and none wait to be repeated: the "
+        "ledger's topic was rolled back or truncated"
     )

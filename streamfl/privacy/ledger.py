@@ -125,7 +125,8 @@ def promise_ended(who: str, missing: str, without_noise: bool) -> OperatorNotice
     if not without_noise:
         raise PeerError(
             "configuration",
-            f"{who} has a ledger of what it told with noise, and {missing} is missing: put it back, or set "
-            "privacy.without_noise = true to send without noise from now on, which ends what was claimed of mu",
+            f"{who} has a ledger of its releases with noise, but {missing} is missing: restore it, or set privacy.without_noise "
+            "= true to send without noise from now on, which ends the guarantee of mu",
         )
-    return OperatorNotice("without_noise", f"{who} goes on without noise, as privacy.without_noise says: its mu holds no longer")
+    return OperatorNotice("without_noise", f"{who} continues without noise, as privacy.without_noise says: its mu does not hold "
+        "any longer")

@@ -275,13 +275,13 @@ class QuasiNewtonSettings(VerticalSettings):
         if encryption.precision == "plain":
             if not (encryption.study or self.bus.url.startswith("memory:")):
                 raise ValueError(
-                    'encryption.precision = "plain" shows what it is to hide: set encryption.study = true if that is meant'
+                    'encryption.precision = "plain" reveals what it should hide: set encryption.study = true if you mean that'
                 )
             return self
         if encryption.key_bits < SAFE_BITS and not (encryption.study or self.bus.url.startswith("memory:")):
             raise ValueError(
                 f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be broken: set "
-                "encryption.study = true if that is meant"
+                "encryption.study = true if you mean that"
             )
         needed = ("key_fingerprint", "key_file") if kind == COORDINATOR else ("key_fingerprint", "secret_file", "link_secret_file")
         for key in needed:

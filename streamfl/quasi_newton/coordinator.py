@@ -158,10 +158,10 @@ class CoordinatorTask:
         """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
         run, descent = self.run, self.descent
         yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
-        yield Measurement("epoch", "gauge", "Epochs of the training that are behind it", descent.epochs, (), True)
+        yield Measurement("epoch", "gauge", "Epochs of the training that are done", descent.epochs, (), True)
         yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
         yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
-        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were of no use", descent.skipped)
+        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were rejected", descent.skipped)
         yield from self.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
@@ -183,7 +183,7 @@ class CoordinatorTask:
         elif message.kind == "sums":
             self._take_sums(party, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a party says to the coordinator")
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a party to the coordinator")
 
     # ---- before the rounds
 
@@ -240,7 +240,7 @@ class CoordinatorTask:
         if message.run > self.run.run:
             raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
         others = [name for name in self.settings.parties if name != party]
-        self._fail(f"{party!r} could not go on, see its log", others)
+        self._fail(f"{party!r} could not continue, see its log", others)
 
     def _fail(self, text: str, told: Sequence[str]) -> None:
         """End the run as failed. told: the parties that do not know of the failure yet."""

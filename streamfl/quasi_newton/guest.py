@@ -86,7 +86,7 @@ class GuestTask(ScoringParty):
         elif message.kind == "dots":
             self._take_dots(host, message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a host says")
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a host")
 
     # ---- alignment
 
@@ -134,9 +134,9 @@ class GuestTask(ScoringParty):
         batches = FrozenBatches(size, settings.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
         if not rows.batches.room:
-            self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
+            self.outbox.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no further ones will be")
         if not filled and not rows.batches.count:
-            self.fail(f"{int(common.sum())} entities in common fill no batch of {size}")
+            self.fail(f"{int(common.sum())} common entities are too few for a batch of {size}")
             return
         chosen = [name for number in filled for name in batches.batches[number]]
         place = {name: number for number, name in enumerate(names)}

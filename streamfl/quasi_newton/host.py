@@ -52,7 +52,7 @@ class HostTask(ScoringParty):
             if self.exchange.is_present(message, OUTPUTS):
                 self._take_residuals(message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a guest says")
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a guest")
 
     # ---- alignment
 

@@ -54,8 +54,8 @@ from streamfl.role import Measurement, PeerError
 __all__ = ["PartyTask"]
 
 IMPLAUSIBLE = (
-    "what the coordinator decrypted for this party cannot have come of numbers within the public bounds: a party does not follow "
-    "the protocol, or the coordinator decrypted something else"
+    "numbers within the public bounds cannot give what the coordinator decrypted for this party: a party does not follow the "
+    "protocol, or the coordinator decrypted something else"
 )
 
 
@@ -159,7 +159,7 @@ class PartyTask:
         # No round follows the last one.
         iterations = progress.round // 2 + (progress.phase == TRAINED)
         yield from measured_place("party", progress.run, progress.phase, iterations)
-        text = "Entities with columns, at the guest with a label too, held out or not: as alignment.entities counts them"
+        text = "Entities with columns (at the guest also with a label), held out or not, as alignment.entities counts them"
         yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
         text = "Entities that the first training still waits for at this party"
         yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
@@ -262,7 +262,7 @@ class PartyTask:
         muted = int(far.sum())
         if 2 * muted > len(rows.batches):
             self.fail(
-                f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from fewer than half of its rows is of no use"
+                f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from less than half of its rows does not help"
             )
             return
         rows.fix(preparation)
@@ -326,7 +326,7 @@ class PartyTask:
         elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
             self._take_step(read_content(message.content, Step))
         elif message.kind not in ("opened", "step"):
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a coordinator says")
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a coordinator")
 
     def _begin(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
@@ -357,7 +357,7 @@ class PartyTask:
         elif message.run > progress.run or not self.owed:
             raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
         else:
-            self._end("another party could not go on, see its log")
+            self._end("another party could not continue, see its log")
 
     def _take_opened(self, opened: Opened) -> None:
         rounds = self.rounds

@@ -130,7 +130,7 @@ class Readiness:
         if table.known < settings.entities:
             return told
         if table.complete < settings.least_batch:
-            return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, for the others are held out"
+            return f"{told}: {table.complete:,} of {settings.least_batch:,} that a batch needs, because the others are held out"
         return f"{told}: begins {settings.settle:g} s after that, or after the last of a history (alignment.settle_seconds)"
 
     @property

@@ -100,7 +100,7 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
     if path is not None:
         return read_secret(path, key)
     if settings.encryption.precision == "paillier":
-        raise ConfigurationError(f"{key} is missing: what everybody could compute is no secret")
+        raise ConfigurationError(f"{key} is missing: a value that everybody can compute is no secret")
     return hashlib.blake2b(repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32).digest()
 
 

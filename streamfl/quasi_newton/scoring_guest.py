@@ -145,19 +145,19 @@ class GuestScoring(Scoring):
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
-        text = "Rounds of questions and answers about scores that a host did not answer in time; a training's rounds wait for ever"
+        text = "Rounds of questions about scores that a host did not answer in time; a training's rounds wait without a limit"
         yield Measurement("timed_out_rounds", "counter", text, self._counts["abandoned_questions"])
         if not self._ready():
             return
         yield Measurement(
-            "held_out_entities", "gauge", "Entities with a label that the present model has scored and not learnt from",
+            "held_out_entities", "gauge", "Labelled entities that the current model has scored but not learnt from",
             len(self.scores.judged),
         )  # fmt: skip
         of = self.scores.judgements, self.calibration
         if self._figures[0] != of:
             self._figures = of, held_out_figures(*self._held_out(), self.calibration)
         for name, value in self._figures[1].items():
-            text = f"{TEXTS[name]} of the present model on entities that it has not learnt from"
+            text = f"{TEXTS[name]} of the current model on entities that it has not learnt from"
             yield Measurement(f"held_out_{name}", "gauge", text, value, until=self._labels.overdue_at or 0.0)
 
     # ---- what the party has come to
@@ -199,7 +199,7 @@ class GuestScoring(Scoring):
 
     def take(self, host: str, message: Message) -> None:
         if message.kind not in ("found", "points", "closed"):
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a host answers")
+            raise PeerError("malformed", f"{message.kind!r} is not an answer of a host")
         # After a restart this message may come before the scores of the version were begun.
         self._ready()
         session = self._sessions[host]

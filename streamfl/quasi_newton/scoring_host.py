@@ -76,8 +76,9 @@ class HostScoring(Scoring):
         if model is None or self._may_answer(model.version):
             return None
         return (
-            f"points of {self._state.answered} versions of the model were told, as many as scoring.versions allows: none are told "
-            f"of version {model.version}. Each version shows the guest more of the columns: raise it only if they may be known"
+            f"points of {self._state.answered} versions of the model were sent, as many as scoring.versions allows: none are "
+            f"sent for version {model.version}. Each version reveals more of the columns to the guest: raise it only if they may "
+            "be known"
         )
 
     def pass_time(self, now: float) -> None:
@@ -97,7 +98,7 @@ class HostScoring(Scoring):
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
         left = max(0, self._settings.versions - self._state.answered)
-        yield Measurement("model_versions_left", "gauge", "Versions of the model that points may still be told of", left)
+        yield Measurement("model_versions_left", "gauge", "Model versions for which points may still be sent", left)
 
     # ---- what the party has come to
 
@@ -124,7 +125,7 @@ class HostScoring(Scoring):
         elif message.kind == "chosen":
             self._take_chosen(message)
         else:
-            raise PeerError("malformed", f"{message.kind!r} is nothing that a guest asks")
+            raise PeerError("malformed", f"{message.kind!r} is not a question of a guest")
 
     def _take_question(self, message: Message) -> None:
         version, place = self._version, (message.run, message.round)

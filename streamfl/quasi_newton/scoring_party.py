@@ -46,7 +46,7 @@ class Scoring:
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:
-        yield Measurement("model_version", "gauge", "The training that the present model came from", self._version)
+        yield Measurement("model_version", "gauge", "The training of the current model", self._version)
 
     def came(self, name: str) -> None:
         """The table has an entity's columns."""

@@ -23,7 +23,7 @@ PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 
 def _are_different(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
-        raise ValueError("no party is expected twice")
+        raise ValueError("no party may occur twice")
     return names
 
 
@@ -71,8 +71,9 @@ class EntitySamplesSection(AssembledTopic):
         for number, one in enumerate(self.inputs or ()):
             if one.fills_means:
                 raise ValueError(
-                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier values, and those of all '
-                    'entities would let each change what is said of the others; "reject", "zero" and a number are possible'
+                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier values, and with the '
+                    "values of all entities each would change what is sent about the others; "
+                    '"reject", "zero" and a number are possible'
                 )
         return self
 

@@ -125,10 +125,10 @@ def says_nothing(value: Any) -> bool:
 
 def _text_hint(value: Any, as_text: bool) -> str:
     if as_text and isinstance(value, str) and not any(character.isdigit() for character in value[:LONGEST_NUMBER]):
-        return "; missing_values in [[samples.inputs]] names texts that mean there is none"
+        return "; missing_values in [[samples.inputs]] lists texts that mean a missing value"
     if as_text or not isinstance(value, str) or not _NUMBER.fullmatch(value[:LONGEST_NUMBER].strip()):
         return ""
-    return '; as = "number" in [[samples.inputs]] takes text for one'
+    return '; as = "number" in [[samples.inputs]] accepts numbers as text'
 
 
 def name_in(content: str | int | bytes | None, field: str) -> str:

@@ -96,7 +96,7 @@ def _readable(values: Sequence[bytes], found: InferredFormat, share: float, why:
     able = len(found.read) + found.passed_over
     if not found.read or able < share * len(values):
         raise DataError(
-            f"{able} of {len(values)} records could be read as {found.keys['format']!r}, and no better in another way. The first "
+            f"{able} of {len(values)} records could be read as {found.keys['format']!r}, and no other way reads more. The first "
             f"begins with {values[0][:SHOWN_BYTES]!r}. Say --record-format; --schema-file, or --registry, for Avro and Protobuf"
         )
     lost = len(values) - able

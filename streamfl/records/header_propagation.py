@@ -71,7 +71,7 @@ class FollowedAcross(PredictionsSection):
     @classmethod
     def _are_no_seals(cls, value: list[str] | None) -> list[str] | None:
         if any(name.lower() == SEAL for name in value or ()):
-            raise ValueError(f'"{SEAL}" is by what members prove who they are; give the header of your samples another name')
+            raise ValueError(f'"{SEAL}" is the header by which members prove their identity; rename the header of your samples')
         return value
 
     def carried(self, *, by_party: bool) -> Carry:

@@ -106,5 +106,5 @@ class RunningMeans:
 
     def measure(self) -> Iterable[Measurement]:
         """How much was filled in."""
-        text = "Inputs that a sample lacked and that were filled in by its client's own mean or last value"
+        text = "Missing inputs that were replaced by their client's own mean or last value"
         yield Measurement("filled_inputs", "counter", text, self._filled)

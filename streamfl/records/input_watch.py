@@ -98,14 +98,14 @@ class InputWatch:
             shown = self._low + self._last_outside * (self._high - self._low)
             yield OperatorNotice(
                 "labels_outside_range",
-                f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: give the "
-                "range of all that can come, before anything is learnt with another",
+                f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: set "
+                "the range of all possible labels, before anything is learnt with another one",
                 of_records=True,
             )
 
     def measure(self) -> Iterable[Measurement]:
         """How many labels were outside their range."""
-        text = "Labels outside samples.label_range, learnt all the same"
+        text = "Labels outside samples.label_range, which are learnt too"
         yield Measurement("labels_outside_range", "counter", text, self._outside)
 
     @property
@@ -117,9 +117,9 @@ class InputWatch:
         if place is not None:
             self._find(
                 "not_keyed_by_client",
-                f"samples of the client {client!r} come in the partitions {min(place, partition)} and {max(place, partition)}: to "
-                "each it is another client, with a seat and a memory of its own. Write the topic with the client's name as the "
-                "key, or name it in [samples.rekey] and let `streamfl rekey CONFIG` write samples.topic from it",
+                f"samples of the client {client!r} come in the partitions {min(place, partition)} and {max(place, partition)}: "
+                "in each it counts as another client, with a place and a state of its own. Write the topic with the client's "
+                "name as the key, or name it in [samples.rekey] and let `streamfl rekey CONFIG` write samples.topic from it",
             )
         elif len(self._place) >= self._clients:
             del self._place[next(iter(self._place))]
@@ -130,9 +130,9 @@ class InputWatch:
     def _apart(self, client: str, label: int, sample: int) -> None:
         self._find(
             "labels_keyed_otherwise",
-            f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never meet. "
-            "Write both topics with the same keys, by the same partitioner, or have one written anew: [labels.rekey] or "
-            "[samples.rekey] says which topic it is, and `streamfl rekey CONFIG` writes labels.topic or samples.topic",
+            f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never "
+            "meet. Write both topics with the same keys, by the same partitioner, or have one rekeyed: [labels.rekey] or "
+            "[samples.rekey] names the topic, and `streamfl rekey CONFIG` writes labels.topic or samples.topic",
         )
 
     def _find(self, reason: str, text: str) -> None:
@@ -143,15 +143,15 @@ class InputWatch:
             return None
         if self._field is not None:
             text = (
-                f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: see that "
+                f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: check that "
                 "samples.label is the field's name; leave it out if no labels come"
             )
         # While history is read, samples of other partitions may not have been read yet.
         elif self._joined and (labels := sum(self._labels_in[partition] for partition in self._sampled)) >= ENOUGH:
             text = (
-                f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
-                "have the same keys (`streamfl rekey CONFIG` writes one anew), and that samples.sample_id and labels.sample_id "
-                "give a sample the same name"
+                f"none of {labels} labels met one of {self._samples} samples, so nothing is learnt: check that both topics have "
+                "the same keys (`streamfl rekey CONFIG` rekeys one), and that samples.sample_id and labels.sample_id give a "
+                "sample the same name"
             )
         else:
             return None

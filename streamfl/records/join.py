@@ -129,8 +129,8 @@ class LabelJoin:
         if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
             raise PeerError(
                 "labels_keyed_otherwise",
-                f"a label of {client!r}, which has sent no sample here: let both topics have the same keys, or let `streamfl rekey "
-                "CONFIG` write one of them anew ([labels.rekey])",
+                f"a label of {client!r}, which has sent no sample here: use the same keys for both topics, or let `streamfl "
+                "rekey CONFIG` rekey one of them ([labels.rekey])",
             )
 
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
@@ -220,8 +220,8 @@ class LabelJoin:
                 cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
                 yield OperatorNotice(
                     f"{one}_without_{other}",
-                    f"{came} {one} were forgotten {cause} without their {other}: see that both topics have the same keys, and that "
-                    "samples.sample_id and labels.sample_id give a sample the same name",
+                    f"{came} {one} were forgotten {cause} without their {other}: check that both topics have the same keys, and "
+                    "that samples.sample_id and labels.sample_id give a sample the same name",
                 )
 
     def measure(self) -> Iterable[Measurement]:
@@ -230,10 +230,10 @@ class LabelJoin:
         yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", samples)
         yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", labels)
         yield Measurement(
-            "duplicate_labels", "counter", "Labels that came again for a sample that had one; the first counts", self._duplicates
+            "duplicate_labels", "counter", "Labels for a sample that already had one; the first one counts", self._duplicates
         )
         yield Measurement(
-            "repeated_samples", "counter", "Samples that came again under the same name; the first is learnt from", self._repeated
+            "repeated_samples", "counter", "Samples repeated under the same name; the first one is learnt from", self._repeated
         )
         for stage, name, text in (
             (_Stage.SAMPLE, "unlearnt_samples", "Samples forgotten without a label: labels.expiry_seconds or labels.limit"),

@@ -19,8 +19,8 @@ __all__ = ["KeySection", "binary_hint", "key_reader", "key_writer", "remembered_
 
 THE_KEY = "the record key"
 WITHOUT_KEY = (
-    "records without a key lie in any partition. Say which field has the name, and let `streamfl rekey CONFIG` write the topic "
-    "keyed by it"
+    "records without a key are in arbitrary partitions. Say which field has the name, and let `streamfl rekey CONFIG` write the "
+    "topic keyed by it"
 )
 _WIDTHS = {"int32": 4, "int64": 8}
 
@@ -75,7 +75,7 @@ def key_writer(section: KeySection) -> Callable[[str], bytes]:
             try:
                 return int(name).to_bytes(width, "big", signed=True)
             except OverflowError:
-                raise ValueError(f'{name} is no number that key = "{kind}" has room for') from None
+                raise ValueError(f'{name} is not a number for key = "{kind}" has room for') from None
 
         return number
     if kind == "hex":

@@ -183,7 +183,7 @@ def _steps(text: str) -> tuple[str | int, ...]:
         if match is None or (match["index"] is None and (match["dot"] is None) != (place == 0)) or (match["index"] and not place):
             raise ValueError(
                 f"{text!r}: a field, or a path such as meta.site or readings[0].temp, is expected; a name with dots, brackets or "
-                "backticks of its own stands in backticks, such as `meta.site`"
+                "backticks of its own goes in backticks, such as `meta.site`"
             )
         if match["index"] is not None:
             steps.append(int(match["index"]))

@@ -39,9 +39,9 @@ class PlaceWatch:
             elif there[0] != partition:
                 self._places[name] = here
                 self._found = self._seen, (
-                    f"{name!r} came in partition {there[0]} with {there[1]} and in partition {partition} with {source}: there they "
-                    "never meet. Write all members' topics with the same record keys, by the same partitioner, or have one written "
-                    "anew: [samples.rekey] or [labels.rekey] says which topic it is, and `streamfl rekey CONFIG` writes it"
+                    f"{name!r} came in partition {there[0]} with {there[1]} and in partition {partition} with {source}: there "
+                    "they never meet. Write all members' topics with the same record keys, by the same partitioner, or have one "
+                    "rekeyed: [samples.rekey] or [labels.rekey] names the topic, and `streamfl rekey CONFIG` writes it"
                 )
 
     @property

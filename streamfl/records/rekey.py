@@ -63,7 +63,7 @@ class AssembleSection(Section):
     @classmethod
     def _are_different(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) < len(value):
-            raise ValueError("no field is expected twice")
+            raise ValueError("no field may occur twice")
         return value
 
     @model_validator(mode="after")

@@ -203,7 +203,7 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
         label = float("nan")
     if not abs(label) < LARGEST_NUMBER:
         textual = not as_text and isinstance(value, str) and number_of_text(value) is not None
-        hint = '; label_as = "number" takes text for one' if textual else ""
+        hint = '; label_as = "number" accepts numbers as text' if textual else ""
         raise PeerError("label", f"{field} is {shown(value)}, a finite number{also} is expected{hint}")
     return label
 

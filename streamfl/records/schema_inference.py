@@ -184,7 +184,7 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
         keys, told = _number(_Values(values.path, values.total, _without(present, nothing)), numbers, name, textual)
         if keys is not None and "unit" not in keys:
             said = ", ".join(map(repr, nothing))
-            return {**keys, "missing_values": nothing}, f"{told}; {said} is taken for no value, which is a guess"
+            return {**keys, "missing_values": nothing}, f"{told}; {said} is treated as missing, which is a guess"
     texts = [value for value in present if isinstance(value, str)]
     if len(texts) < len(present):
         return None, f"values of several kinds, such as {shown(present[0])} and {_other(present)}"
@@ -221,7 +221,7 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
             return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
     whole = all(number.is_integer() for number in numbers)
     if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and looks_like_an_id(name):
-        return None, "each record has another: it looks like a name or a number in order"
+        return None, "each record has another: it looks like a name or a sequence number"
     if whole and values.distinct > 2 and values.distinct <= MOST_VALUES and len(values.present) >= 10 * values.distinct:
         told += f"; {values.distinct} different whole ones: if they are codes, a category"
     wrong = len(values.present) - len(numbers)
@@ -235,7 +235,7 @@ def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None,
         return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):
-        return {"as": "category", "values": known}, f"text of {len(known)} different values. Others that come count as none of them"
+        return {"as": "category", "values": known}, f"text of {len(known)} different values. Any other value sets all of them to 0"
     buckets = 2 ** max(3, math.ceil(math.log2(4 * len(known))))
     return None, (
         f"text with {len(known)} different values in {len(values.present)} records, such as {shown(known[0])}. "

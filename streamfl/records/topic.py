@@ -92,7 +92,7 @@ class TopicSection(Section):
     @classmethod
     def _are_different(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) < len(value):
-            raise ValueError("no column is expected twice")
+            raise ValueError("no column may occur twice")
         return value
 
     @field_validator("delimiter")

@@ -145,7 +145,7 @@ class Assembly:
                 self._surplus += 1
                 return self._go_on(held, done, "over", now)
             lacked = ", ".join(sorted(row.values))
-            raise PeerError("late", f"the sample {row.place!r} of {row.client!r} went on without {lacked:.200}")
+            raise PeerError("late", f"the sample {row.place!r} of {row.client!r} was sent on without {lacked:.200}")
         added = self._added(entry, row)
         if place not in held.entries:
             held.put(place, entry)
@@ -202,13 +202,13 @@ class Assembly:
         """Restore one value; PeerError if it cannot be one that was written."""
         kind, _, rest = key.partition(b"/")
         if kind != b"sample":
-            raise PeerError("malformed", f"{key[:60]!r} is nothing that is remembered of samples in several records")
+            raise PeerError("malformed", f"{key[:60]!r} is not a key of the state of samples in several records")
         end = 2 + int.from_bytes(rest[:2], "big")
         place = self._place(check_name(rest[2:end]), check_name(rest[end:]))
         entry = decode_restored(value, _Entry, "a sample in several records")
         check_size(entry.values)
         if entry.gone == bool(entry.values):
-            raise PeerError("malformed", "of a sample in several records something is remembered if and only if it has not gone on")
+            raise PeerError("malformed", "a sample in several records is stored only until it is sent on")
         if not all(math.isfinite(one) for one in entry.values.values() if isinstance(one, float)):
             raise PeerError("not_finite", "a value is remembered that is no number")
         self._partitions[partition].put(place, entry)
@@ -217,11 +217,11 @@ class Assembly:
         """Counters and gauges."""
         being = sum(len(own) for held in self._partitions.values() for own in held.open.values())
         yield Measurement("samples_in_assembly", "gauge", "Samples of which some records have come", being, (), True)
-        text = "Samples that went on, by why: complete, their span over, expired, or displaced by newer ones (limit)"
+        text = "Samples that were sent on, by reason: complete, their span over, expired, or displaced by newer ones (limit)"
         for why in ENDS:
             yield Measurement("assembled_samples", "counter", text, self._gone[why], (("reason", why),), why == "complete")
-        yield Measurement("incomplete_samples", "counter", "Samples that went on without all of their inputs", self._incomplete)
-        yield Measurement("surplus_values", "counter", "Records for a sample that had their input already", self._surplus)
+        yield Measurement("incomplete_samples", "counter", "Samples sent on without all of their inputs", self._incomplete)
+        yield Measurement("surplus_values", "counter", "Records for a sample that already had this input", self._surplus)
 
     def _place(self, client: str, place: str) -> Place:
         if self._together.span is not None and re.fullmatch("-?[0-9]{1,20}", place) is None:

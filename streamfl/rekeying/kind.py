@@ -75,9 +75,9 @@ def _stream(settings: RoleSettings, name: str) -> Stream:
     target = getattr(settings, name, None)
     section = getattr(target, "rekey", None)
     if not isinstance(target, KeySection) or not isinstance(section, RekeySection):
-        raise ConfigurationError(f"the section [{name}.rekey] is missing: it names the topic to be written anew to {name}.topic")
+        raise ConfigurationError(f"the section [{name}.rekey] is missing: it names the topic to be rekeyed to {name}.topic")
     if section.topic == target.topic:
-        raise ConfigurationError(f"{name}.rekey.topic = {section.topic!r}: {name}.topic is the topic to be written, another one")
+        raise ConfigurationError(f"{name}.rekey.topic = {section.topic!r}: {name}.topic is the output topic: name another one")
     said = {key: getattr(section, key) for key in section.model_fields_set & KeySection.model_fields.keys()}
     own = {key: getattr(target, key) for key in KeySection.model_fields}
     if said.keys() - {"topic", "key", "key_field"}:
@@ -178,7 +178,7 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
 def _check_written(stream: Stream) -> None:
     if stream.target.format not in WRITTEN:
         raise ConfigurationError(
-            f"{stream.name}.format = {stream.target.format!r}: `streamfl rekey` writes other bytes than it reads here, and "
+            f"{stream.name}.format = {stream.target.format!r}: `streamfl rekey` writes another format than it reads here, and "
             f"can write {' or '.join(WRITTEN)}"
         )
 

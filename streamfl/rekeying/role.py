@@ -74,7 +74,7 @@ class Rekeying:
             self._written[change.partition] = True
             return
         if self._assembly is None:
-            raise PeerError("malformed", "samples in several records were remembered, and there is no [samples.assemble]")
+            raise PeerError("malformed", "the state has samples in several records, but there is no [samples.assemble]")
         if change.value is not None:
             self._assembly.restore(change.partition, change.key, change.value)
 
@@ -131,9 +131,9 @@ class Rekeying:
         return self._assembly is not None and self._assembly.forget(name)
 
     def measure(self) -> Iterable[Measurement]:
-        text = "Records of the topic that is not keyed as it has to be"
+        text = "Records of the input topic"
         yield Measurement("rekeyed_records", "counter", text, self._counts["records"], (), True)
         if self._assembly is not None:
-            text = "Records with nothing that a sample consists of, such as those of other sensors"
+            text = "Records without a part of a sample, such as those of other sensors"
             yield Measurement("unused_records", "counter", text, self._counts["unused"])
             yield from self._assembly.measure()

@@ -51,7 +51,7 @@ def reports(name: str) -> Reports:
 def _of_trace(name: str, trace: Arrays) -> Page:
     names = [one for one in trace if one.startswith(COURSE)]
     if not names:
-        raise DataError("the trace has no course of the run: it was written by an earlier release; simulate again")
+        raise DataError("the trace has no learning curves: it was written by an earlier release; simulate again")
     checked = checked_arrays(trace, dict.fromkeys(names, ("measurements",)), gaps=names)
     course = {one.removeprefix(COURSE): values for one, values in checked.items()}
     times = course.pop(SECONDS, None)
@@ -118,7 +118,7 @@ def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tu
         Line("running mean's", counts, np.sqrt(np.cumsum(np.square(means - truth)) / counts), level=True),
     ]
     says = (
-        "Of the last prediction of each entity before its label came; of classes its square is the Brier score. It "
-        "should end below the running mean of the labels, which learns nothing from the columns."
+        "For the last prediction of each entity before its label; for classes its square is the Brier score. It should end below "
+        "the labels' running mean, which learns nothing from the columns."
     )
     return Chart("Error so far", says, lines, "entities with a label", f"RMSE, {UNIT}")

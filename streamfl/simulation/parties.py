@@ -100,11 +100,13 @@ def split_columns(
                 raise ConfigurationError(f"--split {party}={value}: {part} is no range within the {len(offered)} input columns")
             names += offered[begin:end]
         if label in names:
-            raise ConfigurationError(f"--split {party}={value}: {label} is the label, which no party may be shown")
+            raise ConfigurationError(f"--split {party}={value}: {label} is the label, which no party may see")
         own[party] = list(dict.fromkeys(names))
     missing = [party for party in parties if party not in own]
     if missing:
-        raise ConfigurationError(f"--split {text}: nothing is said of {', '.join(missing)}, which federation.parties has too")
+        raise ConfigurationError(
+            f"--split {text}: the columns are missing for {', '.join(missing)}, which federation.parties has too"
+        )
     return [own[party] for party in parties]
 
 

@@ -96,8 +96,8 @@ def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[s
     unread = [name for name in table.columns if name not in offered and name not in besides]
     if unread:
         say(
-            f"not learnt from, for they hold no numbers: {', '.join(unread)}. Write them as numbers (one column of 0 and 1 for "
-            "each value, say), or name the columns to learn from"
+            f"not learnt from, because they are not numbers: {', '.join(unread)}. Write them as numbers (one column of 0 and 1 "
+            "for each value, say), or name the columns to learn from"
         )
     return unread
 

@@ -53,7 +53,7 @@ def checked_arrays(
             able = np.abs(values) <= LARGEST
         if not able.all():
             if name not in gaps:
-                raise DataError(f"the trace's {name!r} has what is no number, or is out of all proportion")
+                raise DataError(f"the trace's {name!r} has values that are not numbers, or are too large")
             values = np.where(able, values, np.nan)
         found[name] = values
     return found

@@ -20,8 +20,8 @@ __all__ = ["CatchUp"]
 
 # Longer than from one gradient to the next.
 PAUSE_SECONDS = 1.0
-BEHIND = "a backlog is shown in step with the model: {} records lie unread, and {} samples in hand wait for gradients"
-ALONE = "a backlog is shown without waiting for gradients, since none came: {} records lie unread, {} samples are in hand"
+BEHIND = "a backlog is sent in step with the model: {} records are unread, and {} samples wait for gradients"
+ALONE = "a backlog is sent without waiting for gradients, because none came: {} records are unread, {} samples wait"
 
 
 class CatchUp:

@@ -43,7 +43,7 @@ class VaflFederation(VerticalMembers):
     @classmethod
     def _is_no_coordinator(cls, names: list[str]) -> list[str]:
         if COORDINATOR in names:
-            raise ValueError(f"{COORDINATOR} is the coordinator's own name: another is expected")
+            raise ValueError(f"{COORDINATOR} is the coordinator's own name: another name is expected")
         return names
 
 
@@ -194,21 +194,21 @@ class PrivacySection(Section):
             key = "gradient_norm" if self.gradient_norm is None else "gradient_noise"
             raise missing(key, "a gradient's norm and the noise on it protect only together")
         if self.embedding_norm is None and (self.gradient_norm or self.hidden_noise or (self.budget_mu and not self.reply_noise)):
-            raise missing("embedding_norm", "an embedding has to be bounded and noisy before anything can be said of it")
+            raise missing("embedding_norm", "a privacy guarantee needs embeddings with a norm and noise")
         hidden = {"embedding_noise": self.embedding_norm or 1.0, "gradient_noise": 1.0, "reply_noise": 1.0}
         for key, unit in hidden.items():
             noise, least, most = getattr(self, key) or 0.0, LEAST_NOISE * unit, MOST_NOISE * unit
             if 0 < noise < least:
-                raise ValueError(f"{key} = {noise:g}: at least {least:g} is expected: less hides nothing")
+                raise ValueError(f"{key} = {noise:g}: at least {least:g} is expected: less noise hides nothing")
             if noise > most:
-                raise ValueError(f"{key} = {noise:g}: at most {most:g} is expected: more leaves nothing")
+                raise ValueError(f"{key} = {noise:g}: at most {most:g} is expected: more noise leaves nothing to learn")
         noise = "embedding_norm" if self.embedding_norm is not None else "reply_noise" if self.reply_noise else None
         if self.without_noise and noise is not None:
             raise ValueError(f"without_noise = true has no meaning with {noise}: leave one of them out")
         if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
             raise missing("secret_file", "noise that others can compute protects nothing")
         if self.budget_mu is not None and self.gradient_noise is None and self.embedding_norm is not None:
-            raise missing("gradient_noise", "without noise on steps mu says nothing about what later embeddings tell")
+            raise missing("gradient_noise", "without noise on steps mu says nothing about what later embeddings reveal")
         return self
 
 
@@ -292,18 +292,18 @@ class VaflSettings(VerticalSettings):
     def _check_party(self) -> None:
         if self.embedding.standardise and self.privacy.embedding_norm is not None:
             raise ValueError(
-                "embedding.standardise = true has no meaning with privacy.embedding_norm: each entity would change what is said of "
-                "the others, which mu does not count; leave it out, and scale the columns by figures that are public"
+                "embedding.standardise = true has no meaning with privacy.embedding_norm: each entity would change what is sent "
+                "about the others, which mu does not count; leave it out, and scale the columns by public numbers"
             )
         if self.party is None or self.samples is None:
             raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
         if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:
-            raise ValueError("privacy.embedding_norm is missing: the budget of a party is of its embeddings")
+            raise ValueError("privacy.embedding_norm is missing: a party's budget is spent by its embeddings")
         learning = self.learning
         if learning.in_flight is not None and learning.in_flight < self.least_in_flight:
             raise ValueError(
-                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {self.batch_size} gradients, "
-                "and so many have to be on their way; leave it out, or set at least that"
+                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {self.batch_size} gradients, so "
+                "at least that number has to be on its way; leave it out, or set at least that"
             )
 
     def _check_coordinator(self) -> None:
@@ -344,7 +344,7 @@ class VaflSettings(VerticalSettings):
             narrower = ', or set federation.precision = "float32"' if federation.precision == "float64" else ""
             network = '; head.kind = "network" takes any number' if self.head.kind == "sum" and classes else ""
             raise ValueError(
-                f"federation.embedding_size = {size}: what the coordinator remembers of an entity is one record, and embeddings of "
-                f"{count} parties take {needed:,} bytes of {rest:,} in it: set at most {rest // (count * self.number_bytes)}, "
-                f"or name fewer parties{narrower}{network}"
+                f"federation.embedding_size = {size}: the coordinator's state of an entity is one record, and embeddings of "
+                f"{count} parties take {needed:,} bytes of {rest:,} in it: set at most {rest // (count * self.number_bytes)}, or "
+                f"name fewer parties{narrower}{network}"
             )

@@ -292,8 +292,8 @@ class VaflCoordinator:
         self._figures.duplicates += len(again)
         self._figures.superseded += len(late)
         reasons = {
-            "duplicate_embedding": (again, "came again and changed nothing; if this goes on, two speak for it"),
-            "superseded": (late, "came after a later one: does a second process of the party write, or somebody else for it?"),
+            "duplicate_embedding": (again, "was repeated and had no effect; if this continues, two processes send for this party"),
+            "superseded": (late, "came after a later one: does a second process of the party write, or somebody else in its name?"),
         }
         for reason, (places, text) in reasons.items():
             if places and reason not in self._notices:

@@ -18,13 +18,13 @@ HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
 COUNTS = {
     "embeddings": "Embeddings taken",
     "predictions": "Entities predicted",
-    "revised_predictions": "Predictions of entities that had one, made when another embedding came",
+    "revised_predictions": "Repeated predictions of an entity, made when another embedding came",
     "labels": "Labels taken",
     "learnt": "Times that an entity was learnt from",
-    "learnt_below_quorum": "Times that an entity was learnt from though fewer parties than learning.quorum had shown it in time",
+    "learnt_below_quorum": "Times that an entity was learnt from although fewer parties than learning.quorum had sent it in time",
     "gradients": "Gradients sent",
-    "requests": "Embeddings asked for anew",
-    "outdated_embeddings": "Embeddings above learning.max_staleness: in a gradient the mean of their party stood for them",
+    "requests": "Newer embeddings that were requested",
+    "outdated_embeddings": "Embeddings above learning.max_staleness; their party's mean was used in the gradient instead",
     "steps": "Steps of the head's own parameters",
     "refused_steps": "Steps not taken because a parameter would have become infinite",
 }
@@ -65,25 +65,28 @@ class CoordinatorFigures:
         """The metrics. entities: those of each partition."""
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
-        text = "Embeddings that came again"
+        text = "Repeated embeddings"
         yield Measurement("ignored_embeddings", "counter", text, self.duplicates, (("reason", "duplicate"),))
-        text = "Embeddings with a number below one that was taken just before: two speak for one party"
+        text = "Embeddings with a number below one that was accepted just before: two processes send for one party"
         yield Measurement("superseded_embeddings", "counter", text, self.superseded)
-        text = "Labels of entities that had one; the first counts"
+        text = "Labels of entities that already had one; the first one counts"
         yield Measurement("duplicate_labels", "counter", text, self.tally.duplicate_labels)
         for reason, count in self.tally.forgotten.items():
-            text = "Entities forgotten: by what never came, to make room, withheld, or learnt from and not shown by all"
+            text = "Forgotten entities, by reason: what never came, no room, withheld, or learnt from but not sent by all"
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
-        text = "Requests for a newer embedding that nobody answered"
+        text = "Requests for a newer embedding without an answer"
         yield Measurement("silent_parties", "counter", text, self.tally.silent, (), True)
-        yield Measurement("entities", "gauge", "Entities that are remembered", sum(map(len, entities)), (), True)
+        yield Measurement("entities", "gauge", "Entities that are stored", sum(map(len, entities)), (), True)
         lacking = [one.lacking() for one in entities]
-        text = "Entities that are not learnt from: shown by enough parties and without a label, or the other way round"
+        text = (
+            "Entities that are not learnt from: sent by enough parties but without a label, or with a label but not sent by "
+            "enough parties"
+        )
         for place, reason in enumerate(("label", "embeddings")):
             yield Measurement("lacking_entities", "gauge", text, sum(one[place] for one in lacking), (("reason", reason),))
-        text = "Embeddings that gradients were computed from, each as often as one was"
+        text = "Embeddings that gradients were computed from, counted once for each gradient"
         yield Measurement("aged_embeddings", "counter", text, self._aged)
-        text = "Steps, as far as known here, that parties took since they made these embeddings, added up"
+        text = "Sum of the steps, as far as known here, that parties took since they made these embeddings"
         yield Measurement("staleness_steps", "counter", text, self._steps)
         yield Measurement("staleness_largest", "gauge", "The largest such number of steps since the worker's start", self._oldest)
         text = f"The largest such number of steps of the last {WINDOW} embeddings since the worker's start"

@@ -57,8 +57,8 @@ class CoordinatorPartition:
             return None
         unlabelled, unshown = self.entities.lacking()
         return (
-            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with one that fewer than "
-            f"{self.entities.learning_quorum} parties have shown (learning.quorum)"
+            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with a label that fewer than "
+            f"{self.entities.learning_quorum} parties have sent (learning.quorum)"
         )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:

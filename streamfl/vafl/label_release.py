@@ -18,8 +18,8 @@ from streamfl.wire import fingerprint as fingerprint_of
 __all__ = ["TOLD_BARE", "LabelRelease"]
 
 TOLD_BARE = (
-    "the coordinator has told labels without noise before: no mu could be claimed of them; begin anew, with another "
-    "federation.name at all members, or leave privacy.reply_noise out"
+    "the coordinator has released labels without noise before, so no mu holds for them; start over with another federation.name "
+    "at all members, or leave privacy.reply_noise out"
 )
 
 
@@ -94,12 +94,12 @@ class LabelRelease:
     def measure(self, mu: float) -> Iterable[Measurement]:
         """The metrics. mu: the largest of an entity's label."""
         for reason, count in self._withheld.items():
-            text = "Labels not answered and not learnt from: the budget of the label is spent, or no room to remember what is"
+            text = "Labels not answered and not learnt from: the label's budget is spent, or the ledger has no room"
             yield Measurement("withheld_labels", "counter", text, count, (("reason", reason),))
         if not self._noise:
             return
         if self._budget is not None:
             yield Measurement("label_budget_mu", "gauge", "mu that no entity's label may exceed", self._budget)
-        text = "mu of the entity of whose label most was told (Gaussian differential privacy)"
+        text = "mu of the label with the largest releases (Gaussian differential privacy)"
         yield Measurement("label_mu", "gauge", text, mu)
         yield Measurement("label_epsilon", "gauge", f"epsilon of that mu at delta = {DELTA:g}", epsilon_of(mu, DELTA))

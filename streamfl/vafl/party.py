@@ -40,8 +40,8 @@ from streamfl.wire import VERSION
 __all__ = ["PartySnapshot", "PartySteps", "VaflParty"]
 
 NO_GRADIENT = (
-    "no coordinator answers: embeddings go out, and no gradient has come for {:g} s. Start the vafl-coordinator, or look at what "
-    "its log says of this party's embeddings; if labels come later than that, raise alignment.patience_seconds"
+    "no coordinator answers: embeddings are sent, but no gradient has come for {:g} s. Start the vafl-coordinator, or check what "
+    "its log says about this party's embeddings; if labels come later than that, raise alignment.patience_seconds"
 )
 
 

@@ -14,7 +14,7 @@ HEADLINES = {"samples", "embeddings", "gradients", "steps"}
 COUNTS = {
     "samples": "Samples taken",
     "embeddings": "Embeddings sent",
-    "embeddings_again": "Embeddings sent because the coordinator asked for newer ones",
+    "embeddings_again": "Embeddings sent because the coordinator requested newer ones",
     "gradients": "Gradients learnt from",
     "steps": "Steps taken",
     "refused_steps": "Steps not taken because a parameter would have become infinite",
@@ -45,7 +45,7 @@ class PartyFigures:
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         for reason, count in self.ignored.items():
-            text = "Replies to an embedding that is forgotten, or followed by a newer one"
+            text = "Replies to an embedding that is forgotten or superseded"
             yield Measurement("ignored_replies", "counter", text, count, (("reason", reason),), True)
         for reason, count in self.forgotten.items():
             text = "Entities forgotten without a gradient: by age, or to make room"
@@ -53,7 +53,7 @@ class PartyFigures:
         yield Measurement("entities", "gauge", "Entities whose gradient has not come", entities)
         yield Measurement("waiting_samples", "gauge", "Samples that wait until fewer are on their way", waiting, (), True)
         for reason, count in self.withheld.items():
-            text = "Embeddings not sent or not learnt from: budget spent, no room to remember what is, or asked for too often"
+            text = "Embeddings not sent or not learnt from: budget spent, no room in the ledger, or requested too often"
             yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
 
 
@@ -61,10 +61,10 @@ def measure_privacy(mechanism: Mechanism, mu: float) -> Iterable[Measurement]:
     """The largest mu released of an entity, and the budget."""
     if mechanism.budget is not None:
         yield Measurement("privacy_budget_mu", "gauge", "mu that no entity may exceed", mechanism.budget)
-    text = "mu of the entity of which most was released (Gaussian differential privacy)"
+    text = "mu of the entity with the largest releases (Gaussian differential privacy)"
     if mechanism.guarantees:
         yield Measurement("privacy_mu", "gauge", text, mu)
         yield Measurement("privacy_epsilon", "gauge", f"epsilon of that mu at delta = {DELTA:g}", epsilon_of(mu, DELTA))
     else:
-        text += ", of its own embeddings alone: what others' tell of it is not counted, and this is no guarantee"
+        text += ", from its own embeddings only: what others' embeddings reveal about it is not counted, so this is no guarantee"
         yield Measurement("privacy_mu_per_release", "gauge", text, mu)

@@ -221,6 +221,6 @@ class PartyPartition:
         if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
             raise PeerError(
                 "configuration",
-                f"{self._settings.name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before: "
-                "no mu could be claimed; begin anew, with another federation.name at all members",
+                f"{self._settings.name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before, so "
+                "no mu holds; start over with another federation.name at all members",
             )

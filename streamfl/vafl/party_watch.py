@@ -11,8 +11,8 @@ from streamfl.role import OperatorNotice
 __all__ = ["PartyWatch"]
 
 NO_EMBEDDING = (
-    "no embedding of {} has come for {:g} s, while others' or labels have. See whether that party runs, and what this log says of "
-    "its embeddings; if it is meant to be silent for longer, raise alignment.patience_seconds"
+    "no embedding of {} has come for {:g} s, although others' embeddings or labels have. Check that that party runs, and what "
+    "this log says about its embeddings; if it may be silent for longer, raise alignment.patience_seconds"
 )
 
 

@@ -83,15 +83,15 @@ class Predictions:
         classifies, recent, until = self._loss.name != "square", self._recent.items, self._recent.until
         count = len(recent)
         yield Measurement("scored", "counter", "Labels of entities that had been predicted", self._scored)
-        text = "Loss of the predictions made before the label, added up over the labels of streamfl_scored_total"
+        text = "Sum of the loss of the predictions made before the label, over the labels of streamfl_scored_total"
         yield Measurement("loss_sum", "counter", text, self._loss_sum)
         if classifies:
-            yield Measurement("right_predictions", "counter", "Those of these predictions that were right", self._right)
+            yield Measurement("right_predictions", "counter", "These predictions that were correct", self._right)
         text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels since the worker's start"
         mean = sum(loss for loss, _ in recent) / max(count, 1)
         yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0, until)
         if classifies:
-            text = f"Share of the predictions that were right, over the last {WINDOW} labels since the worker's start"
+            text = f"Share of the predictions that were correct, over the last {WINDOW} labels since the worker's start"
             share = sum(right for _, right in recent) / max(count, 1)
             yield Measurement("accuracy", "gauge", text, share, known=count > 0, until=until)
         else:

@@ -71,7 +71,7 @@ def _mechanism(settings: VaflSettings, secret: str) -> Mechanism | None:
         budget=privacy.budget_mu,
         secret=secret,
     )
-    _check_budget(settings, "showing an entity once and one step on its gradient cost", math.sqrt(mechanism.cost(1, 1)))
+    _check_budget(settings, "sending an entity once and one step on its gradient cost", math.sqrt(mechanism.cost(1, 1)))
     return mechanism
 
 
@@ -204,8 +204,8 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
         if not 0 <= label.label <= 1:
             raise PeerError(
                 "label",
-                f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, and privacy.reply_noise hides labels "
-                "only within it: give the range of all that can come",
+                f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, but privacy.reply_noise hides "
+                "labels only within it: give the range of all possible labels",
             )
         return label
 

@@ -35,7 +35,7 @@ EMPTY = {
     ("Never learnt from", "samples, {{reason}}"),
     ("Never learnt from", "labels, {{reason}}"),
     ("Never learnt from", "labels again"),
-    ("Samples again, and clients forgotten", "again"),
+    ("Repeated samples, and forgotten clients", "again"),
     # Nobody writes to the model's topic but the server.
     ("Model records refused", "{{group}} {{reason}}"),
 }
@@ -50,7 +50,7 @@ ZERO = (
     ("Cluster did not answer", "{{group}} {{instance}}"),
     ("Rounds that timed out", "{{group}}"),
     ("Records a second", "again, {{group}}"),
-    ("Records a second", "no messages, {{group}}"),
+    ("Records a second", "without a message, {{group}}"),
     ("Consumer lag", "{{group}} {{topic}} {{partition}}"),
     ("Clients that wait", "clients"),
     ("Clients by worker", "wait, {{instance}}"),
@@ -58,16 +58,16 @@ ZERO = (
     ("Challengers", "failures of {{model}}"),
     ("Inputs and labels at the edge", "filled in"),
     ("Parameters without a signature", "unsigned"),
-    ("Samples again, and clients forgotten", "clients forgotten"),
-    ("What only a stranger does", "times"),
+    ("Repeated samples, and forgotten clients", "clients forgotten"),
+    ("Signs of a stranger, total", "times"),
     ("Ignored updates", "{{reason}}"),
     ("Rounds without all clients", "closed without all"),
     ("Rounds without all clients", "clients forgotten"),
     ("Behind", "partitions, {{instance}}"),
     ("Alone", "{{instance}}"),
     ("Predictions without a model", "latest"),
-    ("Signs of a stranger", "two speak for one"),
-    ("Signs of a stranger", "model written anew"),
+    ("Signs of a stranger", "two senders for one"),
+    ("Signs of a stranger", "model repaired"),
     ("Signs of a stranger", "parameters shortened"),
 )
 
@@ -156,7 +156,7 @@ def _service(plant: CalmPlant) -> dict[Line, Truth]:
         ("Commits a second", "committed, {{group}}"): {
             group: sum(commits[worker] for worker in workers if workers[worker] == group) for group in (CLIENT, SERVER)
         },
-        ("Seconds to take state back", "{{group}}"): {group: Between(0, 1.1 * most) for group, most in restored.items()},
+        ("Seconds to restore state", "{{group}}"): {group: Between(0, 1.1 * most) for group, most in restored.items()},
         ("Memory", "{{group}} {{instance}}"): each(lambda worker: plant.after.of("process_resident_memory_bytes", worker)),
         ("Processors", "{{group}} {{instance}}"): each(lambda worker: plant.grown("process_cpu_seconds_total", worker)),
         ("Bytes written a second", "published, {{group}}"): {
@@ -213,7 +213,7 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Samples a second", "predictions"): len(now["plant.predictions"]) / plant.seconds,
         ("Samples a second", "labels"): labels,
         ("Samples by worker", "{{instance}}"): {worker: count / plant.seconds for worker, count in by_worker.items()},
-        ("Samples again, and clients forgotten", "without a label"): (len(rows) - len(errors)) / plant.seconds,
+        ("Repeated samples, and forgotten clients", "without a label"): (len(rows) - len(errors)) / plant.seconds,
         ("Inputs and labels at the edge", "labels outside"): sum(
             not 0 <= row.get("lever", 0) <= RANGE for _, row in rows
         ) / plant.seconds,
@@ -231,7 +231,7 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Predictions without a model", "ever"): _exact(versions.count(0) / len(versions)),
         ("Clients", "clients"): len(plant.clients),
         ("Clients by worker", "clients, {{instance}}"): Counter(homes.values()),
-        ("Clients heard of", "known"): len(plant.clients),
+        ("Known clients", "known"): len(plant.clients),
     }
 
 
@@ -249,8 +249,8 @@ def _compared(plant: CalmPlant) -> dict[Line, Truth]:
         ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},
         ("Behind", "labels, {{instance}}"): {worker: plant.grown("streamfl_catch_up_labels_total", worker) for worker in workers},
         ("Drifts", "drifts"): plant.grown("streamfl_drifts_total"),
-        ("Inputs and labels at the edge", "predictions kept near"): plant.grown("streamfl_bounded_predictions_total"),
-        ("Clients heard of", "heard in this round"): plant.after.of("streamfl_round_waiting"),
+        ("Inputs and labels at the edge", "predictions limited"): plant.grown("streamfl_bounded_predictions_total"),
+        ("Known clients", "with an update in this round"): plant.after.of("streamfl_round_waiting"),
         ("Updates not sent", "{{reason}}"): plant.grown_by("reason", "streamfl_skipped_updates_total"),
     }
 

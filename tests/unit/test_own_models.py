@@ -87,7 +87,7 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
 def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
     """Protects a model from a list in place of a set, or a dictionary without its default: the reason is reported."""
     for state in (value, {"a": [1, (2.0, value)]}):
-        with pytest.raises(StateRefused, match=f"a {type(value).__name__} is no plain value and no array") as found:
+        with pytest.raises(StateRefused, match=f"a {type(value).__name__} is not a plain value or an array") as found:
             encode_state(state, 10_000)
         assert found.value.reason == "state"
 
@@ -269,5 +269,5 @@ def test_what_another_model_remembered_is_not_taken_back() -> None:
     """Protects from numbers with another meaning: the parameters were changed, and the state belongs to the old model."""
     one = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.1}), "square")
     other = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.2}), "square")
-    with pytest.raises(StateRefused, match="made otherwise"):
+    with pytest.raises(StateRefused, match="a model with other parameters"):
         other.take_back(decode_remembered(one.remembered(1)))

@@ -97,7 +97,7 @@ def test_a_few_values_that_fit_nothing_are_told() -> None:
     assert "2 of 40 are none, such as '21,5'" in guess.why
     [guess] = infer_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number", "missing": "mean", "missing_values": ["N/A"]}
-    assert "'N/A' is taken for no value, which is a guess" in guess.why
+    assert "'N/A' is treated as missing, which is a guess" in guess.why
 
 
 def frame(content: bytes) -> bytes:

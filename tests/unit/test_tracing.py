@@ -281,5 +281,5 @@ def test_a_variable_that_opentelemetry_refuses_is_named(name: str, value: str, m
 
 def test_a_collectors_address_holds_no_secret() -> None:
     """Protects keys from logs and process lists: an address with a user name in it is refused."""
-    with pytest.raises(ValueError, match="only a place"):
+    with pytest.raises(ValueError, match="only an address"):
         TracingSection(enabled=True, endpoint="http://user:password@collector:4318")

@@ -12,10 +12,9 @@ ALERTS = (
         f"{increased('refused_releases_total', 15)} > 0",
         0,
         "critical",
-        "{{ $labels.group }} holds releases back: its ledger does not fit its state.",
-        "Nothing leaves this party, so no budget is spent twice. Fits go on without it.",
-        "Its /readyz says how ledger and state differ, and the page on privacy what to do about each case. Never make a "
-        "new ledger.",
+        "{{ $labels.group }} holds releases back: its ledger does not match its state.",
+        "This party releases nothing, so no budget is spent twice. Fits continue without it.",
+        "Its /readyz says how ledger and state differ, and the page on privacy what to do in each case. Never make a new ledger.",
     ),
     Alert(
         "StreamflAnswersMissing",
@@ -23,8 +22,8 @@ ALERTS = (
         0,
         "warning",
         "A party of {{ $labels.federation }} did not answer in a fit.",
-        "The fit went on without its columns, and the budget of its entities is spent all the same.",
-        "Look whether its workers run. Raise window.patience_seconds at the server if it is only slow.",
+        "The fit continued without its columns, but the budget of its entities is spent.",
+        "Check whether its workers run. If it is only slow, raise window.patience_seconds at the server.",
     ),
     Alert(
         "StreamflEntitiesMissing",
@@ -33,10 +32,10 @@ ALERTS = (
         f" and {increased('windows_total', 60)} == 0 and max by ({MEMBER}) (changes(streamfl_complete_entities[1h])) == 0",
         60,
         "warning",
-        "Entities of {{ $labels.federation }} become known to some parties and to others not.",
-        "No window fills, so there is no new fit.",
-        "The server's log says at which party how many are missing. Look whether that party's workers run, and whether its keys "
-        "are the others'.",
+        "Entities of {{ $labels.federation }} become known to some parties but not to others.",
+        "No window gets full, so there is no new fit.",
+        "The server's log says how many are missing at which party. Check whether that party's workers run, and whether it uses "
+        "the same keys as the others.",
     ),
     Alert(
         "StreamflFirstWindowWaits",
@@ -45,20 +44,20 @@ ALERTS = (
         f" and {increased('announced_entities_total', 24 * 60)} == 0",
         60,
         "warning",
-        "{{ $labels.group }} gets records, and for a day none has made an entity that a first window could have.",
-        "There is no model yet: nothing fills the first window.",
-        "streamfl_lacking_entities says whether columns or labels lack. Look whether both come, and under the same keys.",
+        "{{ $labels.group }} gets records, but for a day no entity has become complete for a first window.",
+        "There is no model yet: the first window does not get full.",
+        "streamfl_lacking_entities says whether columns or labels are missing. Check whether both come, and with the same keys.",
     ),
     Alert(
         "StreamflFitsStand",
         stopped("windows_total", "samples_total"),
         0,
         "warning",
-        "{{ $labels.group }} gets samples, and no window begins any more.",
-        "There is no new fit, and the model becomes old. It is told after three of the times in which windows usually began: three "
-        "days, where there is one each day.",
-        "Look whether the server runs, and at streamfl_lacking_entities and streamfl_spent_entities_total: columns or labels that "
-        "do not come, or budgets that are spent.",
+        "{{ $labels.group }} gets samples, but no window begins any more.",
+        "There is no new fit, and the model gets old. The alert fires after three times the usual interval between windows: "
+        "three days if there is one each day.",
+        "Check whether the server runs. streamfl_lacking_entities shows missing columns or labels, and "
+        "streamfl_spent_entities_total spent budgets.",
     ),
     Alert(
         "StreamflNoModelYet",
@@ -66,17 +65,17 @@ ALERTS = (
         60,
         "warning",
         "{{ $labels.group }} predicts nothing: it has no model yet.",
-        "Records come, predictions are asked for, and none is made of them.",
-        "The first fit has not ended. Look at the server's phase, and at streamfl_waiting_entities against window.rows.",
+        "Records come, but no predictions are made for them.",
+        "The first fit has not ended. Look at the server's phase, and compare streamfl_waiting_entities with window.rows.",
     ),
     Alert(
         "StreamflPredictionsExpired",
         f"{increased('expired_predictions_total', 60)} > 0.1 * {increased('predictions_total', 60)}",
         30,
         "warning",
-        "Predictions of {{ $labels.federation }} are given up: a party does not tell its part.",
-        "One prediction in ten, or more, is not made.",
-        "Look whether the workers of all parties run, and whether they know the same entities.",
+        "Predictions of {{ $labels.federation }} are given up: a party does not send its part.",
+        "At least one prediction in ten is not made.",
+        "Check whether the workers of all parties run, and whether they know the same entities.",
     ),
     Alert(
         "StreamflPredictionBudgetNearlySpent",
@@ -84,8 +83,9 @@ ALERTS = (
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity that may not be predicted again.",
-        "Nothing is predicted for these. That some entities come to their end is as it should be, and not told.",
-        "Nothing is broken, and a budget does not come back. If it is for want of room, raise window.limit.",
+        "These entities get no prediction. It is normal that some entities use up their budget; the alert does not fire for a few.",
+        "Nothing is broken, and a budget cannot be restored. If entities are refused because the limit is reached, raise "
+        "window.limit.",
     ),
     Alert(
         "StreamflFitBudgetNearlySpent",
@@ -93,9 +93,9 @@ ALERTS = (
         30,
         "warning",
         "One record in ten of {{ $labels.group }} is of an entity whose privacy budget is spent.",
-        "These entities are in no further fit. The others go on, until their budgets are spent too. That some entities come to "
-        "their end is as it should be, and not told.",
-        "Nothing is broken, and a budget does not come back: fits need new entities. If the ledger is full instead, the log says "
-        "so: raise privacy.ledger_limit.",
+        "These entities take part in no further fit. The others do, until their budgets are spent too. It is normal that some "
+        "entities use up their budget; the alert does not fire for a few.",
+        "Nothing is broken, and a budget cannot be restored: fits need new entities. If the log says that the ledger is full: "
+        "raise privacy.ledger_limit.",
     ),
 )

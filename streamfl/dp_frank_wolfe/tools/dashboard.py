@@ -25,18 +25,18 @@ TILES = (
         (Query(f"max({series('complete_entities')})", "entities"),),
         kind="stat",
         width=3,
-        remedy="If it stands still while records come: some party has not announced them. Entities without a window, below, "
-        "says how many lack.",
+        remedy="If it does not grow while records come: some party has not announced them. Entities without a window, below, "
+            "says how many are missing.",
         nothing="unknown",
     ),
     Panel(
-        "Parties away now",
-        "Parties without which the server goes on.",
+        "Parties absent now",
+        "Absent parties. The server continues without them.",
         "none",
         (Query(f"max({series('parties_away')})", "away"),),
         kind="stat",
         width=3,
-        remedy="If it is above 0: start that party again. Its columns have no part in the fit, and its entities' budget is spent.",
+        remedy="If it is above 0: start that party again. Its columns are not part of the fit, but its entities' budget is spent.",
         bad_from=1,
         nothing="unknown",
     ),
@@ -55,32 +55,31 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Phase",
-                "Where each member is. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
+                "Phase of each member. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
                 "parties to freeze the window, 2 in a fit.",
                 "short",
                 (Query(f"max by (group, instance) ({series('phase')})", BY_WORKER),),
-                remedy="If the server stays in 1 or 2 while iterations stand still: a party is away. Parties away, below, says "
-                "how many.",
+                remedy="If the server stays in 1 or 2 while iterations do not advance: a party is absent. Parties away, below, "
+                    "says how many.",
             ),
             Panel(
                 "Iterations a second",
-                "Iterations that each party answered and the server decided. Standing still within a fit means that somebody is "
-                "away.",
+                "Iterations that each party answered and the server decided. If none come within a fit, a party is absent.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_WORKER),),
-                remedy="If it stands still in phase 2: a party does not answer. After window.patience_seconds the fit goes on "
-                "without it.",
+                remedy="If it stops in phase 2: a party does not answer. After window.patience_seconds the fit continues without "
+                    "it.",
             ),
             Panel(
                 "Windows and models",
-                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each "
+                "Number of the latest window at each member, and number of fits that gave a model within the last hour. Each "
                 "window has one fit.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_WORKER}"),
                 ),
-                remedy="If windows begin and no models come: the fits do not end. Look at the phase and at parties away.",
+                remedy="If windows begin but no models come: the fits do not end. Look at the phase and at parties away.",
             ),
         ),
         (
@@ -92,8 +91,8 @@ DASHBOARD = Dashboard(
                     Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_WORKER}"),
                     Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_WORKER}"),
                 ),
-                remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. Fewer "
-                "iterations spend more on each.",
+                remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. With fewer "
+                    "iterations, each one gets more budget.",
             ),
             Panel(
                 "Uplink of a fit",
@@ -108,39 +107,39 @@ DASHBOARD = Dashboard(
                 "Bytes of messages to other members.",
                 "Bps",
                 (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_WORKER),),
-                remedy="If it is 0 in a fit: the party holds its releases back. Its log says what to put back.",
+                remedy="If it is 0 in a fit: the party holds its releases back. Its log says which backup to restore.",
             ),
         ),
         (
             Panel(
                 "Entities",
-                "Records of columns that came a second, entities that were announced, and those that were charged for a fit.",
+                "Records of columns a second, entities that were announced, and entities that were charged for a fit.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_WORKER}"),
                 ),
-                remedy="If records come and none are announced: they lack columns or a label, or have no budget left.",
+                remedy="If records come but no entities are announced: they lack columns or a label, or have no budget left.",
             ),
             Panel(
                 "Entities without a window",
-                "Entities that wait at the server and that all parties have announced: a window begins at window.rows. Those that "
-                "some party has not announced, which wait without a time limit. Records a second of entities without budget, and "
-                "of those that gave way.",
+                "At the server: entities that all parties have announced (a window begins at window.rows), and entities that "
+                "some party has not announced (they wait without a time limit). Records a second of entities without budget, and "
+                "entities a second that were dropped for newer ones.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_WORKER}"),
-                    Query(f"max by (group, instance) ({series('missing_entities')})", f"lack at a party, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('missing_entities')})", f"missing at a party, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_WORKER}"),
-                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"dropped, {BY_WORKER}"),
                 ),
-                remedy="If many lack at a party: its keys differ, or it is away. The server's log says at which party how many "
-                "lack.",
+                remedy="If many are missing at a party: its keys differ, or it is absent. The server's log says how many are "
+                    "missing at which party.",
             ),
             Panel(
-                "Entities that lack something",
-                "Entities at each party of which the columns or the label have not come. They wait without a time limit.",
+                "Incomplete entities",
+                "Entities at each party whose columns or label have not come. They wait without a time limit.",
                 "short",
                 (
                     Query(
@@ -148,45 +147,44 @@ DASHBOARD = Dashboard(
                         "{{reason}}, {{group}} {{instance}}",
                     ),
                 ),
-                remedy="If both grow: keys of labels and samples differ. If one grows: look whether its topic is written.",
+                remedy="If both grow: keys of labels and samples differ. If one grows: check whether its topic is written.",
             ),
         ),
         (
             Panel(
                 "Predictions",
-                "Predictions that were published a second, records that had no budget for one, and predictions that lacked a "
-                "part for too long.",
+                "Predictions published a second, records without budget for one, and predictions that were given up because a "
+                "part was missing for too long.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_WORKER}"),
                 ),
-                remedy="If many expire: a party answers later than serving allows, or is away. If many have no budget: it is "
-                "spent, and that is final.",
+                remedy="If many expire: a party answers later than serving allows, or is absent. If many have no budget: it is "
+                    "spent, and that is final.",
             ),
             Panel(
-                "Messages that came again",
-                "Messages that came again or too late, which changes nothing.",
+                "Repeated messages",
+                "Messages that were repeated or too late. They have no effect.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_WORKER),),
-                remedy="If it never ends: a member starts again and again. Look at restarts.",
+                remedy="If it does not end: a member keeps restarting. Look at restarts.",
             ),
             Panel(
                 "Parties away",
-                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour "
-                "before. A fit goes on without them, and their budget for it is spent.",
+                "Parties that have not answered for window.patience_seconds, and answers that came too late within the last "
+                "hour. A fit continues without them, but their budget for it is spent.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
                 ),
-                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
-                "same.",
+                remedy="If one is absent: start it again. Its columns are not part of this fit, but the budget is spent.",
             ),
         ),
         worker_panels(),
     ),
-    description="Where the fit of a DP Frank-Wolfe federation is, which party is away, and what is predicted.",
+    description="The progress of a DP Frank-Wolfe federation's fit, absent parties, and predictions.",
 )
 DASHBOARDS = (DASHBOARD, PRIVACY)

@@ -9,56 +9,54 @@ PARTY = "dp-frank-wolfe-party"
 
 BUDGET_USED = Panel(
     "Privacy budget used",
-    "Share of privacy.epsilon that is spent of the entity of which most was released, if every party has released as much of "
-    "its share.",
+    "Share of privacy.epsilon spent by the entity with the largest releases, if every party has released as much of its share.",
     "percentunit",
     (Query(f"max({series('epsilon', PARTY)} / {series('budget_epsilon', PARTY)})", "used"),),
     kind="stat",
     width=4,
-    remedy="If it is 100 % sooner than you thought: an entity takes part in window.fits fits and serving.predictions "
-    "predictions, and then no more. That is final; new entities have a budget of their own.",
+    remedy="If it reaches 100 % sooner than expected: an entity takes part in window.fits fits and serving.predictions "
+        "predictions, then in no more. That is final; new entities have their own budget.",
     nothing="no noise",
 )
 REFUSED = (
-    "If it is above 0: change nothing yet. The log says in which words the ledger refuses, and the page on privacy, section When "
-    "the ledger refuses, says what each means and what to do."
+    "If it is above 0: change nothing yet. The log has the ledger's message; the page on privacy, section When the ledger "
+    "refuses, explains each message and what to do."
 )
 TILES = (
     BUDGET_USED,
     Panel(
         "Epsilon spent",
-        "Of the entity of which most was released, at privacy.delta, if every party has released as much of its share.",
+        "Epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share.",
         "short",
         (Query(f"max({series('epsilon', PARTY)})", "epsilon"),),
         kind="stat",
         width=5,
-        remedy="If it is infinite: something was released without noise, and nothing is promised of it.",
+        remedy="If it is infinite: something was released without noise, so there is no guarantee.",
         nothing="unknown",
     ),
     Panel(
         "Entities in the ledger",
-        "Entities of which something was released. privacy.ledger_limit is the most.",
+        "Entities with releases. Their number is limited by privacy.ledger_limit.",
         "short",
         (Query(f"max({series('ledger_entities', PARTY)})", "entities"),),
         kind="stat",
         width=5,
-        remedy="If it is near privacy.ledger_limit: raise that, for nothing is released of entities without room.",
+        remedy="If it is near privacy.ledger_limit: raise the limit, because nothing is released about entities beyond it.",
         nothing="unknown",
     ),
     Panel(
         "Records without budget",
-        "Records, over the time that is shown, of entities that have no budget left for a fit.",
+        "Records of entities without budget for a fit, in the time range.",
         "none",
         (Query(f"sum({growth('spent_entities_total', PARTY)})", "records"),),
         kind="stat",
         width=5,
-        remedy="If it is most of them: the same entities come again and again, and learning goes on with new ones only.",
+        remedy="If it is most of them: the same entities keep coming, and learning only continues with new ones.",
         nothing="0",
     ),
     Panel(
         "Releases not sent",
-        "Releases, over the time that is shown, that a party did not send, for its ledger does not fit its state or cannot be "
-        "written.",
+        "Releases that a party did not send, because its ledger does not match its state or cannot be written, in the time range.",
         "none",
         (Query(f"sum({growth('refused_releases_total', PARTY)})", "releases"),),
         kind="stat",
@@ -79,27 +77,28 @@ PRIVACY = Dashboard(
         (
             Panel(
                 "Epsilon against the budget",
-                "Of the entity of which most was released, at privacy.delta, if every party has released as much of its share. It "
-                "never exceeds privacy.epsilon. Nothing is shown where noise promises nothing: it is infinite.",
+                "Epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its "
+                "share. It never exceeds privacy.epsilon. Nothing is shown if it is infinite, because the noise then gives no "
+                "guarantee.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('epsilon', PARTY)})", f"spent, {BY_WORKER}"),
                     Query(f"max by (group, instance) ({series('budget_epsilon', PARTY)})", f"budget, {BY_WORKER}"),
                 ),
-                remedy="If it comes near the budget: nothing more is released of that entity. That is final; new entities have "
-                "a budget of their own.",
+                remedy="If it comes near the budget: nothing more is released about that entity. That is final; new entities "
+                    "have their own budget.",
             ),
             Panel(
                 "Releases",
-                "Links of each party's ledger: what was frozen or released, for fits and for predictions. It only grows.",
+                "Links of each party's ledger, one for each frozen window or release, for fits and for predictions. It only grows.",
                 "short",
                 (Query(f"max by (group, instance) ({series('ledger_links')})", BY_WORKER),),
-                remedy="If it stands still in a fit: see releases held back.",
+                remedy="If it does not grow in a fit: see releases held back.",
             ),
             Panel(
                 "Releases held back",
-                "Releases that a party did not send, for its ledger does not fit its state or cannot be written. The party is not "
-                "ready meanwhile.",
+                "Releases that a party did not send, because its ledger does not match its state or cannot be written. The party "
+                "is not ready meanwhile.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_WORKER),),
                 remedy=REFUSED,
@@ -108,32 +107,32 @@ PRIVACY = Dashboard(
         (
             Panel(
                 "Rho of each party",
-                "What each party alone has released of the entity of which it has released most, in zero-concentrated differential "
-                "privacy. It adds up: epsilon follows from it.",
+                "Privacy cost of each party's own releases, for its entity with the largest ones, in zero-concentrated "
+                "differential privacy. Costs add up; epsilon is computed from them.",
                 "short",
                 (Query(f"max by (group, instance) ({series('rho', PARTY)})", BY_WORKER),),
-                remedy="If one party's grows faster than the others': its share of the budget is larger, or it has answered "
-                "more fits.",
+                remedy="If one party's cost grows faster than the others': its share of the budget is larger, or it has answered "
+                    "more fits.",
             ),
             Panel(
                 "Entities charged",
-                "Entities that were charged the cost of a fit a second, and records of those that had no budget left for one.",
+                "Entities a second that were charged the cost of a fit, and records of entities without budget for one.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('charged_entities_total', PARTY)})", f"charged, {BY_WORKER}"),
                     Query(f"sum by (group, instance) ({rate('spent_entities_total', PARTY)})", f"no budget, {BY_WORKER}"),
                 ),
-                remedy="If none are charged while records come: they lack columns or a label, or their budget is spent.",
+                remedy="If none are charged while records come: entities lack columns or a label, or their budget is spent.",
             ),
             Panel(
                 "Predictions without budget",
-                "Records of entities that have no budget for another prediction, or beyond window.limit, a second.",
+                "Records a second of entities without budget for another prediction, or beyond window.limit.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", BY_WORKER),),
-                remedy="If it is most of them: entities are asked for more often than serving.predictions allows.",
+                remedy="If it is most of them: more predictions are requested for an entity than serving.predictions allows.",
             ),
         ),
         worker_panels(),
     ),
-    description="What parties have spent of each entity's privacy budget, and what they hold back for it.",
+    description="How much of each entity's privacy budget parties have spent, and what they hold back because of it.",
 )

@@ -13,8 +13,8 @@ ALERTS = (
         0,
         "warning",
         "Masks of {{ $labels.federation }} do not cancel.",
-        "These rounds are given up and asked again. Nothing wrong was learnt.",
-        "Somebody changes messages, or a party has another version or other settings: run streamfl check CONFIG at each.",
+        "These rounds are given up and repeated. Nothing wrong was learnt.",
+        "Somebody changes messages, or a party has another version or other settings: run streamfl check CONFIG at each party.",
     ),
     Alert(
         "StreamflRowsDropped",
@@ -22,19 +22,19 @@ ALERTS = (
         30,
         "warning",
         "{{ $labels.group }} leaves labelled entities out: a party has forgotten their columns.",
-        "The window that is learnt from is smaller than it was meant to be.",
-        "streamfl_forgotten_entities_total of the parties says who forgets and why: raise that party's alignment.limit, or lower "
-        "learning.window.",
+        "The window that is learnt from is smaller than intended.",
+        "streamfl_forgotten_entities_total of the parties shows which party forgets, and why: raise that party's "
+        "alignment.limit, or lower learning.window.",
     ),
     Alert(
         "StreamflIterationsStand",
         stopped("iterations_total", "samples_total"),
         0,
         "critical",
-        "{{ $labels.group }} gets samples and learns nothing any more.",
-        "The model stands still. It is told after three of the times in which it usually learnt: a quarter of an hour, three hours "
-        "or three days.",
-        "Look at /readyz of the active party, which names parties that do not answer, then at labels and at abandoned rounds.",
+        "{{ $labels.group }} gets samples but has stopped learning.",
+        "The model no longer changes. The alert fires after three times the usual interval between learning: 15 minutes, three "
+        "hours or three days.",
+        "Check /readyz of the active party, which names parties that do not answer, then labels and abandoned rounds.",
     ),
     Alert(
         "StreamflPredictedUntrained",
@@ -43,7 +43,7 @@ ALERTS = (
         "warning",
         "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
         "If it never learnt, all its predictions are the same number.",
-        "Look whether labels come under the keys of the samples, and whether all parties take part in rounds.",
+        "Check whether labels come with the keys of the samples, and whether all parties take part in rounds.",
     ),
     Alert(
         "StreamflRoundsAbandoned",
@@ -51,8 +51,8 @@ ALERTS = (
         15,
         "warning",
         "{{ $labels.group }} gives up rounds: {{ $labels.reason }}.",
-        "What such a round asked is asked again, so nothing is lost. Meanwhile nothing is learnt or predicted.",
-        "timeout: a party is slow or away, look at rounds by party. masks: members have different settings, or somebody "
-        "changed a message.",
+        "Such a round is repeated, so nothing is lost. Meanwhile nothing is learnt or predicted.",
+        "timeout: a party is slow or absent, see rounds by party. masks: members have different settings, or somebody changed a "
+        "message.",
     ),
 )

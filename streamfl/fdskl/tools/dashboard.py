@@ -12,23 +12,23 @@ TILES = (
     loss_tile("If the loss rises for long: the stream has changed faster than learning.window and learning.sweeps forget."),
     Panel(
         "Regret per sample now",
-        "Loss of the predictions less that of the best constant of each partition in hindsight, per label, over the whole life.",
+        "Loss of the predictions minus that of each partition's best constant in hindsight, per label, over the whole lifetime.",
         "short",
         (Query(f"sum({series('regret')}) / (sum({series('lifetime_labels')}) > 0)", "regret"),),
         minimum=None,
         kind="stat",
         width=3,
-        remedy="If it is above 0 after many labels: a constant would do as well. Look whether a party's columns are missing.",
+        remedy="If it is above 0 after many labels: a constant would be as good. Check whether a party's columns are missing.",
         nothing="no labels",
     ),
     Panel(
         "Rounds given up",
-        "Rounds that came to nothing over the time that is shown. What they asked is asked again.",
+        "Rounds that were given up, in the time range. They are repeated.",
         "none",
         (Query(f"sum({growth('abandoned_rounds_total')})", "rounds"),),
         kind="stat",
         width=3,
-        remedy="If it grows: a party is slow or away. Abandoned rounds, below, says why.",
+        remedy="If it grows: a party is slow or absent. Abandoned rounds, below, says why.",
         bad_from=10,
         nothing="0",
     ),
@@ -46,8 +46,8 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Loss before the label",
-                "Mean loss of the predictions that were there when the label came, over the last minutes. It should fall; where "
-                "it rises, the stream has changed faster than learning.window and learning.sweeps forget.",
+                "Mean loss of the predictions made before the label, over the last minutes. It should fall; if it rises, the "
+                "stream has changed faster than learning.window and learning.sweeps forget.",
                 "short",
                 (Query(f"sum({rate('loss_sum_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 minimum=None,
@@ -55,22 +55,22 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Accuracy before the label",
-                "Share of those predictions that were right. Empty with the square loss.",
+                "Share of those predictions that were correct. Empty with the square loss.",
                 "percentunit",
                 (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 maximum=1,
-                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or parties' "
-                "entities do not match.",
+                remedy="If it is no better than the share of the more frequent label: the columns say nothing about it, or "
+                    "parties' entities do not match.",
             ),
             Panel(
                 "Regret per sample",
-                "Loss of the predictions less that of the best constant of each partition in hindsight, by label, over the "
-                "federation's whole life. Below 0 what was learnt is of use; it should fall.",
+                "Loss of the predictions minus that of each partition's best constant in hindsight, per label, over the "
+                "federation's lifetime. Below 0 the model is better than a constant; it should fall.",
                 "short",
                 (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
                 minimum=None,
-                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. "
-                "A constant would do as well.",
+                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. A "
+                    "constant would be as good.",
             ),
         ),
         (
@@ -83,34 +83,35 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
-                remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: "
-                "their keys differ from the entities'.",
+                remedy="If predictions fall behind: a party is absent, and predictions need all parties. If few labels are "
+                    "scored: their keys differ from the entities'.",
             ),
             Panel(
                 "Iterations a second",
                 "Iterations of learning at the active party.",
                 "ops",
                 (Query(f"sum({rate('iterations_total')})", "all partitions"),),
-                remedy="If it stands still while labels come: a party is away, or too few entities have both columns and a label.",
+                remedy="If it does not change while labels come: a party is absent, or too few entities have both columns and a "
+                    "label.",
             ),
         ),
         (
             Panel(
                 "Rounds a second by party",
-                "Rounds that the active party announced, and those that each party had a part in. A party that is away is missing "
-                "or at 0, and nobody learns or predicts without it.",
+                "Rounds that the active party announced, and those in which each party took part. An absent party is missing or "
+                "at 0, and nothing is learnt or predicted without it.",
                 "ops",
                 (
                     Query(f"sum({rate('rounds_announced_total')})", "announced"),
-                    Query(f"sum by (group, instance) ({rate('rounds_total')})", "part in, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('rounds_total')})", "took part, {{group}} {{instance}}"),
                 ),
-                remedy="If a party is at 0: start it again. Until then rounds are given up and asked anew.",
+                remedy="If a party is at 0: start it again. Until then rounds are given up and repeated.",
             ),
             Panel(
                 "Abandoned rounds",
-                "Rounds given up, and asked again as new ones: too slow (timeout), a party began anew (incarnation), masks that "
-                "did not cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or "
-                "that members differ in their configuration.",
+                "Rounds that were given up and repeated: too slow (timeout), a party restarted (incarnation), masks did not "
+                "cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or that "
+                "members' configurations differ.",
                 "ops",
                 (
                     Query(
@@ -118,28 +119,27 @@ DASHBOARD = Dashboard(
                     ),
                 ),
                 remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' "
-                "configurations, and look who may write their topics.",
+                    "configurations, and check who may write to their topics.",
             ),
             Panel(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
                 (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
-                remedy="If a party sends none while rounds go on: its messages are refused by the others. Look at their dead "
-                "letters.",
+                remedy="If a party sends none while rounds continue: the others refuse its messages. Look at their dead letters.",
             ),
         ),
         (
             Panel(
                 "Random features",
-                "Features that are kept, and those that gave way to newer ones since the model began.",
+                "Features that are kept, and those that were dropped for newer ones since the model began.",
                 "short",
                 (
                     Query(f"max({series('features')})", "kept"),
                     Query(f"max({series('features_dropped')})", "dropped"),
                 ),
-                remedy="If dropped grows fast: features give way before they have learnt much. Raise learning.features_limit or "
-                "learning.sweeps.",
+                remedy="If dropped grows fast: features are dropped before they have learnt much. Raise learning.features_limit "
+                "or learning.sweeps.",
             ),
             Panel(
                 "Labelled entities",
@@ -154,8 +154,8 @@ DASHBOARD = Dashboard(
                 "labels need.",
             ),
             Panel(
-                "Entities that lack something",
-                "Labelled entities that the first iteration still waits for, at the active party. 0 once there is a model.",
+                "Incomplete entities",
+                "Labelled entities that the active party's first iteration still waits for. 0 once there is a model.",
                 "short",
                 (Query(f"sum by (group, instance) ({series('missing_entities')})", "{{group}} {{instance}}"),),
                 remedy="If it stays above 0 while labels come: keys of labels and samples differ, or samples do not come.",
@@ -164,31 +164,31 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Waiting",
-                "Predictions that have to be made, and rounds under way at each party. Both should return to zero.",
+                "Pending predictions, and open rounds at each party. Both should return to zero.",
                 "short",
                 (
                     Query(f"sum({series('awaited_predictions')})", "predictions"),
                     Query(f"sum by (group, instance) ({series('pending_rounds')})", "rounds, {{group}} {{instance}}"),
                 ),
-                remedy="If it only grows: more comes than the slowest party answers. Look which party has rounds under way.",
+                remedy="If it only grows: more comes than the slowest party can answer. Look for the party with open rounds.",
             ),
             Panel(
-                "Columns that were not there",
-                "Entities that a party was asked for and does not know: their mean stood in; among these such as have told "
-                "privacy.features_per_entity features. And entities of which new columns came after they had been asked for.",
+                "Missing columns",
+                "Requested entities that a party does not know, so that the mean was used. Entities that have released "
+                "privacy.features_per_entity features are among these. Also entities whose new columns came after the request.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean stood in, {{group}} {{instance}}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", "told enough, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean used, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", "limit reached, {{group}} {{instance}}"),
                     Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
                 ),
-                remedy="If the mean stands in often: that party's samples come late or not at all, or its keys differ. If entities "
-                "have told enough: ask the active party why it wants so many features.",
+                remedy="If the mean is used often: that party's samples come late or not at all, or its keys differ. If many "
+                    "entities have reached the limit: ask the active party why it requests this many features.",
             ),
             Panel(
                 "Entities forgotten",
-                "Columns that a party forgot, and at the active party entities without a label, labels without columns, and what "
-                "gave way to others.",
+                "Columns that a party forgot; at the active party also entities without a label, labels without columns, and "
+                "entries that were dropped for newer ones.",
                 "ops",
                 (
                     Query(
@@ -197,8 +197,7 @@ DASHBOARD = Dashboard(
                     ),
                     Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
                 ),
-                remedy="If no_label where labels are sure to come: keys differ, or labels take longer than "
-                "alignment.expiry_seconds.",
+                remedy="If no_label although labels come: keys differ, or labels take longer than alignment.expiry_seconds.",
             ),
         ),
         worker_panels(),

@@ -29,8 +29,8 @@ __all__ = ["kernel_rows", "simulate"]
 
 
 USELESS = (
-    "Rows are few for so noisy labels: raise learning.regularisation and learning.bandwidth_multiplier, and learn of more rows or "
-    "in more passes"
+    "These labels are noisy for so few rows: raise learning.regularisation and learning.bandwidth_multiplier, and learn from "
+    "more rows or in more passes"
 )
 
 
@@ -141,8 +141,8 @@ def _tell(outcome: KernelOutcome) -> None:
         say_where_useless(measured, USELESS)
     if forgotten["displaced"]:
         say(
-            f"{forgotten['displaced']:,} entities gave way to others before they were learnt from: raise alignment.limit = "
-            f"{settings.alignment.limit} to more entities than wait for their label at a time"
+            f"{forgotten['displaced']:,} entities were dropped for newer ones before they were learnt from: raise "
+            f"alignment.limit = {settings.alignment.limit} to more entities than wait for their label at a time"
         )
 
 

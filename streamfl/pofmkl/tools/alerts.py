@@ -35,11 +35,9 @@ ALERTS = (
         60,
         "warning",
         "The predictions of {{ $labels.federation }} are worse than each client's running mean.",
-        "Nothing of use is predicted at present. It is told only where [challengers] has running-mean.",
-        "Where labels have a topic of their own there are no challengers, and this is never told. "
-        "Look whether inputs changed: a sensor that stands still, another unit, a field that is missing. Look at "
-        "samples.label_range and "
-        "samples.input_norm, and at [drift].",
+        "The predictions are of no use at present. The alert only works if [challengers] has running-mean.",
+        "If labels have a topic of their own there are no challengers, and this alert never fires. Check whether inputs changed: "
+        "a stuck sensor, another unit, a missing field. Check samples.label_range, samples.input_norm and [drift].",
     ),
     Alert(
         "StreamflRegretRises",
@@ -47,10 +45,9 @@ ALERTS = (
         60,
         "warning",
         "The regret of {{ $labels.federation }} has risen by a tenth within a day.",
-        "What is learnt falls behind the best single kernel of each client. It should fall as samples come.",
-        "Compare with the error's panel. If the error rises too, the stream has changed. If it does not, one kernel has "
-        "become much better "
-        "than the others, and the weights follow within hours.",
+        "The model falls behind the best single kernel of each client. The regret should fall as samples come.",
+        "Compare it with the panel of the error. If the error rises too, the stream has changed. Otherwise one kernel has become "
+        "much better than the others, and the weights follow within hours.",
     ),
     Alert(
         "StreamflRegretStays",
@@ -58,7 +55,7 @@ ALERTS = (
         60,
         "warning",
         "The regret of {{ $labels.federation }} is high, and no lower than a week ago.",
-        "The best single kernel of each client would predict much better than what is learnt, and that does not get less.",
+        "The best single kernel of each client would predict much better than the model, and the difference does not shrink.",
         "Look at the panel of kernels' weights: if none grows, leave learning.learning_rate out, or "
         "raise it. If updates are skipped, raise uplink.budget_bytes_per_second.",
     ),
@@ -67,8 +64,8 @@ ALERTS = (
         f"{increased('skipped_updates_total', 60)} > 0.5 * {increased('updates_total', 60)}",
         60,
         "warning",
-        "{{ $labels.group }} has not the bytes for its updates.",
-        "The model learns less than it could: more than one update in three is not made.",
+        "{{ $labels.group }} does not have enough bytes for its updates.",
+        "The model learns less than it could: more than one update in three is left out.",
         "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is smaller.",
     ),
     Alert(
@@ -77,40 +74,39 @@ ALERTS = (
         f" and {increased('update_budget_bytes_total', 60)} > 0",
         30,
         "warning",
-        "{{ $labels.group }} sends four fifths of the bytes that it may.",
-        "Soon updates will be left out, and what they would have told is learnt by nobody else.",
-        "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than they used to, find out "
-        "why.",
+        "{{ $labels.group }} sends four fifths of its byte budget.",
+        "Soon updates will be left out, and other clients will not learn from them.",
+        "Raise uplink.budget_bytes_per_second, or send fewer kernels an update. If samples come faster than before, find out why.",
     ),
     Alert(
         "StreamflClientSilent",
         f"{member_sum('streamfl_silent_clients')} > 0",
         5,
         "warning",
-        "Clients of {{ $labels.group }} are silent for longer than is usual for them.",
-        "Nothing is predicted for them, and the federation learns nothing from them. A client is silent after three times the "
-        "longest pause that is usual for it, a minute at least: one that speaks once a day after three days.",
-        "streamfl inspect CONFIG marks the silent ones of a client worker. Look at what writes their samples; at a server, which "
-        "counts updates, at their site's workers. One that never comes back: streamfl forget CONFIG --client NAME.",
+        "Clients of {{ $labels.group }} are silent for longer than usual.",
+        "Nothing is predicted for them, and the federation learns nothing from them. A client counts as silent after three times "
+        "its usual longest pause, at least a minute: a client with one sample a day after three days.",
+        "streamfl inspect CONFIG marks a client worker's silent clients. Check the writer of their samples. A server counts "
+        "updates: check the workers of the clients' site. If a client never comes back: streamfl forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientUnlabelled",
         f"{member_sum('streamfl_unlabelled_clients')} > 0",
         5,
         "warning",
-        "Clients of {{ $labels.group }} send samples, and no labels for longer than is usual for them.",
-        "They are predicted, and learn nothing any more. What is usual is measured as for StreamflClientSilent.",
-        "Look at what writes their labels, and at the dead letters. streamfl inspect CONFIG shows each client's number of labels.",
+        "Clients of {{ $labels.group }} send samples, but for longer than usual no labels.",
+        "They get predictions, but learn nothing any more. The usual pause is measured as for StreamflClientSilent.",
+        "Check the writer of their labels, and the dead letters. streamfl inspect CONFIG shows each client's number of labels.",
     ),
     Alert(
         "StreamflClientsSilenced",
         f"{increased('labels_total', 60)} > 0 and {increased('updates_total', 60)} == 0",
         60,
         "warning",
-        "Clients of {{ $labels.group }} learn and send nothing.",
-        "The federation goes on without them: what they see is in nobody's model but their own.",
-        "Look at streamfl_skipped_updates_total: with reason budget not one update fits into uplink.budget_bytes_per_second. "
-        "Look at the log for refused writes.",
+        "Clients of {{ $labels.group }} learn but send nothing.",
+        "The federation continues without them: their data only reach their own models.",
+        "Check streamfl_skipped_updates_total: with reason budget not even one update fits into uplink.budget_bytes_per_second. "
+        "Check the log for refused writes.",
     ),
     Alert(
         "StreamflClientMissing",
@@ -118,10 +114,10 @@ ALERTS = (
         20,
         "warning",
         "Rounds of {{ $labels.federation }} end without every client.",
-        "The server waits for somebody in each round until learning.round_timeout_seconds are over, and goes on without them. It "
-        "is told only with learning.staleness = \"lockstep\"; otherwise nobody is waited for.",
-        "Look whether all client workers run, and whether every client still sends samples: streamfl inspect CONFIG lists those "
-        "that the server knows. One that never comes back: streamfl forget CONFIG --client NAME.",
+        "In each round the server waits for some client until learning.round_timeout_seconds are over, and continues without it. "
+        "The alert only fires with learning.staleness = \"lockstep\"; otherwise the server waits for nobody.",
+        "Check whether all client workers run, and whether every client still sends samples: streamfl inspect CONFIG lists the "
+        "clients that the server knows. If a client never comes back: streamfl forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientsWait",
@@ -129,8 +125,8 @@ ALERTS = (
         15,
         "warning",
         "Clients of {{ $labels.group }} wait for the model, and none learns.",
-        "Their samples are kept. They are predicted once the model goes on.",
-        "Look whether the server runs and is ready, and whether all clients that learning.staleness waits for send updates.",
+        "Their samples are kept, and predicted once a new version of the model comes.",
+        "Check whether the server runs and is ready, and whether all clients that learning.staleness waits for send updates.",
     ),
     Alert(
         "StreamflClientsAlone",
@@ -138,8 +134,8 @@ ALERTS = (
         5,
         "warning",
         "Clients of {{ $labels.group }} learn alone: no new version of the model comes.",
-        "Each is about as good as a client without a federation. Their updates wait in their topic for the server.",
-        "Start the pofmkl-server, or look at what its log says of these clients' updates. It is over with the next version.",
+        "Each client is about as good as without a federation. The updates stay in their topic for the server.",
+        "Start the pofmkl-server, or check what its log says about these clients' updates. The alert ends with the next version.",
     ),
     Alert(
         "StreamflPredictedWithoutModel",
@@ -149,18 +145,18 @@ ALERTS = (
         "{{ $labels.group }} predicts without a model.",
         "More than half of the last hour's predictions were made with version 0 of the model: no server has published one. Each "
         "client is about as good as one without a federation.",
-        "Start the pofmkl-server. If it runs: look whether federation.name and bus.url are the same at both, and at what its "
-        "log says of these clients' updates.",
+        "Start the pofmkl-server. If it runs: check whether federation.name and bus.url are the same at both, and what its log "
+        "says about these clients' updates.",
     ),
     Alert(
         "StreamflModelStands",
         f"{increased('updates_total', 15)} > 0 and max by ({MEMBER}) (changes(streamfl_model_version[15m])) == 0",
         5,
         "critical",
-        "{{ $labels.group }} sends updates, and the version of its model stands still.",
-        "Nothing that is learnt reaches the clients: the server is away, refuses the updates, or its model does not come.",
-        "Look whether the pofmkl-server runs and is ready, at its dead letters and streamfl_ignored_updates_total, and at "
-        "streamfl_table_rejections_total of the clients.",
+        "{{ $labels.group }} sends updates, but the version of its model does not change.",
+        "The clients get no new model: the server does not run, refuses the updates, or its model does not arrive.",
+        "Check whether the pofmkl-server runs and is ready, its dead letters and streamfl_ignored_updates_total, and the "
+        "clients' streamfl_table_rejections_total.",
     ),
     Alert(
         "StreamflUpdatesGone",
@@ -168,9 +164,9 @@ ALERTS = (
         0,
         "critical",
         "The server of {{ $labels.federation }} applies no updates any more.",
-        "The model stands still. It is told after three of the times in which updates usually came: a quarter of an hour, three "
+        "The model no longer changes. The alert fires after three times the usual interval between updates: 15 minutes, three "
         "hours or three days.",
-        "If updates lie in the topic, look at the server's log and dead letters. If none do, look at the clients: their labels, "
+        "If updates are in the topic, check the server's log and dead letters. Otherwise check the clients: their labels, "
         "streamfl_skipped_updates_total, and whether their workers run.",
     ),
     Alert(
@@ -180,9 +176,10 @@ ALERTS = (
         15,
         "warning",
         "The server of {{ $labels.federation }} ignores one update in five.",
-        "What these clients learnt is in nobody's model but their own.",
-        "By reason: late means a client that is too slow for lockstep, or in another mode than the server; duplicate that two "
-        "speak for a client, or a site that was put back; empty that a client has no bytes for a kernel. The log names clients.",
+        "What these clients learnt only reaches their own models.",
+        "Reasons: late: a client is too slow for lockstep, or in another mode than the server. duplicate: two processes send for "
+        "a client, or a site was restored from a backup. empty: a client's budget does not allow a single kernel. The log names "
+        "the clients.",
     ),
     Alert(
         "StreamflSuspectModel",
@@ -190,11 +187,9 @@ ALERTS = (
         f" or {increased('superseded_updates_total', 60)} > 0",
         0,
         "critical",
-        "Somebody writes to the topics of {{ $labels.federation }} who should not.",
-        "The server has repaired what it found, so the model is what it published. Two processes speak for one client, or "
-        "a stranger writes.",
-        "Look at the rights on the topics of updates and of the model, and at the log of the worker that counted it. Give "
-        "members keys.",
+        "Somebody without the right writes to the topics of {{ $labels.federation }}.",
+        "The server has repaired the model, so it is as published. Two processes send for one client, or a stranger writes.",
+        "Check the rights on the topics of updates and of the model, and the log of the worker that counted it. Give members keys.",
     ),
     Alert(
         "StreamflStaleUpdates",
@@ -203,7 +198,8 @@ ALERTS = (
         30,
         "warning",
         "Updates of {{ $labels.federation }} are made on a model that is more than 1000 versions old.",
-        "Clients learn from what the model was long ago.",
-        "Look at the clients' lag and at streamfl_model_version of each: one that stands still does not read the model's topic.",
+        "Clients learn from a very old model.",
+        "Check the clients' lag and streamfl_model_version of each: if it does not change, that client does not read the model's "
+        "topic.",
     ),
 )

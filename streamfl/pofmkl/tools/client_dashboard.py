@@ -32,8 +32,8 @@ TILES = (
         (Query(f"sum({series('clients', CLIENT)})", "clients"),),
         kind="stat",
         width=4,
-        remedy="If there are more than you know of: samples.client names a field that is not the client. If fewer: a worker "
-        "without partitions has none, so look whether all partitions are read.",
+        remedy="If there are more than you know: samples.client names a field that is not the client. If fewer: a worker without "
+            "partitions has none, so check whether all partitions are read.",
         nothing="none",
     ),
     samples_tile(CLIENT),
@@ -44,7 +44,7 @@ TILES = (
         (Query(f"sum({series('waiting_clients', CLIENT)})", "clients"),),
         kind="stat",
         width=4,
-        remedy="If it stays above 0: the server does not go on. Look at its dashboard. Their samples are kept.",
+        remedy="If it stays above 0: the server publishes no new version. Look at its dashboard. Their samples are kept.",
         bad_from=1,
         nothing="none",
     ),
@@ -55,7 +55,7 @@ TILES = (
 WORK = (
     Panel(
         "Samples by worker",
-        "Samples that each worker predicted, a second.",
+        "Samples a second that each worker predicted.",
         "ops",
         (by_worker(rate("samples_total", CLIENT)),),
         remedy="If one worker does much more than the others: its partitions have the busy clients. More partitions spread them.",
@@ -65,7 +65,8 @@ WORK = (
         "Clients that each worker has, and those of them that wait for the model.",
         "short",
         (by_worker(series("clients", CLIENT), "clients"), by_worker(series("waiting_clients", CLIENT), "wait")),
-        remedy="If clients of one worker wait: it cannot read the model's topic. If those of all do: the server stands still.",
+        remedy="If clients of one worker wait: it cannot read the model's topic. If clients of all workers wait: the server "
+            "publishes no new version.",
     ),
     Panel(
         "Samples that wait",
@@ -80,8 +81,8 @@ WORK = (
 BACKLOG = (
     Panel(
         "Behind",
-        "Partitions of each worker with a backlog, which is learnt in step with the model; and labels that clients learnt while "
-        "they were behind, a second.",
+        "Partitions of each worker with a backlog, which is learnt in step with the model; and labels a second that clients "
+        "learnt while they were behind.",
         "short",
         (by_worker(series("behind_partitions", CLIENT), "partitions"), by_worker(rate("catch_up_labels_total", CLIENT), "labels")),
         remedy="If partitions stay behind and no labels are learnt: no new version of the model comes. Look at the server. If "
@@ -92,12 +93,12 @@ BACKLOG = (
         "1 for each worker whose clients learn alone, because no server answered for learning.catch_up_patience_seconds.",
         "short",
         (by_worker(series("alone", CLIENT)),),
-        remedy="If it is 1: start the pofmkl-server, or look at what its log says of these clients' updates. It ends with the next "
-        "version.",
+        remedy="If it is 1: start the pofmkl-server, or check what its log says about these clients' updates. It ends with the "
+            "next version.",
     ),
     Panel(
         "Predictions without a model",
-        "The share of the latest predictions that were made with version 0 of the model, and of all that these clients ever had.",
+        "Share of predictions made with version 0 of the model: of the latest ones, and of all that these clients ever had.",
         "percentunit",
         (
             Query(
@@ -110,7 +111,8 @@ BACKLOG = (
             ),
         ),
         maximum=1,
-        remedy="If the latest stay above 0: no server has published a model. If only the first were without one, nothing is wrong.",
+        remedy="If the latest stay above 0: no server has published a model. If only the first predictions were without one, "
+            "nothing is wrong.",
     ),
 )
 
@@ -126,11 +128,11 @@ ERRORS = (
                 "{{instance}}",
             ),
         ),
-        remedy="If one worker is far above the others: its clients are unlike the rest, or their data is wrong.",
+        remedy="If one worker is far above the others: its clients differ from the rest, or their data are wrong.",
     ),
     Panel(
         "Challengers",
-        "RMSE of each challenger over the latest interval, in the label's own unit, and how often one failed, a second.",
+        "RMSE of each challenger over the latest interval, in the label's own unit, and failures a second.",
         "short",
         (
             Query(
@@ -144,19 +146,19 @@ ERRORS = (
     ),
     Panel(
         "Drifts",
-        "Rises of a client's error that drift.detector found, a second. The client then forgets its samples from before.",
+        "Rises a second of a client's error that drift.detector found. The client then forgets its earlier samples.",
         "ops",
         (of_all("drifts_total", "drifts"),),
         remedy="If all clients drift at once: something common has changed, such as a sensor or a unit. If it never stops: the "
-        "stream changes all the time, and forgetting so often may cost more than it helps: see drift.detector.",
+            "stream changes all the time, and frequent forgetting may cost more than it helps: see drift.detector.",
     ),
 )
 
 CLASSES = (
     Panel(
         "Accuracy of yes and no",
-        'Of the last 1000 predictions of each worker, with learning.loss = "logistic": the share that was right, and the area '
-        'under the ROC curve. Empty with another loss.',
+        'The last 1000 predictions of each worker, with learning.loss = "logistic": the share that was correct, and the area under '
+        "the ROC curve. Empty with another loss.",
         "percentunit",
         (
             Query(series("accuracy", CLIENT), "right, {{instance}}"),
@@ -174,41 +176,41 @@ CLASSES = (
     ),
     Panel(
         "Inputs and labels at the edge",
-        "A second: inputs that were lacking and filled in, labels outside samples.label_range, and predictions that had to be "
-        "kept near it.",
+        "Missing inputs a second that were filled in, labels outside samples.label_range, and predictions that were limited to "
+        "its neighbourhood.",
         "ops",
         (
             of_all("filled_inputs_total", "filled in"),
             of_all("labels_outside_range_total", "labels outside"),
-            of_all("bounded_predictions_total", "predictions kept near"),
+            of_all("bounded_predictions_total", "predictions limited"),
         ),
-        remedy="If labels lie outside: set samples.label_range to what they really are. If many inputs lack: look why the "
-        "samples come without them.",
+        remedy="If labels are outside: set samples.label_range to their real range. If many inputs are missing: check why "
+            "samples come without them.",
     ),
 )
 
 UPLOADED = (
     Panel(
         "Updates by worker",
-        "Updates that each worker sent, a second.",
+        "Updates a second that each worker sent.",
         "ops",
         (by_worker(rate("updates_total", CLIENT)),),
         remedy="If it is 0 while labels come: the budget is too small for a single update, or no model has come yet.",
     ),
     Panel(
         "Bytes of updates by worker",
-        "Bytes that each worker's updates took, a second, and what its budget allowed.",
+        "Bytes a second of each worker's updates, and the bytes that its budget allowed.",
         "Bps",
         (by_worker(rate("update_bytes_total", CLIENT), "sent"), by_worker(rate("update_budget_bytes_total", CLIENT), "budget")),
         remedy="If sent is at the budget: see which updates are left out on the overview.",
     ),
     Panel(
         "Parameters without a signature",
-        "Kernels' parameters in the model's topic, over the time that is shown, that belong to no version the server signed.",
+        "Kernels' parameters in the model's topic, in the time range, that belong to no version signed by the server.",
         "none",
         (Query(f"sum({growth('unsigned_parameters_total', CLIENT)})", "unsigned"),),
         kind="stat",
-        remedy="If it is above 0: somebody else writes to the model's topic. Look who may, and take it from them.",
+        remedy="If it is above 0: somebody else writes to the model's topic. Check who may, and remove that right.",
         bad_from=0.5,
         nothing="0",
     ),
@@ -227,18 +229,21 @@ LATE_LABELS = (
     ),
     Panel(
         "Never learnt from",
-        "A second: samples that were forgotten without a label, labels without a sample, by reason, and labels that came twice.",
+        "Samples a second that were forgotten without a label, labels forgotten without a sample, by reason, and labels that "
+        "came twice.",
         "ops",
         (
             by_reason("unlearnt_samples_total", "samples"),
             by_reason("unused_labels_total", "labels"),
             of_all("duplicate_labels_total", "labels again"),
         ),
-        remedy="If expired: labels come later than labels.expiry_seconds. If displaced: labels.limit is too small for what waits.",
+        remedy="If expired: labels come later than labels.expiry_seconds. If displaced: labels.limit is too small for the number "
+            "that waits.",
     ),
     Panel(
-        "Samples again, and clients forgotten",
-        "A second: samples that came again under the same name, samples without a label, and clients that gave way to others.",
+        "Repeated samples, and forgotten clients",
+        "Samples a second that were repeated under the same name, samples without a label, and clients that were forgotten for "
+        "new ones.",
         "ops",
         (
             of_all("repeated_samples_total", "again"),
@@ -255,5 +260,5 @@ CLIENTS = Dashboard(
     title="streamfl: federation, client workers",
     system="pofmkl",
     rows=(TILES, WORK, BACKLOG, ERRORS, CLASSES, UPLOADED, LATE_LABELS, worker_panels()),
-    description="The workers of POF-MKL's clients: whom they have, what waits, what is left out.",
+    description="The workers of POF-MKL's clients: their clients, waiting work, and what is left out.",
 )

@@ -26,7 +26,7 @@ TILES = (
     Panel(
         "RMSE now, in the label's unit",
         "RMSE of the latest interval, in the label's own unit: of the federation, of each client's running mean, and of the best "
-        "challenger. The latter two are there where [challengers] names models.",
+        "challenger. The latter two exist if [challengers] names models.",
         "short",
         (
             Query(ERROR, "federation"),
@@ -35,14 +35,14 @@ TILES = (
         ),
         kind="stat",
         width=5,
-        remedy="If the federation is above the running mean for an hour: nothing of use is predicted. Look whether labels and "
-        "inputs are still what they were, and whether the model goes on (its version below).",
+        remedy="If the federation is above the running mean for an hour: the predictions are of no use. Check whether labels and "
+            "inputs have changed, and whether the model still gets new versions (below).",
         nothing="no labels",
     ),
     Panel(
         "Regret now, scaled",
-        "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' "
-        "whole lives. With labels scaled to 0..1.",
+        "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' whole "
+        "lifetime. With labels scaled to 0..1.",
         "short",
         (Query(REGRET, "regret"),),
         minimum=None,
@@ -61,7 +61,7 @@ TILES = (
         (Query(f"sum({rate('update_bytes_total')}) / (sum({rate('update_budget_bytes_total')}) > 0)", "used"),),
         kind="stat",
         width=3,
-        remedy="If it stays near 100 %: updates are left out for want of bytes. Raise the budget.",
+        remedy="If it stays near 100 %: updates are left out because the budget is too small. Raise it.",
         bad_from=0.95,
         nothing="no budget",
     ),
@@ -70,8 +70,8 @@ TILES = (
 LEARNING = (
     Panel(
         "RMSE, in the label's unit",
-        "RMSE of the predictions against the labels that came, in the label's own unit. Now: those of the latest interval. Whole "
-        "life: of all clients, restarts included.",
+        "RMSE of the predictions against the labels, in the label's own unit. Now: over the latest interval. Whole life: over "
+        "all clients' lifetime, restarts included.",
         "short",
         (
             Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "now"),
@@ -95,15 +95,15 @@ LEARNING = (
     ),
     Panel(
         "Samples a second",
-        "Samples taken, predictions sent and labels learnt from.",
+        "Samples read, predictions sent and labels learnt from.",
         "ops",
         (
             Query(f"sum({rate('samples_total')})", "samples"),
             Query(f"sum({rate('predictions_total')})", "predictions"),
             Query(f"sum({rate('labels_total')})", "labels"),
         ),
-        remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels do: they come "
-        "late, or their keys or ids differ from the samples'.",
+        remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels fall behind: "
+            "they come late, or their keys or ids differ from the samples'.",
     ),
 )
 
@@ -111,7 +111,7 @@ COMPARED = (
     Panel(
         "RMSE against challengers, in the label's unit",
         "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, "
-        "where [challengers] names some, and begin anew when a worker starts.",
+        "if [challengers] names some, and start over when a worker starts.",
         "short",
         (
             Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "federation"),
@@ -122,8 +122,8 @@ COMPARED = (
             ),
         ),
         width=16,
-        remedy="If a challenger is below the federation for days: use that model, or give the federation inputs and kernels as "
-        "rich as its. Do not judge within an hour of a restart.",
+        remedy="If a challenger is below the federation for days: use that model, or give the federation equally rich inputs and "
+            "kernels. Do not judge within an hour of a restart.",
     ),
     Panel(
         "Best kernel",
@@ -146,16 +146,16 @@ EXCHANGED = (
             Query(f"sum({rate('update_budget_bytes_total')})", "budget"),
         ),
         width=6,
-        remedy="If sent lies at the budget all the time: see how many updates are not sent.",
+        remedy="If sent stays at the budget: look at how many updates are not sent.",
     ),
     Panel(
         "Updates not sent",
-        "Kernel updates that were computed and not sent, by reason. They are not sent later.",
+        "Kernel updates that were computed but not sent, by reason. They are not sent later.",
         "ops",
         (Query(f"sum by (reason) ({rate('skipped_updates_total')})", "{{reason}}"),),
         width=6,
-        remedy="If many are left out for the budget: raise uplink.budget_bytes_per_second. Until then clients learn from one "
-        "another more slowly.",
+        remedy="If many are left out because of the budget: raise uplink.budget_bytes_per_second. Until then clients learn from "
+            "each other more slowly.",
     ),
     Panel(
         "Model version",
@@ -163,13 +163,13 @@ EXCHANGED = (
         "short",
         (Query(f"max by (instance) ({series('model_version')})", "{{instance}}"),),
         width=6,
-        remedy="If it stands still while updates are sent: the server does not serve. If one client worker is far behind: it "
-        "cannot read the model's topic.",
+        remedy="If it does not change while updates are sent: the server does not work. If one client worker is far behind: it "
+            "cannot read the model's topic.",
     ),
     Panel(
         "Staleness",
-        "How many versions the model had gone on since the one that an update was made with: of the latest update that each "
-        "worker of the server took.",
+        "Number of model versions between the one that an update was made with and the current one, for the latest update that "
+        "each worker of the server accepted.",
         "short",
         (Query(f"max by (instance) ({series('staleness')})", "{{instance}}"),),
         width=6,

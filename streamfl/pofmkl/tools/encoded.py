@@ -68,5 +68,5 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
             continue
         accepted[number] = True
     if not accepted.any():
-        raise DataError(f"{location}: as samples.inputs reads them, every row is refused; the first: {example}")
+        raise DataError(f"{location}: samples.inputs refuses every row; the first: {example}")
     return EncodedInputs(numbers, accepted, refused, reader.means, reader.lasts)

@@ -228,7 +228,7 @@ def simulate(
                 clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
         else:
             standing = (
-                f"the federation stands still in round {number}: {client.predicted} of {done} samples are predicted, "
+                f"the federation is stuck in round {number}: {client.predicted} of {done} samples are predicted, "
                 f"{done - client.predicted} wait, after {clock.now:g} simulated seconds"
             )
             if budget is not None:

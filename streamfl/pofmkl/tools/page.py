@@ -49,16 +49,16 @@ ERRORS = (
     "samples.label_range."
 )
 WEIGHTS = (
-    "How much of the prediction each kernel makes, the mean over clients. Weight that gathers on few kernels says which bandwidths "
-    "fit; weight that stays even says that no kernel is better than another yet."
+    "Share of each kernel in the prediction, the mean over clients. If few kernels have most of the weight, their bandwidths "
+    "fit. If the weights stay even, no kernel is better than another yet."
 )
 NOW = (
-    "How much of the prediction each kernel or local expert makes as the clients remember it, the mean over clients. Those below "
-    "0.001 are left out. Where local experts have all the weight, the model of the federation does not help yet."
+    "Share of each kernel or local expert in the prediction, from the clients' state, the mean over clients. Shares below 0.001 "
+    "are left out. If local experts have all the weight, the federation's model does not help yet."
 )
 BYTES = (
-    "What clients sent to the server. A line that lies on the budget means that kernels were held back for it; far below, the "
-    "budget does not bind."
+    "Bytes that clients sent to the server. A line on the budget means that kernels were left out because of it; far below, the "
+    "budget has no effect."
 )
 
 
@@ -92,8 +92,8 @@ def _of_trace(trace: Arrays) -> Page:
         Chart(
             "Staleness of updates",
             "Versions of the model between the one that an update was made with and the one that it was added to, of the last "
-            "update in each round. With learning.staleness = \"lockstep\" it is 0. Where it grows, clients run far ahead of the "
-            "model that they hear of.",
+            "update in each round. With learning.staleness = \"lockstep\" it is 0. If it grows, clients are far ahead of the "
+            "model that they receive.",
             [Line("staleness", rounds, trace["staleness"])],
             ROUNDS,
             "versions",
@@ -113,10 +113,12 @@ def _checked(trace: Arrays) -> Arrays:
     there = present(found["labels"])
     # A client without a sample in a round has none later.
     if not there[0].all() or (there[1:] > there[:-1]).any():
-        raise DataError("the trace's 'labels' has what is no number before a client's last label, or a client without any")
+        raise DataError(
+            "the trace's 'labels' has values that are not numbers before a client's last label, or a client without labels"
+        )
     for name in BY_SAMPLE:
         if not np.isfinite(found[name][there]).all():
-            raise DataError(f"the trace's {name!r} has what is no number, or is out of all proportion, where there is a label")
+            raise DataError(f"the trace's {name!r} has values that are not numbers, or are too large, where there is a label")
     for name in ("rate", "budget_bytes", "label_unit"):
         if not np.all(found.get(name, 1.0) > 0):
             raise DataError(f"the trace's {name!r} has to be above zero")
@@ -195,8 +197,8 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[
         )
     else:
         says += (
-            f"The bound is Theorem 1's at its best, sqrt(2 t ln N) with N = {kernels}: this preset weighs kernels by another rule, "
-            "so the line is a yardstick here and no promise."
+            f"The bound is Theorem 1's at its best, sqrt(2 t ln N) with N = {kernels}: this preset weights kernels by another "
+            "rule, so the line is only a comparison here, not a guarantee."
         )
     # A client's regret grows with its own samples, and stays the same when it has no more.
     so_far = np.cumsum(present(trace["labels"]), axis=0)
@@ -239,7 +241,7 @@ def _of_topics(topics: Topics) -> Page:
     figures.append(("predictions read", f"{len(predictions):,}"))
     errors, left_out = _errors_of_topics(predictions)
     if left_out:
-        notes.append(f"{left_out:,} predictions are not in the error: label or prediction is no number, or out of all proportion.")
+        notes.append(f"{left_out:,} predictions are not in the error: label or prediction is not a number, or too large.")
     if errors is not None:
         chart, last = errors
         charts.append(chart)
@@ -316,8 +318,8 @@ def _staleness_of_topics(updates: Sequence[Seen], model: Sequence[Seen]) -> Char
             behind.append(float(newest[shard] - version))
     says = (
         "Versions of the model between the one that an update was made with and the newest one that was published when it was "
-        "written. The model's topic is compacted, so of long ago this is a lower bound. Where it grows, clients do not hear of "
-        "the model in time: look at their lag, and at learning.max_staleness."
+        "written. The model's topic is compacted, so for old updates this is a lower bound. If it grows, clients do not get the "
+        "model in time: check their lag, and learning.max_staleness."
     )
     line = Line("staleness", np.arange(1, len(behind) + 1), np.array(behind))
     return Chart("Staleness of updates", says, [line], "updates, all clients together", "versions")
@@ -334,7 +336,7 @@ def _of_state(remembered: Mapping[str, Any], settings: PofmklSettings, figures: 
     rate = learning.rate if learning.preset == "paper" else None
     bound = sum(float(bound_over_time(np.array(one["labels"]), kernels, rate)) for one in clients)
     figures.append((f"regret per sample, {SCALED}", f"{regret / labels:.5f}"))
-    name = "Theorem 1's bound for it" if rate is not None else "Theorem 1's bound for it (a yardstick here)"
+    name = "Theorem 1's bound for it" if rate is not None else "Theorem 1's bound for it (for comparison here)"
     figures.append((name, f"{bound / labels:.3g}"))
     weights: dict[str, float] = {}
     for one in clients:

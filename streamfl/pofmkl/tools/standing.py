@@ -25,7 +25,7 @@ __all__ = ["client_standing", "updates_of"]
 LAST_RECORDS = 64
 # Stands for a client's name while none is known, for the size of updates.
 NAME = "client-00000"
-ASK_THE_SERVER = "start the pofmkl-server, or look at what its log says of these clients' updates"
+ASK_THE_SERVER = "start the pofmkl-server, or check what its log says about these clients' updates"
 
 
 def client_standing(
@@ -55,11 +55,11 @@ def _backlog(settings: PofmklSettings, unread: Mapping[str, int], waiting: int, 
     if not each and not any(unread.values()):
         return Standing("backlog", "none: every record was processed")
     where = " and ".join(f"{count:,} records of {topic}" for topic, count in unread.items())
-    told = f"{where} lie unread, and {waiting:,} {kind} that were read wait for a version of the model"
+    told = f"{where} are unread, and {waiting:,} {kind} wait for a version of the model"
     if learning.staleness != "async":
         return Standing("backlog", told)
     if not learning.catch_up_samples:
-        return Standing("backlog", f"{told}. They are learnt at once, with the model as it is: learning.catch_up_samples is 0")
+        return Standing("backlog", f"{told}. They are learnt at once, with the current model: learning.catch_up_samples is 0")
     told += (
         f": {each:,} {kind} of each of {clients:,} clients on average. They are learnt in step with the model, at most "
         f"{learning.catch_up_samples} of a client on each version"

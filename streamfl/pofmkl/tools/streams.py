@@ -128,7 +128,7 @@ def read_streams(
         streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.refused:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(streams.refused.items()))
-        say(f"as samples.inputs reads them, some rows would be dead letters ({reasons}); they are left out")
+        say(f"samples.inputs would turn some rows into dead letters ({reasons}); they are left out")
     if streams.dropped > streams.refused.total():
         say(f"{streams.dropped - streams.refused.total()} rows have no number in some column, or no client, and are left out")
     return scaled(settings, streams), streams

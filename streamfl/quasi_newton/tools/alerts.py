@@ -15,9 +15,9 @@ ALERTS = (
         f" and {gets_records(24 * 60)}",
         60,
         "warning",
-        "{{ $labels.group }} gets records, and for a day none has made one more entity that the first training could take.",
+        "{{ $labels.group }} gets records, but for a day no further entity has become complete for the first training.",
         "There is no model yet: the first training waits for alignment.entities entities.",
-        "Its /readyz says how many it knows. Of a guest, look whether labels come under the keys of the samples, and whether "
+        "Its /readyz says how many it knows. At a guest, check whether labels come with the keys of the samples, and whether "
         "streamfl_expired_entities_total or streamfl_displaced_entities_total grow.",
     ),
     Alert(
@@ -27,10 +27,10 @@ ALERTS = (
         f" and max by ({MEMBER}) (changes(streamfl_iteration{COORDINATOR}[1h]) + changes(streamfl_phase{COORDINATOR}[1h])) == 0",
         60,
         "warning",
-        "The training of {{ $labels.federation }} has not come further for two hours.",
-        "The model before goes on scoring. The training waits, and loses nothing.",
-        "Look which party is not ready or does not run, and at /readyz of the coordinator. If all work, the rounds take longer "
-        "than this: a smaller batch or shorter keys.",
+        "The training of {{ $labels.federation }} has made no progress for two hours.",
+        "The previous model keeps scoring. The training waits, and loses nothing.",
+        "Check which party is not ready or does not run, and /readyz of the coordinator. If all work, a round takes longer than "
+        "this: use a smaller batch or shorter keys.",
     ),
     Alert(
         "StreamflPartyWaits",
@@ -40,8 +40,8 @@ ALERTS = (
         60,
         "warning",
         "{{ $labels.group }} has waited in a training for two hours.",
-        "It waits for the coordinator or another party, and loses nothing. The model before goes on scoring.",
-        "streamfl_phase says what it waits for. Look whether that member runs and is ready; its operator may be another.",
+        "It waits for the coordinator or another party, and loses nothing. The previous model keeps scoring.",
+        "streamfl_phase says what it waits for. Check whether that member runs and is ready; somebody else may operate it.",
     ),
     Alert(
         "StreamflQuestionsUnanswered",
@@ -49,8 +49,8 @@ ALERTS = (
         0,
         "warning",
         "A host of {{ $labels.federation }} does not answer questions about scores.",
-        "Entities that it knows a part of are not scored until it does.",
-        "Look whether that host's workers run: the guest's log names it.",
+        "Entities that this host knows are not scored until it does.",
+        "Check whether that host's workers run: the guest's log names it.",
     ),
     Alert(
         "StreamflModelVersionsNearlySpent",
@@ -58,17 +58,17 @@ ALERTS = (
         0,
         "warning",
         "{{ $labels.group }} may answer for one more version of the model, or for none.",
-        "Once none is left, new models are of no use for scoring: this host closes all questions.",
-        "It is a limit against reconstruction of this host's columns, so think before it is raised: scoring.versions.",
+        "Once none is left, new models cannot score: this host refuses all questions.",
+        "The limit prevents reconstruction of this host's columns, so think before you raise scoring.versions.",
     ),
     Alert(
         "StreamflTrainingFailed",
         f"{increased('failed_trainings_total', 60)} > 0",
         0,
         "critical",
-        "A training of {{ $labels.federation }} came to nothing.",
-        "The model before goes on scoring.",
-        "The log of the coordinator and its /readyz say why: too few common entities, or a loss that rises.",
+        "A training of {{ $labels.federation }} failed.",
+        "The previous model keeps scoring.",
+        "The log of the coordinator and its /readyz say why: too few common entities, or a rising loss.",
     ),
     Alert(
         "StreamflDecryptionRefused",
@@ -76,7 +76,7 @@ ALERTS = (
         0,
         "critical",
         "A party of {{ $labels.federation }} asked for a decryption that is not its own.",
-        "It was refused: nothing was told.",
-        "Find out who it was: the coordinator's log names the party and the round. Its operator has to explain it.",
+        "It was refused, and nothing was decrypted.",
+        "The coordinator's log names the party and the round. Its operator has to explain it.",
     ),
 )

@@ -35,25 +35,24 @@ TILES = (
     ),
     Panel(
         "Area under the curve",
-        "Of the present model on entities that it has not learnt from: one half is chance, 1 is perfect.",
+        "For the current model, on entities that it has not learnt from: one half is chance, 1 is perfect.",
         "percentunit",
         (Query(f"max({series('held_out_auc')})", "held out"),),
         maximum=1,
         kind="stat",
         width=4,
-        remedy="If it falls towards one half: the stream has changed since the training. Train anew.",
+        remedy="If it falls towards one half: the stream has changed since the training. Train again.",
         bad_below=0.55,
         nothing="no labels",
     ),
     Panel(
         "Decryptions refused",
-        "Times, over the time that is shown, that a party asked the coordinator for a second number in one round.",
+        "Requests of a party for a second number in one round, in the time range.",
         "none",
         (Query(f"sum({growth('refused_decryptions_total', COORDINATOR)})", "refused"),),
         kind="stat",
         width=3,
-        remedy="If it is above 0: somebody tries to have decrypted what is not theirs. Nothing was told. Find out who runs "
-        "that party.",
+        remedy="If it is above 0: somebody tries to decrypt data of others. Nothing was decrypted. Find out who runs that party.",
         bad_from=0.5,
         nothing="0",
     ),
@@ -78,8 +77,8 @@ DASHBOARD = Dashboard(
                     by_member(series("known_entities")),
                     by_member(series("missing_entities"), "missing"),
                 ),
-                remedy="If many are missing and few come: /readyz says what is waited for. Lower alignment.entities, or look why "
-                "columns or labels do not come.",
+                remedy="If many are missing and few come: /readyz says what the member waits for. Lower alignment.entities, or "
+                    "check why columns or labels do not come.",
             ),
         ),
         (
@@ -94,42 +93,43 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Trainings",
-                "Number of the latest training at each member, and how many came to a model, or to nothing, within the last "
+                "Number of the latest training at each member, and number of trainings with and without a model within the last "
                 "hour. The log of the member that ended one says why.",
                 "short",
                 (
                     by_member(series("training"), "latest", of="max"),
                     by_member(within_the_hour("trainings_total"), "with a model, last hour"),
-                    by_member(within_the_hour("failed_trainings_total"), "in vain, last hour"),
+                    by_member(within_the_hour("failed_trainings_total"), "without a model, last hour"),
                 ),
-                remedy="If one came to nothing: the log and /readyz of the coordinator say why. The model before goes on scoring.",
+                remedy="If one failed: the log and /readyz of the coordinator say why. The previous model keeps scoring.",
             ),
             Panel(
                 "Phase",
-                "Where each member is. Party: 0 waits for entities, 1 is ready, 2 compares entities, 3 waits for vectors, 4 "
-                "for what is decrypted, 5 for inner products, 6 for the decision, 7 has learnt, 8 has failed. Coordinator: 0 "
-                "waits for parties, 1 they compare entities, 2 in a round, 3 has ended, 4 has failed.",
+                "Phase of each member. Party: 0 waits for entities, 1 is ready, 2 compares entities, 3 waits for vectors, 4 for "
+                "what is decrypted, 5 for inner products, 6 for the decision, 7 has learnt, 8 has failed. Coordinator: 0 waits "
+                "for parties, 1 they compare entities, 2 in a round, 3 has ended, 4 has failed.",
                 "short",
                 (by_member(series("phase"), of="max"),),
-                remedy="If a member stays in one phase while the others wait: it is away or refuses messages. Ask its /readyz.",
+                remedy="If a member stays in one phase while the others wait: it is absent or refuses messages. Its /readyz says "
+                    "why.",
             ),
         ),
         (
             Panel(
                 "Iterations a second",
-                "Steps that each member took. Standing still while a training is under way, with one phase for long, means that "
-                "somebody is away.",
+                "Steps that each member took. No steps during a training, with one phase for long, mean that a member is absent.",
                 "ops",
                 (by_member(rate("iterations_total")),),
-                remedy="If it stands still: look at the phase of each member, and at the lag of the one that is waited for.",
+                remedy="If it does not change: look at the phase of each member, and at the lag of the one that the others wait "
+                    "for.",
             ),
             Panel(
                 "Ciphertexts of an iteration",
-                "Ciphertexts, or the numbers in their place, that each member sent in its latest whole iteration. They follow from "
-                "batch, columns and key alone.",
+                "Ciphertexts, or the numbers in their place, that each member sent in its latest complete iteration. They depend "
+                "only on batch, columns and key.",
                 "short",
                 (by_member(series("iteration_ciphertexts"), of="max"),),
-                remedy="If members of one role differ: their batches or keys do. Compare their configurations.",
+                remedy="If members of one role differ: their batches or keys differ. Compare their configurations.",
             ),
             Panel(
                 "Bytes sent a second",
@@ -143,8 +143,8 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Entities",
-                "Records of columns and labels taken a second, entities that were forgotten by age or gave way, and batches "
-                "that did.",
+                "Records of columns and labels a second, entities that were forgotten by age or dropped for newer ones, and "
+                "dropped batches.",
                 "ops",
                 (
                     by_member(rate("samples_total"), "columns"),
@@ -152,75 +152,76 @@ DASHBOARD = Dashboard(
                     by_member(rate("displaced_entities_total"), "gave way"),
                     by_member(rate("expired_batches_total"), "batches"),
                 ),
-                remedy="If many are forgotten or give way: they wait longer for the other party than the settings allow. Raise the "
-                "limits, or look why the other is late.",
+                remedy="If many are forgotten or dropped: they wait longer for the other party than the settings allow. Raise "
+                    "the limits, or check why the other party is late.",
             ),
             Panel(
                 "Decryptions",
-                "Vectors that the coordinator opened: one for each party and round, and one sum. Refused ones should stay 0: a "
-                "party asked for a second decryption in one round. So should implausible ones: numbers beyond the public bounds.",
+                "Vectors that the coordinator decrypted: one for each party and round, and one sum. Refused ones (a party asked "
+                "for a second decryption in one round) should stay 0. So should implausible ones (numbers beyond the public "
+                "bounds).",
                 "ops",
                 (
                     by_member(rate("decryptions_total"), "opened"),
                     by_member(rate("refused_decryptions_total"), "refused"),
                     by_member(rate("implausible_openings_total"), "implausible"),
                 ),
-                remedy="If one was refused: somebody asks for what is not theirs. Find out who runs that party, and stop the "
-                "federation until then.",
+                remedy="If one was refused: somebody requests data of others. Find out who runs that party, and stop the "
+                    "federation until then.",
             ),
             Panel(
-                "Messages that came again",
-                "Messages that came again or too late, which changes nothing, and alignments that were refused.",
+                "Repeated messages",
+                "Messages that were repeated or too late, which have no effect, and alignments that were refused.",
                 "ops",
                 (
                     by_member(rate("repeated_messages_total"), "again"),
                     by_member(rate("refused_alignments_total"), "alignments"),
                 ),
-                remedy="If alignments are refused: a party sent points that are none. A few messages again after a restart are "
-                "well.",
+                remedy="If alignments are refused: a party sent invalid points. A few repeated messages after a restart are "
+                    "normal.",
             ),
         ),
         (
             Panel(
                 "Predictions",
-                "Predictions that the guest published a second, entities that a host told its part of the output of, and entities "
-                "without a score, for their part of it is beyond the bound or unknown.",
+                "Predictions a second of the guest, entities for which a host sent its part of the output, and entities without "
+                "a score because a part is beyond the bound or unknown.",
                 "ops",
                 (
                     by_member(rate("predictions_total", *SCORING), "published"),
                     by_member(rate("answered_entities_total", *SCORING), "answered"),
                     by_member(rate("unscored_entities_total", *SCORING), "no score"),
                 ),
-                remedy="If many have no score: raise the public bound of a host's part, or look whether hosts know the same "
-                "entities.",
+                remedy="If many have no score: raise the public bound of a host's part, or check whether hosts know the same "
+                    "entities.",
             ),
             Panel(
                 "Model on held-out entities",
-                "Area under the curve, and the distance of Kolmogorov and Smirnov, on entities that the guest's present model has "
-                "scored and not learnt from. It has them once entities of both labels are there.",
+                "Area under the curve, and the Kolmogorov-Smirnov distance, on entities that the guest's current model has "
+                "scored but not learnt from. They exist once there are entities of both labels.",
                 "short",
                 (
                     by_member(series("held_out_auc"), "AUC", of="max"),
                     by_member(series("held_out_ks"), "KS", of="max"),
                 ),
                 maximum=1,
-                remedy="If the area under the curve falls: the stream has changed since the training. Train anew.",
+                remedy="If the area under the curve falls: the stream has changed since the training. Train again.",
             ),
             Panel(
                 "Versions of the model",
-                "The training that each party's present model came from, and versions that a host may still tell points of. With "
-                "none left nobody is scored with a newer model: each version shows the guest more of the host's columns.",
+                "The training of each party's current model, and the number of versions for which a host may still send points. "
+                "With none left no newer model is used for scores: each version reveals more of the host's columns to the guest.",
                 "short",
                 (
                     by_member(series("model_version"), "present", of="max"),
                     by_member(series("model_versions_left"), "left", of="min"),
                 ),
-                remedy="If few are left: nobody is scored with a newer model after the last. The privacy page says what "
-                "raising the number shows.",
+                remedy="If few are left: after the last one no newer model is used for scores. The privacy page says what a "
+                    "higher number reveals.",
             ),
         ),
         worker_panels(),
     ),
-    description="Where the training of a quasi-Newton federation is, how good its model is, and what is refused.",
+    description="The progress of a quasi-Newton federation's training, the quality of its model, and refusals.",
 )
 DASHBOARDS = (DASHBOARD,)

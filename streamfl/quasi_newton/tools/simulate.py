@@ -24,7 +24,7 @@ __all__ = ["curvature_rows", "simulate"]
 MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
 
 
-USELESS = "Where its AUC is near 0.5 too, these columns say nothing of the label: learn of more rows, or of other columns"
+USELESS = "If its AUC is near 0.5 too, these columns say nothing about the label: learn from more rows, or from other columns"
 
 
 class _Members(QuasiNewtonSettings):

@@ -16,9 +16,8 @@ ALERTS = (
         15,
         "warning",
         "A party of {{ $labels.federation }} does not answer the coordinator.",
-        "Entities are learnt from without it once learning.quorum parties have shown them, and predicted from the others' "
-        "columns.",
-        "Look whether that party's workers run: the panel of embeddings by party shows which one is at 0.",
+        "Entities are learnt from without it once learning.quorum parties have sent them, and predicted from the others' columns.",
+        "Check whether that party's workers run: the panel of embeddings by party shows which one is at 0.",
     ),
     Alert(
         "StreamflPrivacyBudgetNearlySpent",
@@ -27,10 +26,10 @@ ALERTS = (
         30,
         "warning",
         "{{ $labels.group }} holds back one in ten: the privacy budgets of these entities are spent.",
-        "Nothing more is learnt of these entities. The others go on, until their budgets are spent too. That some entities come to "
-        "their end is as it should be, and not told.",
-        "Nothing is broken, and a budget does not come back. If the share grows, each entity is asked about too often: fewer "
-        "epochs, more noise from the beginning, or entities that nobody has asked about yet.",
+        "Nothing more is learnt from these entities. The others continue, until their budgets are spent too. It is normal that "
+        "some entities use up their budget; the alert does not fire for a few.",
+        "Nothing is broken, and a budget cannot be restored. If the share grows, each entity is used too often: use fewer "
+        "epochs, more noise from the beginning, or new entities.",
     ),
     Alert(
         "StreamflNothingLearnt",
@@ -39,19 +38,19 @@ ALERTS = (
         30,
         "warning",
         "{{ $labels.group }} forgets entities and learns from none: {{ $labels.reason }}.",
-        "What has to come together for an entity does not: the model stands still.",
+        "Records that belong to one entity do not meet, so the model does not change.",
         "no_label: the keys of labels and samples differ, or expiry_seconds is shorter than labels take. no_embedding and "
-        "no_quorum: a party is away, or has other keys.",
+        "no_quorum: a party is absent, or has other keys.",
     ),
     Alert(
         "StreamflLearningStands",
         stopped("learnt_total", "embeddings_total"),
         0,
         "critical",
-        "{{ $labels.group }} gets embeddings and learns from none any more.",
-        "The model stands still. It is told after three of the times in which it usually learnt: a quarter of an hour, three hours "
-        "or three days.",
-        "Look at labels first, then at embeddings by party. streamfl_forgotten_entities_total says what never came, and "
+        "{{ $labels.group }} gets embeddings but has stopped learning from them.",
+        "The model no longer changes. The alert fires after three times the usual interval between learning: 15 minutes, three "
+        "hours or three days.",
+        "Check labels first, then embeddings by party. streamfl_forgotten_entities_total shows what never came, and "
         "streamfl_withheld_labels_total whether budgets are spent.",
     ),
     Alert(
@@ -60,28 +59,27 @@ ALERTS = (
         60,
         "warning",
         "{{ $labels.group }} predicts with a model that has learnt nothing for a week.",
-        "If it never learnt, its predictions are those of parameters that were drawn at random.",
-        "Look whether labels come under the keys of the samples, and whether all parties show their entities.",
+        "If it never learnt, its predictions come from random parameters.",
+        "Check whether labels come with the keys of the samples, and whether all parties send their entities.",
     ),
     Alert(
         "StreamflBelowQuorum",
         f"{increased('learnt_below_quorum_total', 60)} > 0.1 * {increased('learnt_total', 60)}",
         30,
         "warning",
-        "{{ $labels.group }} learns one in ten from fewer parties than learning.quorum.",
-        "What the missing parties know of these entities is not used.",
-        "Look at the panel of embeddings by party. If a party does not know every entity, and is not meant to, lower "
-        "learning.quorum.",
+        "{{ $labels.group }} learns one in ten entities from fewer parties than learning.quorum.",
+        "The missing parties' columns of these entities are not used.",
+        "Look at the panel of embeddings by party. If a party does not know every entity, and need not, lower learning.quorum.",
     ),
     Alert(
         "StreamflTwoSpeak",
         f"{increased('superseded_embeddings_total', 60)} > 0",
         0,
         "critical",
-        "Two speak for one party of {{ $labels.federation }}.",
+        "Two processes send in the name of one party of {{ $labels.federation }}.",
         "A second process with another group, or a stranger, sends embeddings in a party's name.",
-        "Look at who may write to the topic of embeddings, and whether each party's processes have one role.group. Give members "
-        "keys.",
+        "Check who may write to the topic of embeddings, and whether all processes of a party have the same role.group. Give "
+        "members keys.",
     ),
     Alert(
         "StreamflStepsRefused",
@@ -89,7 +87,7 @@ ALERTS = (
         0,
         "warning",
         "Steps of {{ $labels.group }} would have made a parameter infinite.",
-        "The step was not taken, so the model is as it was. It does not learn from such samples.",
+        "The step was not taken, so the model is unchanged. It does not learn from such samples.",
         "Lower learning.learning_rate, or bring the inputs to about -1 to 1.",
     ),
 )

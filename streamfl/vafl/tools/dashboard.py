@@ -13,15 +13,15 @@ COORDINATOR = "vafl-coordinator"
 TILES = (
     workers_tile(),
     samples_tile(PARTY, width=3),
-    loss_tile("If the loss rises for long: the stream has changed, or a party is away. Look at embeddings by party."),
+    loss_tile("If the loss rises for long: the stream has changed, or a party is absent. Look at embeddings by party."),
     Panel(
         "Learnt below the quorum",
-        "Entities, over the time that is shown, that were learnt from although fewer parties than learning.quorum had shown them.",
+        "Entities that were learnt from although fewer parties than learning.quorum had sent them, in the time range.",
         "none",
         (Query(f"sum({growth('learnt_below_quorum_total')})", "entities"),),
         kind="stat",
         width=3,
-        remedy="If it grows: a party is late or away. Look at embeddings by party.",
+        remedy="If it grows: a party is late or absent. Look at embeddings by party.",
         bad_from=0.5,
         nothing="0",
     ),
@@ -39,9 +39,9 @@ DASHBOARD = Dashboard(
         TILES,
         (
             Panel(
-                "Entities that lack something",
-                "Entities whose gradient a party's first step waits for; at the coordinator entities that are not learnt from: "
-                "without a label, or with one and not shown by enough parties.",
+                "Incomplete entities",
+                "Entities whose gradient a party's first step waits for. At the coordinator: entities that are not learnt from, "
+                "because they have no label, or too few parties have sent them.",
                 "short",
                 (
                     Query(f"sum by (group, instance) ({series('missing_entities', PARTY)})", "gradient, {{group}} {{instance}}"),
@@ -50,40 +50,40 @@ DASHBOARD = Dashboard(
                         "{{reason}}, {{group}} {{instance}}",
                     ),
                 ),
-                remedy="If many lack a label or embeddings and nothing is learnt: keys of labels and samples differ, or a party is "
-                "away. Without labels a party waits for gradients as well.",
+                remedy="If many lack a label or embeddings and nothing is learnt: keys of labels and samples differ, or a party "
+                    "is absent. Without labels a party waits for gradients too.",
             ),
         ),
         (
             Panel(
                 "Loss before the label",
-                "Mean loss of the predictions that were there when the label came, over the latest interval; with the square loss "
-                "on labels scaled to 0..1. It should fall.",
+                "Mean loss of the predictions made before the label, over the latest interval; with the square loss on labels "
+                "scaled to 0..1. It should fall.",
                 "short",
                 (
                     Query(mean_over_time("loss_sum_total", "scored_total"), "all workers"),
                     Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 minimum=None,
-                remedy="If it rises: the stream has changed, or a party is away, so look at embeddings by party. If it never "
-                "falls: raise or lower the learning rates.",
+                remedy="If it rises: the stream has changed, or a party is absent, so look at embeddings by party. If it never "
+                    "falls: raise or lower the learning rates.",
             ),
             Panel(
                 "Accuracy before the label",
-                "Share of those predictions that were right. Empty with the square loss.",
+                "Share of those predictions that were correct. Empty with the square loss.",
                 "percentunit",
                 (
                     Query(mean_over_time("right_predictions_total", "scored_total"), "all workers"),
                     Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 maximum=1,
-                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or keys of "
-                "parties do not match.",
+                remedy="If it is no better than the share of the more frequent label: the columns say nothing about it, or keys "
+                    "of parties do not match.",
             ),
             Panel(
                 "Predictions a second",
-                "Entities predicted, predictions made anew with a further embedding, labels, times that an entity was learnt "
-                "from, and of those times that fewer parties than learning.quorum had shown it in time.",
+                "Predicted entities, predictions repeated with a further embedding, labels, entities that were learnt from, and "
+                "those among them that fewer parties than learning.quorum had sent in time.",
                 "ops",
                 (
                     Query(f"sum({rate('predictions_total', COORDINATOR)})", "first predictions"),
@@ -92,21 +92,21 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('learnt_total')})", "learnt from"),
                     Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
                 ),
-                remedy="If labels come and little is learnt from: fewer parties than learning.quorum show the entities. Look "
-                "which party is behind.",
+                remedy="If labels come but little is learnt: fewer parties than learning.quorum send the entities. Look for the "
+                    "party that is behind.",
             ),
         ),
         (
             Panel(
                 "Embeddings a second by party",
-                "What each party's workers send, and what the coordinator takes of all. A party that is away is missing or at "
-                "0; the others go on.",
+                "Embeddings that each party's workers send, and those that the coordinator accepts. An absent party is missing "
+                "or at 0; the others continue.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('embeddings_total', PARTY)})", "sent, {{group}} {{instance}}"),
-                    Query(f"sum({rate('embeddings_total', COORDINATOR)})", "taken by the coordinator"),
+                    Query(f"sum({rate('embeddings_total', COORDINATOR)})", "accepted by the coordinator"),
                 ),
-                remedy="If a party is at 0: start it again. The others go on without it.",
+                remedy="If a party is at 0: start it again. The others continue without it.",
             ),
             Panel(
                 "Steps a second",
@@ -126,8 +126,8 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Staleness in steps",
-                "Steps that a party took since an embedding that a gradient was computed from, its own or another party's, on "
-                "average over the latest interval, and at most over the last 1000 of them.",
+                "Steps that a party took since it made an embedding that a gradient was computed from, its own or another "
+                "party's: the mean over the latest interval, and the maximum of the last 1000.",
                 "short",
                 (
                     Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
@@ -138,8 +138,8 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Newer embeddings asked for",
-                "Requests because of learning.max_staleness, the answers of each party, requests that nobody answered in "
-                "time, and embeddings that were too old to be used and could not be had anew.",
+                "Requests because of learning.max_staleness, the answers of each party, requests without an answer in time, and "
+                "embeddings that were too old to be used and were not sent again.",
                 "ops",
                 (
                     Query(f"sum({rate('requests_total')})", "requests"),
@@ -147,13 +147,13 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('silent_parties_total')})", "not answered"),
                     Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
                 ),
-                remedy="If many are not answered: a party is away or slow. If there are very many: learning.max_staleness is "
-                "too small.",
+                remedy="If many are not answered: a party is absent or slow. If there are very many: learning.max_staleness is "
+                    "too small.",
             ),
             Panel(
                 "Entities that wait",
-                "At a party entities without their gradient, and samples held back by learning.in_flight; at the coordinator "
-                "entities that are remembered.",
+                "At a party: entities without their gradient, and samples held back by learning.in_flight. At the coordinator: "
+                "entities that are stored.",
                 "short",
                 (
                     Query(f"sum by (group, instance) ({series('entities')})", "entities, {{group}} {{instance}}"),
@@ -165,8 +165,9 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Entities forgotten",
-                "At a party without a gradient, at the coordinator before they were learnt from, by what never came. no_label "
-                "where labels are sure to come means that keys differ or alignment.expiry_seconds is too short.",
+                "Entities that were forgotten without a gradient at a party, or before they were learnt from at the coordinator, "
+                "by what never came. no_label although labels come means that keys differ or alignment.expiry_seconds is too "
+                "short.",
                 "ops",
                 (
                     Query(
@@ -174,25 +175,25 @@ DASHBOARD = Dashboard(
                         "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
-                remedy="If no_label where labels are sure to come: keys differ, or alignment.expiry_seconds is too short. If "
-                "displaced: raise the limit.",
+                remedy="If no_label although labels come: keys differ, or alignment.expiry_seconds is too short. If displaced: "
+                    "raise the limit.",
             ),
             Panel(
                 "Ignored messages",
-                "Embeddings and replies that changed nothing: repeated, of an earlier life, superseded, or to an entity that is "
-                "forgotten. And embeddings with a number below one that was taken just before.",
+                "Embeddings and replies without effect: repeated, from before a restart, superseded, or for a forgotten entity. "
+                "Also embeddings with a number below one that was accepted just before.",
                 "ops",
                 (
                     Query(f"sum by (reason) ({rate('ignored_embeddings_total')})", "embeddings, {{reason}}"),
                     Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
                     Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
-                    Query(f"sum({rate('superseded_embeddings_total', COORDINATOR)})", "two speak for one party"),
+                    Query(f"sum({rate('superseded_embeddings_total', COORDINATOR)})", "two senders for one party"),
                 ),
-                remedy="If two speak for one party: stop one of them. A few of the others after a restart are well.",
+                remedy="If there are two senders for one party: stop one of them. A few of the others after a restart are normal.",
             ),
             Panel(
                 "Gradients a second",
-                "Sent by the coordinator, and learnt from by each party.",
+                "Gradients that the coordinator sent, and those that each party learnt from.",
                 "ops",
                 (
                     Query(f"sum({rate('gradients_total', COORDINATOR)})", "sent by the coordinator"),
@@ -204,6 +205,6 @@ DASHBOARD = Dashboard(
         ),
         worker_panels(),
     ),
-    description="Whether a VAFL federation learns: loss, which party is behind, and what is forgotten.",
+    description="Whether a VAFL federation learns: loss, parties that are behind, and forgotten entities.",
 )
 DASHBOARDS = (DASHBOARD, PRIVACY)

@@ -13,8 +13,8 @@ def most_spent(spent: str, budget: str) -> str:
 
 BUDGET_USED = Panel(
     "Privacy budget used",
-    "Share of privacy.budget_mu that is spent: of the entity of which a party has released most, and of the label of which the "
-    "coordinator has told most. It stays at 100 % once the first entity has told all that it may, which is as it should be.",
+    "Share of privacy.budget_mu that is spent, for the entity with a party's largest releases and for the label with the "
+    "coordinator's largest ones. It stays at 100 % once the first entity has used its budget, which is normal.",
     "percentunit",
     (
         Query(most_spent("privacy_mu", "privacy_budget_mu"), "entity"),
@@ -22,36 +22,36 @@ BUDGET_USED = Panel(
     ),
     kind="stat",
     width=4,
-    remedy="If it is near 100 %: nothing more is sent of that entity, or told of that label. Others go on. That is final: a budget "
-    "does not come back.",
+    remedy="If it is near 100 %: nothing more is sent about that entity or that label. Others continue. That is final: a budget "
+        "cannot be restored.",
     nothing="no budget",
 )
 TILES = (
     BUDGET_USED,
     Panel(
         "Epsilon of an entity",
-        "epsilon at delta = 1e-5 of the entity of which a party has released most. Nothing is shown where noise is on "
-        "embeddings alone: there is no guarantee.",
+        "epsilon at delta = 1e-5 of the entity with a party's largest releases. Nothing is shown if only embeddings have noise, "
+        "because there is no guarantee.",
         "short",
         (Query(f"max({series('privacy_epsilon')})", "epsilon"),),
         kind="stat",
         width=5,
-        remedy="If it is more than you have promised: lower privacy.budget_mu for what comes.",
+        remedy="If it is more than you have promised: lower privacy.budget_mu for the future.",
         nothing="no guarantee",
     ),
     Panel(
         "Epsilon of a label",
-        "epsilon at delta = 1e-5 of the label of which the coordinator has told most.",
+        "epsilon at delta = 1e-5 of the label with the coordinator's largest releases.",
         "short",
         (Query(f"max({series('label_epsilon')})", "epsilon"),),
         kind="stat",
         width=5,
-        remedy="If it is more than you have promised: lower the coordinator's privacy.budget_mu for what comes.",
+        remedy="If it is more than you have promised: lower the coordinator's privacy.budget_mu for the future.",
         nothing="no guarantee",
     ),
     Panel(
         "Embeddings held back",
-        "Embeddings that were not sent, or not learnt from, over the time that is shown.",
+        "Embeddings that were not sent, or not learnt from, in the time range.",
         "none",
         (Query(f"sum({growth('withheld_embeddings_total')})", "embeddings"),),
         kind="stat",
@@ -61,7 +61,7 @@ TILES = (
     ),
     Panel(
         "Labels held back",
-        "Labels that were neither answered nor learnt from, over the time that is shown.",
+        "Labels that were neither answered nor learnt from, in the time range.",
         "none",
         (Query(f"sum({growth('withheld_labels_total')})", "labels"),),
         kind="stat",
@@ -81,28 +81,29 @@ PRIVACY = Dashboard(
         (
             Panel(
                 "Privacy: mu against the budget",
-                "mu of the entity of which each party has released most, and privacy.budget_mu, which it never exceeds. "
-                "Without noise on steps only an entity's own embeddings are counted, which is no guarantee.",
+                "mu of the entity with each party's largest releases, and privacy.budget_mu, which it never exceeds. Without "
+                "noise on steps only an entity's own embeddings count, which gives no guarantee.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('privacy_mu')})", "mu, {{group}} {{instance}}"),
                     Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
                     Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
                 ),
-                remedy="If it comes near the budget: nothing more is sent of that entity. That is final; new entities have a "
-                "budget of their own.",
+                remedy="If it comes near the budget: nothing more is sent about that entity. That is final; new entities have "
+                    "their own budget.",
             ),
             Panel(
                 "Privacy: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
                 (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
-                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was released cannot "
-                "be taken back.",
+                remedy="If it is more than you have promised: lower privacy.budget_mu for the future. Past releases cannot be "
+                    "undone.",
             ),
             Panel(
                 "Withheld embeddings",
-                "Not sent or not learnt from: an entity's budget is spent, or there is no room to remember what is (ledger).",
+                "Embeddings that were not sent or not learnt from: an entity's budget is spent, or the ledger has no room for it "
+                "(ledger).",
                 "ops",
                 (
                     Query(
@@ -110,43 +111,43 @@ PRIVACY = Dashboard(
                         "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
-                remedy="If budget: as it should be, the entity has told all that it may. If ledger: raise privacy.ledger_limit.",
+                remedy="If budget: normal, the entity's budget is used up. If ledger: raise privacy.ledger_limit.",
             ),
         ),
         (
             Panel(
                 "Privacy of labels: mu against the budget",
-                "mu of the entity of whose label the coordinator has told most, and its privacy.budget_mu, which that never "
-                "exceeds.",
+                "mu of the label with the coordinator's largest releases, and its privacy.budget_mu, which it never exceeds.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('label_mu')})", "mu, {{group}} {{instance}}"),
                     Query(f"max by (group, instance) ({series('label_budget_mu')})", "budget, {{group}} {{instance}}"),
                 ),
-                remedy="If it comes near the budget: nothing more is told of that label. That is final.",
+                remedy="If it comes near the budget: nothing more is released about that label. That is final.",
             ),
             Panel(
                 "Privacy of labels: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
                 (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
-                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was told cannot be "
-                "taken back.",
+                remedy="If it is more than you have promised: lower privacy.budget_mu for the future. Past releases cannot be "
+                    "undone.",
             ),
             Panel(
                 "Withheld labels",
-                "Neither answered nor learnt from: the budget of an entity's label is spent, or there is no room to remember "
-                "what is (ledger).",
+                "Labels that were neither answered nor learnt from: the budget of an entity's label is spent, or the ledger has "
+                "no room for it (ledger).",
                 "ops",
                 (
                     Query(
                         f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
                     ),
                 ),
-                remedy="If budget: as it should be. If ledger: raise privacy.ledger_limit.",
+                remedy="If budget: normal. If ledger: raise privacy.ledger_limit.",
             ),
         ),
         worker_panels(),
     ),
-    description="What members of a vertical federation have spent of their privacy budgets, and what they hold back for them.",
+    description="How much of their privacy budgets the members of a vertical federation have spent, and what they hold back "
+        "because of it.",
 )

@@ -26,7 +26,7 @@ from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 
 __all__ = ["simulate", "vertical_rows"]
 
-USELESS = "Learn of more rows or in more passes, try another learning.learning_rate, and with [privacy] less noise"
+USELESS = "Learn from more rows or in more passes, try another learning.learning_rate, and with [privacy] less noise"
 
 
 def simulate(

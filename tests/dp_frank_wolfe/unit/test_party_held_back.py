@@ -122,7 +122,7 @@ def another_file(path: Path) -> None:
     [
         (Path.unlink, "No such file"),
         (another_file, "another ledger file"),
-        (lambda path: path.write_bytes(b"nonsense"), "is none any more"),
+        (lambda path: path.write_bytes(b"nonsense"), "is not a ledger file any more"),
     ],
 )
 def test_a_file_that_goes_away_under_a_party_is_told_of(tmp_path: Path, happens: Callable[[Path], None], told: str) -> None:

@@ -139,7 +139,7 @@ def test_workers_that_are_taken_up_by_others_learn_the_same(caplog: pytest.LogCa
 
     learn(federation, restarts)
     check_equals_the_oracle(federation)
-    assert "given up because a party began anew" in caplog.text
+    assert "given up because a party restarted" in caplog.text
 
 
 def test_the_paper_to_the_letter() -> None:

@@ -174,15 +174,15 @@ def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
     assert "backlog" not in (party.role.backlog or "")
     party.sees(HISTORY[:6], unread=100)
     assert party.role.backlog == (
-        "a backlog is predicted in step with the model, which has version 0: 100 records lie unread, and 6 entities in hand wait "
-        "for the labels before them to be learnt"
+        "a backlog is predicted in step with the model, which has version 0: 100 records are unread, and 6 entities wait "
+        "until the labels before them are learnt"
     )
     assert party.role.waiting == {"predictions": 6}
     assert party.role.wake_at == 1030.0
     assert len(party.take([], 100, 1030.0)) == 6
     assert party.role.backlog == (
-        "a backlog is predicted without waiting for the model, which stands still at version 0: 100 records lie unread, and 0 "
-        "entities in hand wait"
+        "a backlog is predicted without waiting for the model, which stays at version 0: 100 records are unread, and 0 entities "
+        "wait"
     )
 
 

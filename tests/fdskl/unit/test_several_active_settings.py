@@ -33,7 +33,7 @@ def several(party: str, active: list[str], parties: int = 4, **sections: dict[st
         ("p0", ["p0", "p1"], {"bus": {"url": "memory://", "processing_guarantee": "at_least_once"}}, '"exactly_once" is expected'),
         ("p0", ["p0", "p1"], {"learning": SGD | {"features_limit": 5000, "block_features": 2}}, "at least a 2,048th of"),
         ("p0", ["p0", "p9"], {}, "active = 'p9': one of federation.parties"),
-        ("p0", ["p0", "p0"], {}, "no party is expected twice"),
+        ("p0", ["p0", "p0"], {}, "no party may occur twice"),
         ("p0", [], {}, "at least 1 item"),
     ],
 )

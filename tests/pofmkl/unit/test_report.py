@@ -336,7 +336,7 @@ def test_a_bound_that_is_no_promise_is_called_a_yardstick(plant: Path, command: 
     """Protects whoever compares regret and bound: Theorem 1 is not of the default preset, and the figure's name says so."""
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
     [name] = [name for name in tiles(tmp_path / "r.html") if "Theorem 1" in name]
-    assert "yardstick" in name
+    assert "for comparison here" in name
 
 
 def test_a_bus_without_the_federation_is_refused(plant: Path, command: Command, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_rows_that_would_be_dead_letters_are_left_out_and_told(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"at": "yesterday"}, "every row is refused; the first: "),
+        ({"at": "yesterday"}, "refuses every row; the first: "),
         ({"temp": None}, "no column temp"),
     ],
 )

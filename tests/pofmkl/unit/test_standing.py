@@ -118,7 +118,7 @@ def test_what_a_backlog_waits_for_is_told_and_how_much_is_there() -> None:
     made.receive(readings("b", range(9, 11)), 1.0)
     told = made.backlog
     assert told is not None
-    assert "42 records lie unread, and 9 samples of 2 clients in hand wait for a version of the model after 7" in told
+    assert "42 records are unread, and 9 samples of 2 clients wait for a version of the model after 7" in told
     made.unread({0: 0, 1: 0})
     for version in range(8, 30):
         made.receive([model(version)], 2.0)
@@ -255,7 +255,7 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
     without a model, is told by each of the three commands, and ends when the server comes.
     """
     for told in plant.standing():
-        assert told["backlog"][0].startswith("120 records of readings lie unread")
+        assert told["backlog"][0].startswith("120 records of readings are unread")
         assert "60 samples of each of 2 clients" in told["backlog"][0]
         assert told["model"] == ("the server has published no version yet", "")
         assert "alone" not in told

@@ -55,7 +55,7 @@ def test_who_tells_more_than_the_bounds_ends_the_training(
     loop.settle()
     assert [loop.party(one).progress.phase for one in parties(loop)] == [FAILED] * 2
     other = "g" if name == "h1" else "h1"
-    assert "cannot have come of numbers within the public bounds" in loop.party(other).progress.failure
+    assert "numbers within the public bounds cannot give what the coordinator decrypted" in loop.party(other).progress.failure
     assert loop.members[other].role.counts["implausible_openings"] == 1
     assert [member.role.counts["trainings"] for member in loop.members.values()] == [0] * 3
 

@@ -638,7 +638,7 @@ def test_noise_that_hides_nothing_is_refused(noise: str) -> None:
     for value in (1e-300, 0.99 * least):
         with pytest.raises(ValueError, match=f"{noise} = .*: at least {least:g} is expected"):
             PrivacySection(**{**whole, noise: value})
-    with pytest.raises(ValueError, match=f"{noise} = .*: at most {re.escape(f'{1e11 * least:g}')} is expected: more leaves"):
+    with pytest.raises(ValueError, match=f"{noise} = .*: at most {re.escape(f'{1e11 * least:g}')} is expected: more noise leaves"):
         PrivacySection(**{**whole, noise: 1.01e11 * least})
     smallest = PrivacySection(**{**whole, noise: least})
     assert smallest.embedding_norm is not None

@@ -111,11 +111,11 @@ def test_a_worker_tells_it_what_lies_unread_and_says_what_waits() -> None:
     assert party.role.backlog == "knows 0 of 1 entities with a gradient that the first step takes (learning.batch_size)"
     party.sees(HISTORY[:4], unread=100)
     assert party.role.backlog == (
-        "a backlog is shown in step with the model: 100 records lie unread, and 2 samples in hand wait for gradients"
+        "a backlog is sent in step with the model: 100 records are unread, and 2 samples wait for gradients"
     )
     party.waits_until(30.0, unread=100)
     assert party.role.backlog == (
-        "a backlog is shown without waiting for gradients, since none came: 100 records lie unread, 0 samples are in hand"
+        "a backlog is sent without waiting for gradients, because none came: 100 records are unread, 0 samples wait"
     )
 
 

@@ -68,7 +68,7 @@ def test_a_party_hands_on_what_it_names_and_nothing_else(section: FollowedAcross
 
 def test_no_header_is_taken_for_a_seal() -> None:
     """Protects a federation with keys: two seals on one message are forged, and every embedding of the party would be refused."""
-    with pytest.raises(ValidationError, match="prove who they are"):
+    with pytest.raises(ValidationError, match="prove their identity"):
         FollowedAcross(headers=["Seal"])
 
 

@@ -249,7 +249,7 @@ def test_a_coordinator_with_a_ledger_does_not_go_on_without_noise() -> None:
     assert [notice.reason for notice in after.role.notices()] == ["without_noise"]
     after.log, after.sequence = before.log, before.sequence
     assert after.lives("bob") == [-1.0, -1.0]
-    with pytest.raises(PeerError, match="told labels without noise before"):
+    with pytest.raises(PeerError, match="released labels without noise before"):
         Coordinator(NOISE, after.state)
 
 
@@ -260,7 +260,7 @@ def test_no_mu_is_claimed_of_labels_that_were_told_without_noise() -> None:
     Coordinator(NOISE, predicted.state)
     told = Coordinator(0.0)
     told.lives("ann")
-    with pytest.raises(PeerError, match="begin anew, with another federation"):
+    with pytest.raises(PeerError, match="start over with another federation"):
         Coordinator(NOISE, told.state)
 
 
