@@ -11,8 +11,9 @@ import pytest
 from pofmkl.proof.faults import simulate
 from pofmkl.proof.scenario import scenario
 
+from streamfl.exit_codes import ExitCode
 from streamfl.pofmkl.pending_samples import PendingSamples
-from streamfl.testing.faults.__main__ import FAILED, main
+from streamfl.testing.faults.__main__ import main
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
@@ -70,7 +71,7 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
     """Protects the way back from a failure among a thousand: one line for each, and an exit code that stops a pipeline."""
     monkeypatch.setattr(PendingSamples, "restore", lambda self, client, slot, sample: None)
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "2", "--system", "pofmkl"])
-    assert main() == FAILED
+    assert main() == ExitCode.CHECK_FAILED
     lines = capsys.readouterr().out.splitlines()
     failed = [line.split("#")[0].strip() for line in lines if line.startswith("FAILED")]
     assert failed == ["FAILED  make simulate SYSTEM=pofmkl SEED=1"]
