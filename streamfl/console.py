@@ -32,6 +32,7 @@ __all__ = [
     "as_table",
     "as_text",
     "drawn_anew",
+    "json_text",
     "print_json",
     "print_line",
     "print_list",
@@ -41,6 +42,9 @@ __all__ = [
     "say_what_python_says",
     "until_nobody_reads",
 ]
+
+# Levels of lists and objects within one another that are printed. A stranger's record may have as many as Python's stack holds.
+MOST_LEVELS = 200
 
 
 class OutputFormat(StrEnum):
@@ -57,8 +61,16 @@ FormatOption = Annotated[
 
 
 def print_json(content: Any, default: Callable[[Any], Any] | None = None) -> None:
-    """Print one JSON object on stdout; NaN and infinities become null. default: encodes values of types that JSON does not have."""
-    print_text(printable_json(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False, default=default)))
+    """Print one JSON object on stdout; arguments as for :func:`json_text`."""
+    print_text(printable_json(json_text(content, default)))
+
+
+def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """The content as JSON. NaN and infinities become null, keys become text, and beyond ``MOST_LEVELS`` it says "...".
+
+    default: encodes values of types that JSON does not have.
+    """
+    return json.dumps(_finite(content, MOST_LEVELS), ensure_ascii=False, allow_nan=False, default=default)
 
 
 def print_line(*cells: str) -> None:
@@ -163,11 +175,13 @@ class _Logged(logging.Handler):
         say(self.format(record))
 
 
-def _finite(content: Any) -> Any:
+def _finite(content: Any, levels: int) -> Any:
+    if isinstance(content, (Mapping, list, tuple)) and not levels:
+        return "..."
     if isinstance(content, Mapping):
-        return {str(key): _finite(value) for key, value in content.items()}
+        return {str(key): _finite(value, levels - 1) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
+        return [_finite(value, levels - 1) for value in content]
     if isinstance(content, float) and (content != content or content in (float("inf"), float("-inf"))):
         return None
     return content

@@ -298,7 +298,8 @@ def _read_file(path: SettingsSource) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: is not text in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        # A number with thousands of digits is a plain ValueError.
         raise ConfigurationError(f"{path}: is not TOML: {error}") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 import tomllib
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def init(
     names the client and which is to be predicted. It writes nothing to the bus. Logins of a cluster and of a registry come from
     the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
     """
-    if config.exists():
+    if os.path.exists(config):
         raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
     if from_topic is not None and from_file is not None:
         raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
@@ -191,7 +192,7 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
         raise ConfigurationError(f"--set {text}: {section}.{key} is not known; known are {', '.join(known)}")
     try:
         return section, key, tomllib.loads(f"value = {written}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return section, key, written.strip()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -126,7 +127,7 @@ def list_members(file: MembersArgument, format: FormatOption = OutputFormat.TABL
 
 
 def _opened(file: Path, federation: str | None) -> Members:
-    if file.exists():
+    if os.path.exists(file):
         known = read_members(file)
         if federation not in (None, known.federation):
             raise ConfigurationError(f"{file}: has the members of {known.federation!r}, not of {federation!r}")

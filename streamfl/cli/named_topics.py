@@ -65,13 +65,18 @@ def _decoding(format: Format) -> Callable[[Record], Any]:
 
     def says(record: Record) -> Any:
         try:
-            return None if record.value is None else decode(record.value)
+            return None if record.value is None else _with_names(decode(record.value))
         except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
             return record.value
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None
 
     return says
+
+
+def _with_names(said: Any) -> Any:
+    """The same with text as the names of fields. MessagePack may have other keys."""
+    return {str(name): value for name, value in said.items()} if isinstance(said, dict) else said
 
 
 def _told_by(reader: Callable[[Record], Any]) -> Callable[[Record], Any]:
@@ -88,7 +93,7 @@ def _plain(record: Record) -> Any:
     """Decode JSON, which is written for users, or MessagePack, which members send to each other."""
     for decode in (msgspec.json.decode, msgspec.msgpack.decode):
         try:
-            return None if record.value is None else decode(record.value)
+            return None if record.value is None else _with_names(decode(record.value))
         except (msgspec.DecodeError, ValueError, RecursionError):
             continue
     return record.value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import heapq
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, Message
-from streamfl.console import ConfigArgument, OutputFormat, print_json, print_line, print_table, until_nobody_reads
+from streamfl.console import ConfigArgument, OutputFormat, json_text, print_json, print_line, print_table, until_nobody_reads
 from streamfl.printable import printable
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
@@ -169,7 +168,7 @@ def _cell(value: Any) -> str:
     elif isinstance(value, str):
         text = value
     else:
-        text = "" if value is None else json.dumps(value, default=_as_json)
+        text = "" if value is None else json_text(value, _as_json)
     text = printable(text)
     return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "..."
 

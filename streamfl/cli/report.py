@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zipfile
 import zlib
@@ -53,8 +54,9 @@ def report(
 
     It needs no network and no other file. With CONFIG no offset is committed, and workers may run meanwhile.
     """
-    if source.is_dir() or source.suffix == ".npz":
-        page = _of_trace(source / TRACE if source.is_dir() else source)
+    is_folder = os.path.isdir(source)
+    if is_folder or source.suffix == ".npz":
+        page = _of_trace(source / TRACE if is_folder else source)
     else:
         page = _of_topics(source, limit, seconds)
     try:

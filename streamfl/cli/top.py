@@ -99,7 +99,7 @@ class _Look:
         rates = {topic: _grown(before[topic], ends) / seconds for topic, ends in self._ends.items()}
         behind = {
             topic: sum(
-                max(0, end - committed.get((topic, partition), self._begins[topic][partition]))
+                max(0, end - committed.get((topic, partition), self._begins[topic].get(partition, 0)))
                 for partition, end in self._ends[topic].items()
             )
             for topic in self._inputs
@@ -135,15 +135,16 @@ class _Look:
         topic = self._predictions
         if topic is None:
             return
-        for partition, offset in self._from.items():
-            for record in self._bus.read_from(topic.topic, partition, offset):
+        # A partition that was added since the last look is read from its beginning.
+        for partition in self._bus.offsets(topic.topic, math.inf):
+            for record in self._bus.read_from(topic.topic, partition, self._from.get(partition, 0)):
                 self._from[partition] = record.offset + 1
                 said = topic.says(record)
                 if isinstance(said, Mapping):
                     self._count(said)
 
     def _count(self, said: Mapping[str, Any]) -> None:
-        name = str(said.get("client") or said.get("entity") or "")
+        name = next((one for one in (said.get("client"), said.get("entity")) if one and isinstance(one, str)), "")
         if name not in self._clients and len(self._clients) >= MOST_CLIENTS:
             return
         one = self._clients.setdefault(name, _Client())
@@ -153,10 +154,10 @@ class _Look:
         if version is not None:
             self._versioned += 1
             self._on_version_zero += not any(version if isinstance(version, list) else [version])
-        prediction, label = said.get("prediction"), said.get("label")
-        if isinstance(prediction, int | float) and isinstance(label, int | float):
+        prediction, label = _number(said.get("prediction")), _number(said.get("label"))
+        if prediction is not None and label is not None:
             # A product and not a power, which may raise OverflowError; the product is infinite then.
-            error = float(prediction) - float(label)
+            error = prediction - label
             one.errors.append(error * error)
 
     def _read_letters(self, before: Mapping[int, int]) -> None:
@@ -194,6 +195,14 @@ class _Look:
             ]
             parts.append(as_table(("client", "predictions", "a second", heading), clients, box=False))
         return parts
+
+
+def _number(value: object) -> float | None:
+    """The number; None if it is none, or a whole number that no float holds."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
 
 
 def _error(error: float | None) -> str:

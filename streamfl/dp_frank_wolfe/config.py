@@ -144,7 +144,8 @@ class ServingSection(Section):
     share: float = Field(default=0.2, gt=0, lt=1)
     """Share of the budget for predictions, with `private`."""
     predictions: int = Field(default=1, ge=1, le=1_000_000)
-    """Predictions that an entity may get in its life, with `private`. Its share of the budget is divided by this."""
+    """Predictions that an entity may get in its life, with `private`. Its share of the budget is divided by this. Each record of
+    the entity at a party counts as one, also one that comes again."""
 
 
 class DPFrankWolfeSettings(VerticalSettings):

@@ -120,7 +120,7 @@ def centred(window: Window, means: Means) -> Window:
         part = window.columns[start : start + CHUNK].astype(np.int64) - means.columns
         columns[start : start + CHUNK] = np.clip(part, -FEATURE_ONE, FEATURE_ONE)
     labels = np.clip(window.labels - means.label, -RESIDUAL_ONE, RESIDUAL_ONE)
-    return assemble(columns, labels, window.missing, window.clipped)
+    return assemble(columns, labels)
 
 
 def intercept(told: Mapping[str, Means], plans: Mapping[str, MeansPlan], x: Mapping[str, Floats]) -> float:

@@ -3,7 +3,7 @@
 The neighbouring relation of every claim: one entity's whole row, its features at all parties and its label, is replaced by any
 other row, or by nothing. Ids, times and the number of rows are public. So a row that is missing or cannot be read becomes a row of
 zeros: a shorter window would reveal it and move every mean. Bounds and centres are configuration. Values beyond a bound are clipped
-to it, and counted for the party alone.
+to it. Nobody counts clipped or missing values, because no noise would cover such a count.
 """
 
 from __future__ import annotations
@@ -66,15 +66,11 @@ class Bounds:
 class Window:
     """columns: (rows, columns) int16, a feature of 1 is ``FEATURE_ONE``. labels: (rows,) int64, a label of 1 is ``RESIDUAL_ONE``.
 
-    missing: rows that are zeros because they were not there or not readable. clipped: numbers that were beyond their bounds.
-    Both depend on the data: only the party may see them.
     digest: SHA-256 of the shape, the columns and the labels.
     """
 
     columns: NDArray[np.int16]
     labels: Integers
-    missing: int
-    clipped: int
     digest: bytes
 
 
@@ -86,17 +82,17 @@ def freeze(features: NDArray[Any], labels: NDArray[Any], feature_bounds: Bounds,
     """
     if len(features) > rows or len(labels) > rows:
         raise ValueError(f"{max(len(features), len(labels))} rows: the window has {rows}")
-    columns, lost, beyond = _scaled(features, feature_bounds, FEATURE_ONE, np.zeros((rows, len(feature_bounds.bound)), np.int16))
-    told, unlabelled, outside = _scaled(labels[:, np.newaxis], label_bounds, RESIDUAL_ONE, np.zeros((rows, 1), np.int64))
-    return assemble(columns, told[:, 0], lost + unlabelled, beyond + outside)
+    columns = _scaled(features, feature_bounds, FEATURE_ONE, np.zeros((rows, len(feature_bounds.bound)), np.int16))
+    told = _scaled(labels[:, np.newaxis], label_bounds, RESIDUAL_ONE, np.zeros((rows, 1), np.int64))
+    return assemble(columns, told[:, 0])
 
 
-def assemble(columns: NDArray[np.int16], labels: Integers, missing: int = 0, clipped: int = 0) -> Window:
+def assemble(columns: NDArray[np.int16], labels: Integers) -> Window:
     """The window of rows that are already whole numbers within their bounds, as ``freeze`` and ``whole_row`` make them."""
     digest = hashlib.sha256(b"streamfl window/1 %d %d;" % columns.shape)
     digest.update(columns.astype("<i2", copy=False).data)
     digest.update(labels.astype("<i8", copy=False).data)
-    return Window(columns, labels, missing, clipped, digest.digest())
+    return Window(columns, labels, digest.digest())
 
 
 def whole_row(values: Sequence[float] | NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
@@ -143,16 +139,13 @@ def outputs(columns: NDArray[np.int16], weights: Integers) -> Integers:
     return np.asarray(columns[:, active].astype(np.float64) @ weights[active].astype(np.float64), dtype=np.int64)
 
 
-def _scaled(values: NDArray[Any], bounds: Bounds, one: int, into: NDArray[Whole]) -> tuple[NDArray[Whole], int, int]:
-    """Whole numbers of ``one``, the number of missing rows, and how many numbers were beyond their bounds."""
-    missing, clipped = len(into) - len(values), 0
+def _scaled(values: NDArray[Any], bounds: Bounds, one: int, into: NDArray[Whole]) -> NDArray[Whole]:
+    """Whole numbers of ``one``. Rows that are missing, or with a number that is not finite, are zeros."""
     for start in range(0, len(values), CHUNK):
         # Numbers that are too large, or NaN, are handled below.
         with np.errstate(over="ignore", invalid="ignore"):
             part = (np.asarray(values[start : start + CHUNK], dtype=np.float64) - bounds.centre) / bounds.bound
         whole = np.isfinite(part).all(axis=1)
         part[~whole] = 0.0
-        missing += int(np.sum(~whole))
-        clipped += int(np.sum(np.abs(part) > 1))
         into[start : start + len(part)] = np.rint(np.clip(part, -1, 1) * one)
-    return into, missing, clipped
+    return into

@@ -93,7 +93,7 @@ def read_members(path: Path) -> Members:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path}: is not a members' file: it is not TOML: {error}") from None
     try:
         return _checked(content)

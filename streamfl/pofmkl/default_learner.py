@@ -87,7 +87,7 @@ class DefaultLearner:
         self.dimension = features.dimension
         self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
         self.drifts = 0
-        # Stays 0: every prediction is clipped to the range of its client's labels, and a margin.
+        # Stays 0: experts are clipped to their client's labels and a margin, and what is clipped loses its weight to others.
         self.bounded = 0
         logistic = loss is LOGISTIC
         project = Projection(self.dimension, seed)

@@ -96,7 +96,8 @@ class Learner(Protocol):
     drifts: int
     """Changes found in the clients' errors since the learner was created."""
     bounded: int
-    """Predictions far beyond the labels' range that were clipped to its bound, since the learner was created."""
+    """Predictions far beyond samples.label_range that were clipped, since the learner was created. 0 if the learner assumes no
+    range."""
 
     @property
     def own_steps(self) -> OwnSteps | None:

@@ -134,7 +134,7 @@ class PrequentialScores:
         """Metrics of errors, losses and regret."""
         samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
-        text = "Predictions limited to one label range beyond samples.label_range"
+        text = "With the preset `paper`: predictions limited to one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
         text = "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
         yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))

@@ -25,11 +25,13 @@ DRAW_BYTES = DRAW_BITS // 8
 # Bits of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to DRAW_BITS.
 WEIGHT_BITS = 208
 DIGIT_BITS = 8
-# A number is more than 10 deviations from the mean with a probability of 2e-23.
+# A number is more than 10 deviations from the mean with a probability of 1.5e-23.
 DEVIATIONS = 10
 LARGEST_DEVIATION = 2**15
-# A discrete Gaussian loses its tails, and an error of one in each ratio, which grows with the square of the number: 2^38 2^-208.
-GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0**-150
+# A table has at most 2^20 weights. The error of one in each ratio adds up to less than 2^38 in each of them.
+TABLE_BITS, ERROR_BITS = 20, 38
+# Total variation that a discrete Gaussian loses: 4e-23 for its tails, and 2^-150 for errors of weights.
+GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0 ** (TABLE_BITS + ERROR_BITS - WEIGHT_BITS)
 DECIMAL = Context(prec=90, Emin=-999999, Emax=999999)
 
 

@@ -155,7 +155,8 @@ class PrivateAlignmentSection(Section):
     """Share of the guest's entities that is never learnt from. They measure how good a model is, and calibrate its
     probabilities."""
     expiry_seconds: float = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
-    """Seconds for which an entity that is not learnt from is kept."""
+    """Seconds after which an entity is forgotten whose columns and label have not changed. Then it joins no batch and is predicted
+    no longer. A batch keeps the rows that it has."""
     patience_seconds: float = Field(default=3_600.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for another member. A member that has waited longer reports not ready."""
 

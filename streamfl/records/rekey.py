@@ -34,7 +34,7 @@ class AssembleSection(Section):
     id: FieldPath | None = None
     """The field with the sample's id: records of one client with the same id are one sample."""
     time: FieldPath | None = None
-    """The field with the event time. Left out: the record's own time."""
+    """The field with the event time. Left out: the header `streamfl.time`, or the record's own time where there is none."""
     time_unit: TimeUnit | None = None
     """Unit of `time` if it is a number: seconds, milliseconds or microseconds since 1970. Left out: `time` is a text such as
     2026-11-23T09:30:00Z."""
@@ -48,14 +48,15 @@ class AssembleSection(Section):
     if it is given."""
     several: Literal["first", "last", "mean"] = "first"
     """Which of several values for one input to take: the first, the last, or the mean of numbers. With `last` and `mean` no sample
-    is written before its span is over or it expires."""
+    is written before its span is over (grace_seconds), it expires, or it makes room (limit)."""
     grace_seconds: float | None = Field(default=None, ge=0, le=86_400.0, allow_inf_nan=False)
-    """Seconds that a span stays open past its end. When a record of that client is later than this, the sample is written with what
-    it has. Left out: a sample waits until it expires. Records of one client in several partitions are not read in order of time,
-    least of all from a backlog: a record that comes after its span is over is a dead letter."""
+    """With `seconds`: how long a span stays open past its end. A record of that client whose event time is later than this ends the
+    span, and the sample is written with what it has. Left out: no record ends a span, and a sample waits until it expires. Records
+    of one client in several partitions are not read in order of time, least of all from a backlog: a value that a sample was
+    written without is a dead letter when it comes."""
     expiry_seconds: float = Field(default=300.0, gt=0, le=604_800.0, allow_inf_nan=False)
-    """Seconds after its first record when a sample is written with what it has. A written sample is known for as long again; a
-    record that comes later begins another sample."""
+    """Seconds after its first record is read when a sample is written with what it has, whatever the records' event times are. A
+    written sample is known for as long again; a record that comes later begins another sample."""
     limit: int = Field(default=10_000, ge=1, le=1_000_000)
     """Most samples per partition, being assembled or known as written. When it is full the oldest is written and forgotten."""
 
@@ -70,6 +71,8 @@ class AssembleSection(Section):
     def _is_whole(self) -> AssembleSection:
         if (self.seconds is None) == (self.id is None):
             raise ValueError("seconds or id is expected, and not both: it says which records belong together")
+        if self.grace_seconds is not None and self.seconds is None:
+            raise ValueError("grace_seconds has no meaning with id: it belongs to the spans of seconds")
         if (self.name is None) != (self.value is None):
             missing, given = ("name", "value") if self.name is None else ("value", "name")
             raise ValueError(f"{missing} is missing: it belongs to {given}")

@@ -73,6 +73,8 @@ class ClusterWatch:
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._failed = ""
+        # Whether the last look came past its first question.
+        self._answered = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="cluster watch", daemon=True)
 
@@ -89,7 +91,9 @@ class ClusterWatch:
 
     def look(self) -> bool:
         """Ask once. False when ``on_lost`` was called. BusUnavailable if the cluster does not answer."""
+        self._answered = False
         states = self._bus.describe(self._topics)
+        self._answered = True
         self._health.heard()
         missing = [name for name in self._topics if name not in states]
         known = {name: state.identity for name, state in states.items() if state.identity}
@@ -132,12 +136,20 @@ class ClusterWatch:
             return going_on
         except BusUnavailable as failure:
             self._health.unheard(str(failure))
+            # A cluster that answers nothing turns the worker red, and the loop logs it. Here it answers in part, for instance while
+            # a partition or the group has no leader, and figures stand still. Each text may differ: the first of them is logged.
+            if self._answered and not self._failed:
+                self._warn(str(failure))
         except Exception as error:
             self._health.unheard(str(error))
-            if str(error) != self._failed and not self._closed.is_set():
-                self._failed = str(error)
-                log.warning("the cluster does not describe this worker's topics and group", cause=self._failed)
+            if str(error) != self._failed:
+                self._warn(str(error))
         return True
+
+    def _warn(self, cause: str) -> None:
+        if not self._closed.is_set():
+            self._failed = cause
+            log.warning("the cluster does not describe this worker's topics and group", cause=cause)
 
     def _lose(self, text: str) -> bool:
         self._health.note("topics", text)

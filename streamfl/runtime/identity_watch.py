@@ -40,8 +40,9 @@ class IdentityWatch:
         try:
             if renew_identities(self._settings):
                 log.info("changed keys of members were loaded", members=self._settings.federation.members)
-        except ConfigurationError as error:
-            wrong = str(error)
+        except Exception as error:
+            # An error must not end the watch, or a worker whose keys have changed would stay ready with the old ones.
+            wrong = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
             if wrong != self._told:
                 log.error("changed keys of members cannot be used: the earlier ones stay in use", cause=wrong)
         self._told = wrong

@@ -44,7 +44,7 @@ _PACE = {
 }
 # The coordinator's keys. A party's file may have them; they have no effect on its state.
 _NOT_A_PARTYS = {"learning.loss", "learning.classes"}
-# A release that knows layout 1 would take what a party that is behind waits for to be an array of its model.
+# A release that knows layout 1 has no scale of inputs. It would call the scale's moments an array of another model.
 _PARTY_LAYOUT = 2
 
 

@@ -37,6 +37,34 @@ features_per_kernel = 4
 """
 
 
+@pytest.mark.parametrize("content", ["a = " + "[" * 5000, "a = 1" + "0" * 5000], ids=["nested", "digits"])
+def test_no_file_ends_a_command_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    """Protects who gets a members' file or a configuration from others: whatever is in it, the file is named and no more."""
+    file = tmp_path / "given.toml"
+    file.write_text(content)
+    for command in (("members", "list", file), ("check", file), ("run", file)):
+        code, out, error = run_command(monkeypatch, capsys, *command)
+        assert (code, "given.toml: is no" in out + error) == (2, True), command
+
+
+def test_no_name_of_a_file_ends_a_command_with_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who mistakes a text for a name: a name that no file can have is told like that of a file that is not there."""
+    name, lines = tmp_path / ("n" * 300), tmp_path / "lines.json"
+    lines.write_text('{"device": "a", "x": 1, "y": 2}\n')
+    key = ("--name", "a", "--public-key", "k", "--role", "pofmkl-client")
+    commands: list[tuple[object, ...]] = [("members", "add", name, *key, "--federation", "f"), ("members", "list", name)]
+    commands += [("report", name), ("check", name), ("init", tmp_path / "new.toml", "--from-file", name, "--no-label")]
+    commands += [("init", name, "--from-file", lines, "--client", "device", "--label", "y"), ("members", "init", name)]
+    for command in commands:
+        code, out, error = run_command(monkeypatch, capsys, *command)
+        assert code in (2, 5), command
+        assert out + error, command
+
+
 class Line:
     """The command line in this process, in a folder of the test."""
 

@@ -44,6 +44,15 @@ def test_files_are_read_again_and_a_wrong_one_is_told(tmp_path: Path, monkeypatc
         assert identity.sign(b"a").startswith(new.identifier)
         replaced(file, good)
         until(lambda: not health.reasons)
+    real = identity_watch.renew_identities
+
+    def fail(_: object) -> bool:
+        raise RuntimeError("a fault of a library")
+
+    monkeypatch.setattr(identity_watch, "renew_identities", fail)
+    until(lambda: "a fault of a library" in health.reasons.get("keys", ""))
+    monkeypatch.setattr(identity_watch, "renew_identities", real)
+    until(lambda: not health.reasons)
     key_file.chmod(0o644)
     until(lambda: "other users may read" in health.reasons.get("keys", ""))
     watch.close()

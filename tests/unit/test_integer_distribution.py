@@ -13,7 +13,18 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from streamfl.privacy.integer_distribution import DRAW_BYTES, IntegerDistribution, choice, discrete_gaussian
+from streamfl.privacy.integer_distribution import (
+    DEVIATIONS,
+    DRAW_BYTES,
+    ERROR_BITS,
+    GAUSSIAN_LOST,
+    LARGEST_DEVIATION,
+    TABLE_BITS,
+    WEIGHT_BITS,
+    IntegerDistribution,
+    choice,
+    discrete_gaussian,
+)
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_choice, cost_of_gaussian
 
@@ -91,6 +102,18 @@ def test_the_noise_is_a_discrete_gaussian(variance: Fraction) -> None:
     assert abs(drawn.mean()) < 5 * math.sqrt(float(variance) / len(drawn)) + 1e-9
     assert np.abs(drawn).max() < 8 * math.sqrt(variance)
     assert distribution.variation < 1e-21
+
+
+def test_what_a_discrete_gaussian_loses_is_within_what_is_counted() -> None:
+    """Protects delta: tails and errors of weights are both part of the total variation, at the largest deviation too."""
+    furthest = DEVIATIONS * LARGEST_DEVIATION + 2
+    assert 2 * furthest + 1 <= 2**TABLE_BITS
+    # A weight is a product of ratios. Weight, ratio and the ratio's factor are each off by less than one when they are cut.
+    error = sum(2 * number + 2 for number in range(furthest))
+    assert error <= 2**ERROR_BITS
+    tails = math.erfc(DEVIATIONS / math.sqrt(2))
+    assert tails == pytest.approx(1.5e-23, rel=0.05)
+    assert tails + 2.0 ** (TABLE_BITS + ERROR_BITS - WEIGHT_BITS) < GAUSSIAN_LOST == pytest.approx(3.86e-23, rel=0.01)
 
 
 def test_discrete_noise_costs_what_continuous_noise_costs() -> None:

@@ -6,14 +6,17 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription
+from streamfl.runtime import cluster_watch
+from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Subscription, TopicPartition
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import Health
+from streamfl.runtime.lag import Lag
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.sqlite_bus import SqliteBus
 from streamfl.runtime.worker import Worker
@@ -158,6 +161,25 @@ def test_a_cluster_that_does_not_answer_turns_every_worker_red(
     assert [worker.health.trouble for worker in workers] == [None] * 3
     for worker in workers:
         worker.close()
+
+
+def test_a_cluster_that_answers_in_part_is_told_once(
+    bus: MemoryBus | SqliteBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from figures that stand still in silence: the group's lag cannot be asked while its coordinator is away."""
+    health, answers = Health(clock=clock), bus.committed
+    watching = ClusterWatch(bus, TOPIC_NAMES, "counters", health, lambda _: None, 30.0, clock, Lag(bus, SUBSCRIPTION))
+    numbers, causes = iter(range(9)), list[str]()
+    monkeypatch.setattr(cluster_watch, "log", SimpleNamespace(warning=lambda _event, cause: causes.append(cause)))
+
+    def away(_group: str) -> dict[TopicPartition, int]:
+        raise BusUnavailable(f"no coordinator, attempt {next(numbers)}")
+
+    watching.ask()
+    for answer in (away, away, answers, away):
+        monkeypatch.setattr(bus, "committed", answer)
+        watching.ask()
+    assert causes == ["no coordinator, attempt 0", "no coordinator, attempt 2"]
 
 
 def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: MemoryBus | SqliteBus, clock: Clock) -> None:

@@ -217,6 +217,25 @@ def test_a_span_is_over_with_a_later_record_of_the_same_client_alone(tmp_path: P
     assert [sample["temp"] for sample in plant.samples()["site-1"]] == [2.0]
 
 
+def test_a_record_behind_the_end_of_its_span_is_what_the_settings_say(tmp_path: Path) -> None:
+    """Protects the texts of the settings: what is late is counted by event time, and what has waited long by the worker's clock."""
+    plant = Plant(tmp_path, ASSEMBLE.replace("expiry_seconds", "grace_seconds = 5\nexpiry_seconds"))
+    worker = plant.worker()
+    plant.write(sensor("site-1", "temp", 1.0, 25.0), sensor("site-1", "temp", 2.0, 45.0))
+    drain(worker)
+    assert [sample["temp"] for sample in plant.samples()["site-1"]] == [1.0], "the span from 20 to 30 is over, from 40 to 50 open"
+    # A value that the written sample has, one that it lacks, and one of a span from 0 to 10 of which nothing was written.
+    plant.write(sensor("site-1", "temp", 7.0, 26.0), sensor("site-1", "hum", 3.0, 26.0), sensor("site-1", "hum", 4.0, 5.0))
+    drain(worker)
+    assert [dict(letter.headers)["error"] for letter in plant.bus.read("plant.dead-letters")] == [b"late"]
+    figures = worker.metrics.render().decode()
+    assert scraped(figures, "surplus_values_total") == 1
+    assert scraped(figures, "samples_in_assembly") == 2
+    plant.now += 31
+    drain(worker)
+    assert sorted(sample["ts"] for sample in plant.samples()["site-1"]) == [5.0, 25.0, 45.0]
+
+
 def test_a_client_predicts_samples_in_several_records(tmp_path: Path) -> None:
     """Protects the whole way: from one sensor a record to predictions with the sample's own time and trace."""
     plant = Plant(tmp_path, ASSEMBLE.replace("[samples.assemble]", '[samples.assemble]\nfields = ["temp", "hum", "load"]'))
@@ -335,6 +354,7 @@ def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
         ('format = "csv"\ncolumns = ["site", "temp"]\n', ""),
         ('[samples.assemble]\nseconds = 5\nid = "x"\n', "seconds or id is expected"),
         ('[samples.assemble]\nseconds = 5\nname = "x"\n', "value is missing"),
+        ('[samples.assemble]\nid = "x"\ngrace_seconds = 5\n', "grace_seconds has no meaning with id"),
         ('topic2 = "x"\n', "is not known"),
     ],
 )

@@ -1,15 +1,17 @@
-"""Counts the members of a consumer group, with either protocol."""
+"""Describes a consumer group, and counts its members with either protocol."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
 from kafka.protocol.api_message import ApiMessage
 
 from streamfl_connectors.kafka import schemas
+from streamfl_connectors.kafka.failures import kind_of
 
-__all__ = ["members"]
+__all__ = ["described", "members"]
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
@@ -20,16 +22,27 @@ class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ign
     """The response; the library finds this class by its number."""
 
 
+def described(admin: Any, group: str) -> dict[str, Any]:
+    """The group by the older protocol, with what the principal may do. Raises the error that stands in the answer.
+
+    The library takes a refusal for a group without members, and puts the error's number and name into a text.
+    """
+    found: dict[str, Any] = admin.describe_groups([group], include_authorized_operations=True)[group]
+    if found["error"]:
+        error = kind_of(KafkaError(found["error"]))
+        raise error(found["error"].partition(": ")[2])
+    return found
+
+
 def members(admin: Any, group: str) -> int:
     """The number of members at present. A group that the cluster does not know has none."""
-    found = admin.describe_groups([group])[group]
-    # A group with the protocol of KIP-848 is reported as Dead, too.
-    if found["group_state"] == "Dead" and not found["members"]:
-        return int(admin._manager.run(_members_of_the_new_protocol, admin, group))
-    if found["error"]:
-        # The library takes a refusal for a group without members. Its text holds the error's number.
-        raise kafka_errors.KafkaError(found["error"])
-    return len(found["members"])
+    try:
+        found = described(admin, group)
+        is_unknown = found["group_state"] == "Dead" and not found["members"]
+    except kafka_errors.GroupIdNotFoundError:
+        is_unknown = True
+    # A group with the protocol of KIP-848 is reported as unknown, too.
+    return int(admin._manager.run(_members_of_the_new_protocol, admin, group)) if is_unknown else len(found["members"])
 
 
 async def _members_of_the_new_protocol(admin: Any, group: str) -> int:

@@ -12,11 +12,17 @@ from kafka.errors import KafkaError
 
 from streamfl.runtime.rights import Right
 from streamfl_connectors.kafka.failures import translated
+from streamfl_connectors.kafka.groups import described
 
 __all__ = ["missing"]
 
-# A cluster that has just started makes its coordinators' topics when it is first asked.
+# A cluster that has just started makes its coordinators' topics when it is first asked, and coordinators move between brokers.
 COORDINATOR_SECONDS = 5.0
+PASSING = (
+    kafka_errors.CoordinatorLoadInProgressError,
+    kafka_errors.CoordinatorNotAvailableError,
+    kafka_errors.NotCoordinatorError,
+)
 
 
 def missing(admin: Any, rights: Sequence[Right]) -> list[Right]:
@@ -50,8 +56,7 @@ def _of_topic(right: Right, described: Any) -> Sequence[str]:
 
 def _of_group(admin: Any, right: Right) -> Sequence[str]:
     def ask() -> Sequence[str]:
-        group = admin.describe_groups([right.name], include_authorized_operations=True)[right.name]
-        return _without(right.operations, group.get("authorized_operations"))
+        return _without(right.operations, described(admin, right.name).get("authorized_operations"))
 
     return _asked(ask, kafka_errors.GroupAuthorizationFailedError, right)
 
@@ -72,7 +77,7 @@ def _asked(ask: Callable[[], Sequence[str]], denied: type[KafkaError], right: Ri
             return ask()
         except denied:
             return right.operations
-        except kafka_errors.CoordinatorNotAvailableError:
+        except PASSING:
             if time.monotonic() > deadline:
                 return ()
             time.sleep(0.1)

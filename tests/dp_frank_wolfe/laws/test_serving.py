@@ -105,6 +105,32 @@ def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) ->
     assert all(one["private"] for one in published)
 
 
+def test_a_record_that_comes_again_costs_a_prediction_and_changes_none(tmp_path: Path) -> None:
+    """Protects the claim, and who reads what a repeated record does: each release is charged, and the first part is used."""
+    loop = with_model(tmp_path, serving={"mode": "private", "predictions": 2})
+
+    def write(party: str, value: float) -> None:
+        content = {f"x{column}": value for column in range(COLUMNS)}
+        loop.write(f"{party}-samples", "somebody", msgspec.json.encode(content))
+        loop.settle()
+
+    parts: list[float] = []
+    for value in (0.5, 0.25, 0.125):
+        write("party-0", value)
+    write("party-1", 0.5)
+    codec = loop.server.settings.codec
+    for party in loop.parties:
+        told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
+        parts.append(next(msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"))
+        sent = 2 if party == "party-0" else 1
+        assert sum(one.kind == "partial" for one in told) == sent
+        spent = loop.party(party).ledger.spend.spent("somebody")
+        assert spent == pytest.approx(sent * loop.public.prediction_cost(party))
+    assert loop.members["party-0"].role.counts["unpredicted_entities"] == 1, "the third record found no budget"
+    (published,) = loop.published("predictions")
+    assert published["prediction"] == pytest.approx(loop.published("model")[-1]["intercept"] + sum(parts))
+
+
 def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_it(tmp_path: Path) -> None:
     """Protects work that is done again: a part that left before anything was remembered could be made of other content."""
     loop = with_model(tmp_path, serving={"mode": "private"})

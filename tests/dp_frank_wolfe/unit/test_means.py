@@ -128,7 +128,7 @@ def test_noise_is_of_the_secret_and_of_all_that_it_hides() -> None:
 
     columns = window.columns.copy()
     columns[3, 0] += 1
-    changed = Window(columns, window.labels, 0, 0, bytes(32))
+    changed = Window(columns, window.labels, bytes(32))
     found = {
         drawn(window, once),
         drawn(changed, released_means(changed, plan, at)),

@@ -37,9 +37,9 @@ def test_rows_that_came_one_by_one_are_the_window() -> None:
     features, labels = table()
     features[3, 1], labels[5] = np.nan, np.inf
     wanted, window = freeze(features, labels, BOUNDS, LABEL, ROWS), found.window(NAMES)
-    assert window.digest == wanted.digest
+    # All that a window has: a count of clipped or missing values would differ, and no noise would cover it.
+    np.testing.assert_equal(vars(window), vars(wanted))
     assert not window.columns[3].any()
-    np.testing.assert_array_equal(window.labels, wanted.labels)
 
 
 def test_what_is_far_too_large_is_no_error() -> None:

@@ -179,6 +179,23 @@ def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
     assert list(role.notices()) == []
 
 
+def test_the_default_preset_predicts_within_its_clients_labels_and_counts_none_of_it() -> None:
+    """Protects a worker from red, and its figures: with any model predictions follow the client's labels, so nothing is useless."""
+    role = client(learning={"staleness": "async"})
+    for number in range(1, 10):
+        role.receive([sample("a", number, label=number / 10)], 1000.0)
+    row = encode_array(np.full(role.learner.row_length, 1e5, np.float32))
+    kernels = [KernelParameters(VERSION, kernel, row) for kernel in range(len(role.model.parameters))]
+    spoilt = [Received("model", one, Record("model", 0, 1, kernel_key(one.kernel), b"")) for one in kernels]
+    role.receive([*spoilt, *model(role, 1)], 1000.0)
+    for number in range(10, 70):
+        (made,) = predictions(role.receive([sample("a", number, label=None)], 1000.0))
+        assert -1.0 <= made <= 2.0
+    assert figure(role, "bounded_predictions") == 0
+    assert list(role.notices()) == []
+    assert role.trouble is None
+
+
 def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
     """Protects who acts on predictions from a model that somebody's update spoilt: it turns red, and green when they are right."""
     role = client(learning={"preset": "paper"})

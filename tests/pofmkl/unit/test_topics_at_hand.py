@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import closing
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import run_command
 from rich.console import Console
@@ -28,6 +31,7 @@ from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.memory_log import PartitionLog
 
 FEDERATION = """
 [federation]
@@ -60,7 +64,7 @@ class Plant:
     """A federation on a memory bus, and the command line with a stdin of one's own."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], preset: str) -> None:
-        self._monkeypatch, self._capture = monkeypatch, capture
+        self.monkeypatch, self._capture = monkeypatch, capture
         self.bus = MemoryBus.at(f"memory://{folder.name}")
         self.client, self.server = folder / "client.toml", folder / "server.toml"
         self.client.write_text(FEDERATION.format(name=folder.name, role="client", preset=preset) + SAMPLES)
@@ -69,8 +73,8 @@ class Plant:
         self.said("topics", self.server, "--create")
 
     def __call__(self, *arguments: object, stdin: str = "") -> tuple[int, str, str]:
-        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin.encode())))
-        return run_command(self._monkeypatch, self._capture, *arguments)
+        self.monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin.encode())))
+        return run_command(self.monkeypatch, self._capture, *arguments)
 
     def said(self, *arguments: object, stdin: str = "") -> str:
         code, out, error = self(*arguments, stdin=stdin)
@@ -136,6 +140,70 @@ def test_a_clients_name_steers_no_terminal(plant: Plant, format: str) -> None:
         _, out, error = plant(*command, "--format", format)
         assert all(sign.isprintable() or sign == "\n" for sign in out + error), command
         assert command[0] in ("top", "check", "updates") or "owned" in out, command
+
+
+def deep(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+STRANGE = {
+    "bytes as a key": msgspec.msgpack.encode({b"a": 1}),
+    "a number as a key": msgspec.msgpack.encode({1: 2}),
+    "a list as a key": b"\x81\x91\x01\x01",
+    "bytes as a key within": msgspec.msgpack.encode({"client": "a", "x": {b"b": [1.5]}}),
+    "a time": msgspec.msgpack.encode({"at": datetime(2026, 1, 1, tzinfo=UTC)}),
+    "an extension": msgspec.msgpack.encode({"x": msgspec.msgpack.Ext(5, b"12")}),
+    "no number": msgspec.msgpack.encode({"client": "a", "prediction": float("nan"), "label": 1.0}),
+    "a large number": b'{"client":"a","prediction":1%s,"label":1}' % (b"0" * 400),
+    "a number with 5,000 digits": b'{"client":1%s,"prediction":1,"label":1}' % (b"0" * 5000),
+    "an object as a name": b'{"client":{"a":[1]},"prediction":1,"label":true}',
+    "a list of versions": b'{"client":"a","model_version":[{}],"prediction":"1"}',
+    "a deep list": b'{"client":"a","x":%s}' % deep(800),
+    "a deep list of MessagePack": b"\x91" * 900 + b"\x01",
+    "half a character": b'{"client":"\\ud800"}',
+    "bytes": b"\xff\xfe\x00",
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+@pytest.mark.parametrize("strange", STRANGE)
+def test_no_record_ends_a_command_with_a_traceback(plant: Plant, tmp_path: Path, strange: str, format: str) -> None:
+    """Protects the operator, who looks because something is wrong: whatever a stranger wrote into a topic is shown somehow."""
+    plant.said("write", plant.client, stdin=ROWS)
+    plant.work()
+    value = STRANGE[strange]
+    topics = ("readings", "plant.predictions", "plant.updates", "plant.dead-letters")
+    shown = ("samples", "predictions", "updates", "dead-letters", "model")
+    commands: list[tuple[object, ...]] = [("read", plant.client, what) for what in shown]
+    commands += [("read", plant.client, "predictions", "--client", "a"), ("dead-letters", plant.client), ("inspect", plant.client)]
+    commands += [("updates", plant.client), ("check", plant.client), ("top", plant.client, "--count", "2", "--every", "0.2")]
+    real = time.sleep
+
+    def write(seconds: float) -> None:
+        """Between two looks of top, which shows what comes from its start on."""
+        plant.bus.write([Outgoing(topic, b"a", value) for topic in topics])
+        real(0.0)
+
+    write(0.0)
+    plant.monkeypatch.setattr("streamfl.cli.top.time.sleep", write)
+    for command in commands:
+        code, _, _ = plant(*command, "--format", format)
+        assert code in (0, 4), command
+    plant.said("report", plant.client, "--out", tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+@pytest.mark.parametrize("strange", [name for name, value in STRANGE.items() if value is not None and value[:1] >= b"\x80"])
+def test_no_sample_in_message_pack_ends_a_command_with_a_traceback(plant: Plant, strange: str, format: str) -> None:
+    """Protects the same where samples are in MessagePack, whose maps may have any keys."""
+    plant.client.write_text(plant.client.read_text().replace("[samples]", '[samples]\nformat = "msgpack"'))
+    row = {"device": "a", "x": 1.0, "y": 2.0, "more": msgspec.Raw(STRANGE[strange] or b"")}
+    plant.bus.write([Outgoing("readings", b"a", value) for value in (STRANGE[strange], msgspec.msgpack.encode(row))])
+    plant.work()
+    for command in (("read", plant.client, "samples"), ("read", plant.client, "dead-letters"), ("check", plant.client)):
+        code, _, error = plant(*command, "--format", format)
+        assert code in (0, 4), error
 
 
 @pytest.mark.parametrize("format", ["table", "json"])
@@ -265,6 +333,23 @@ def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkey
     assert all(one["rmse"] > 0 for one in after["clients"])
     monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: None)
     assert "no workers" in plant.said("top", plant.client, "--count", 1)
+
+
+def test_top_goes_on_when_partitions_are_added(plant: Plant) -> None:
+    """Protects an operator who adds partitions and watches: the look goes on, and counts what comes there."""
+    plant.said("write", plant.client, stdin=ROWS)
+
+    def grow() -> None:
+        for name in ("readings", "plant.predictions"):
+            plant.bus._topics[name].partitions.append(PartitionLog(name, 2, False))
+        prediction = b'{"client":"late","prediction":1,"label":3}'
+        plant.bus.write([Outgoing("readings", b"a", b"{}", 2), Outgoing("plant.predictions", b"late", prediction, 2)])
+
+    steps = iter([lambda: None, grow])
+    plant.monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: next(steps)())
+    before, after = plant.lines("top", plant.client, "--count", 2)
+    assert [one["topics"][0]["behind"] for one in (before, after)] == [10, 11]
+    assert [(one["client"], one["rmse"]) for one in after["clients"]] == [("late", 2.0)]
 
 
 def test_rights_are_printed_for_kafka_alone(plant: Plant) -> None:

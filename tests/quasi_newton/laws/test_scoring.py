@@ -321,13 +321,18 @@ def test_a_question_may_come_before_the_end_of_the_training() -> None:
 
 
 def test_scores_expire_with_their_entities() -> None:
-    """Protects memory: what is remembered of an entity's score goes when the entity goes, at both."""
+    """Protects memory: what is remembered of an entity's score goes when the entity goes, at both. Entities that are learnt go like
+    all others, and their batches keep the rows.
+    """
     loop = scored(1, alignment={"expiry_seconds": 5000.0})
     kinds = {"g": b"score/", "h1": b"answered/"}
     for name, prefix in kinds.items():
         assert sum(key.startswith(prefix) for key in loop.members[name].state) == 336
+    rows = {name: [key for key in loop.members[name].state if key.startswith(b"batch")] for name in kinds}
+    assert all(rows.values())
     loop.now += 5000.0
     loop.settle()
+    assert all(loop.members[name].state.keys() >= set(keys) and loop.party(name).learnt for name, keys in rows.items())
     for name, prefix in kinds.items():
         assert not [key for key in loop.members[name].state if key.startswith((prefix, b"entity/"))]
     for entity in range(3):

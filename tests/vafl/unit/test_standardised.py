@@ -9,13 +9,14 @@ import pytest
 from vafl.makers import party_settings
 
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Send, StateChange
+from streamfl.role import PeerError, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import load_settings
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party import VaflParty
+from streamfl.vafl.state_settings import party_state_settings
 from streamfl.vafl.tools.run import run_vertical
 
 # No later one is out of reach of the first two.
@@ -98,6 +99,19 @@ def test_a_partition_that_began_with_it_goes_on_with_it() -> None:
     shown(role, ROWS[:3])
     role = restarted(role, party(standardise=False))
     np.testing.assert_allclose(shown(role, ROWS[3:], 3), made(role, standardised(ROWS)[3:]), rtol=1e-12)
+
+
+def test_the_scale_is_why_earlier_releases_refuse_the_state() -> None:
+    """Protects who goes back: the layout names the releases. Without it a model would call the scale an array of another."""
+    role = party()
+    shown(role, ROWS[:3])
+    scale = [change for change in role.changed_state() if change.key.startswith(b"array/moments/")]
+    assert scale
+    for change in scale:
+        assert change.value is not None
+        with pytest.raises(PeerError, match="is not of this model"):
+            party()._tasks[0].model.restore_array(change.key, change.value)
+    assert party_state_settings(party_settings()).layout == 2
 
 
 def test_other_entities_are_embedded_by_the_same_scale() -> None:
