@@ -1,4 +1,4 @@
-"""Descriptions of alerts, written as Prometheus' rules and as a runbook page that says what to do.
+"""Descriptions of alerts, written as Prometheus' rules and as a runbook that says what to do.
 
 Alerts of every worker are here. A system describes further alerts of its own in its tools.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from streamfl.monitoring.pages import anchor
 from streamfl.monitoring.promql import lag_by_partition
 
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "gets_records", "increased", "member_sum", "rules", "runbook", "stopped"]
@@ -244,7 +245,7 @@ def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
     """The text of a file of rules for Prometheus.
 
     group: the name of the rules' group.
-    page: the place of the :func:`runbook`. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
+    page: the place of the page with the :func:`runbook`. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
     """
     annotation = "runbook_url" if "://" in page else "runbook"
     lines = ["# Written from the code by `make reference`: a change belongs there.", "groups:"]
@@ -258,16 +259,16 @@ def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
             "        annotations:",
             f"          summary: {json.dumps(one.summary)}",
             f"          description: {json.dumps(one.means)}",
-            f"          {annotation}: {json.dumps(f'{page}#{one.name.lower()}')}",
+            f"          {annotation}: {json.dumps(f'{page}#{anchor(one.name)}')}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def runbook(whose: str, note: str, alerts: Iterable[Alert]) -> str:
-    """The text of the page that says what to do about each alert. whose: the owner of the alerts. note: text at the top."""
-    parts = [f"# Alerts of {whose}: what to do", note]
+def runbook(alerts: Iterable[Alert]) -> str:
+    """The section of a page that says what to do about each alert."""
+    parts = []
     for one in alerts:
         when = f"once this has held for {one.minutes} minutes" if one.minutes else "as soon as this holds"
-        parts += [f"## {one.name}", one.means, f"**What to do.** {one.remedy}"]
+        parts += [f"### {one.name}", one.means, f"**What to do.** {one.remedy}"]
         parts += [f"Its severity is {one.severity}. It is told {when}:", f"    {one.expression}"]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts)

@@ -1,15 +1,16 @@
-"""The files for monitoring a federation: dashboards for Grafana, rules for Prometheus, and runbook pages.
+"""The files for monitoring a federation: dashboards for Grafana, rules for Prometheus, and the pages that rules link to.
 
 The text of our own dashboards is part of this package, so that running streamfl does not need Grafana's builders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from streamfl.monitoring.alerts import WORKER_ALERTS, Alert, rules, runbook
 from streamfl.monitoring.dashboard import Dashboard
+from streamfl.monitoring.pages import EVERY_WORKER, RUNBOOK, page
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.role import ConfigurationError
 from streamfl.system import System, load
@@ -47,19 +48,25 @@ def dashboard_text(board: Dashboard) -> str:
     return to_json(board)
 
 
-def alert_files(systems: Iterable[System], note: str, pages: str = "") -> dict[str, str]:
-    """The rules of every worker and of these systems, with their runbook pages, by file name.
+def alert_files(
+    systems: Iterable[System], note: str, pages: str = "", sections: Callable[[System | None], dict[str, str]] = lambda system: {}
+) -> dict[str, str]:
+    """The rules of every worker and of these systems, with the pages that they link to, by file name.
 
-    note: text at the top of a page.
+    note: who writes the pages.
     pages: the place of the pages for the rules: a folder or its URL, with a slash at the end, or a URL with ``{page}`` in place
         of a page's name without its ending.
+    sections: what a system's page has before its runbook, by heading; for None, what the page of every worker has.
     """
-    groups: list[tuple[str, str, tuple[Alert, ...]]] = [("", "every worker", WORKER_ALERTS)]
-    groups += [(f"-{system.name}", system.name, load(system.alerts)) for system in systems if system.alerts]
-    written = {}
-    for suffix, whose, alerts in groups:
-        page = f"runbook{suffix}.md"
-        place = pages.replace("{page}", f"runbook{suffix}") if "{page}" in pages else pages + page
-        written[f"alerts{suffix}.yaml"] = rules(f"streamfl{suffix}", place, alerts)
-        written[page] = runbook(whose, note, alerts)
+    written: dict[str, str] = {}
+    for system in (None, *systems):
+        alerts: tuple[Alert, ...] = WORKER_ALERTS if system is None else load(system.alerts) if system.alerts else ()
+        name, suffix = (system.name, f"-{system.name}") if system else (EVERY_WORKER, "")
+        if alerts:
+            place = pages.replace("{page}", name) if "{page}" in pages else f"{pages}{name}.md"
+            written[f"alerts{suffix}.yaml"] = rules(f"streamfl{suffix}", place, alerts)
+        if found := {heading: text for heading, text in (sections(system) | {RUNBOOK: runbook(alerts)}).items() if text}:
+            if f"{name}.md" in written:
+                raise ConfigurationError(f"two pages have the name {name}: rename that system")
+            written[f"{name}.md"] = page(system, note, found)
     return written

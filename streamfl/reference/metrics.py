@@ -1,4 +1,4 @@
-"""The pages of metrics, from what roles and a worker measure.
+"""The metrics on the pages, from what roles and a worker measure.
 
 Some metrics exist only under certain settings, or after a label. The fuzzer's federations have all these settings and good
 messages, so their roles have all metrics.
@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from random import Random
 
-from streamfl.reference.tables import NOTE, table
+from streamfl.monitoring.pages import table
 from streamfl.role import ConfigurationError
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -21,7 +21,7 @@ from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import GROUP, Proof, installed_proofs
 
-__all__ = ["role_metrics", "role_metrics_page", "worker_metrics", "worker_metrics_page"]
+__all__ = ["metrics_section", "role_metrics", "worker_metrics"]
 
 HEADING = ("metric", "kind", "labels", "meaning")
 
@@ -29,7 +29,8 @@ HEADING = ("metric", "kind", "labels", "meaning")
 def role_metrics(system: System) -> dict[str, dict[str, Described]]:
     """The metrics of each role of a system, by role kind and name. Where the text depends on a setting, the first text is used."""
     found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
-    for target in _roles(installed_proofs()[system.name]):
+    proof = installed_proofs().get(system.name)
+    for target in _roles(proof) if proof and proof.fuzz else ():
         # Sends good messages to the role, because metrics about learning exist only after some.
         target.finish()
         for one in target.role.measure():
@@ -54,17 +55,11 @@ def worker_metrics() -> dict[str, Described]:
         return {described.name: described for described in (*measured, *worker.metrics.counted)}
 
 
-def role_metrics_page(system: System) -> str:
-    """The page of a system's metrics, by role."""
-    parts = [f"# Metrics of {system.name}", NOTE]
-    for kind, found in role_metrics(system).items():
-        parts.append(f"## {kind}\n\n{_table(found)}")
-    return "\n\n".join(parts) + "\n"
-
-
-def worker_metrics_page() -> str:
-    """The page of every worker's own metrics."""
-    return f"# Metrics of every worker\n\n{NOTE}\n\n{_table(worker_metrics())}\n"
+def metrics_section(system: System | None) -> str:
+    """The metrics of a system by role, or no text if it has no roles that the fuzzer can run. None: those of every worker."""
+    if system is None:
+        return _table(worker_metrics())
+    return "\n\n".join(f"### Metrics of {kind}\n\n{_table(metrics)}" for kind, metrics in role_metrics(system).items() if metrics)
 
 
 def _table(found: dict[str, Described]) -> str:

@@ -1,4 +1,4 @@
-"""The page of a system's settings, made from the classes that read its configuration files."""
+"""A system's settings on its page, made from the classes that read its configuration files."""
 
 from __future__ import annotations
 
@@ -13,78 +13,62 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from streamfl.reference.tables import NOTE, table
+from streamfl.monitoring.pages import table
 from streamfl.role_kind import RoleKind
-from streamfl.settings import RoleSettings
 from streamfl.system import System, load
 
-__all__ = ["section_page", "sections", "settings_page"]
+__all__ = ["section_text", "sections", "settings_section"]
 
 HEADING = ("key", "type", "default", "allowed", "meaning")
 WORDS: dict[object, str] = {str: "text", int: "whole number", float: "number", bool: "true or false", dict: "table"}
 ENDS = {"ge": "from {}", "gt": "above {}", "le": "up to {}", "lt": "below {}"}
 
 
-def settings_page(system: System) -> str:
+def settings_section(system: System) -> str:
     """Every section and key of the system's roles: type, default, what is allowed, meaning."""
     kinds: dict[str, RoleKind[Any]] = load(system.roles)
-    by_class: dict[type[RoleSettings], list[str]] = {}
-    for name in system.kinds:
-        by_class.setdefault(kinds[name].settings, []).append(name)
-    parts = [f"# Settings of {system.name}", NOTE]
-    for settings, names in by_class.items():
-        roles = " and ".join(f"`{name}`" for name in names)
-        parts.append(f"Of {roles}: one TOML file for each. A default of *required* means that there is none.")
-        for name, section in sections(settings).items():
-            parts.append(section_page(name, section))
-            parts += [section_page(f"{name}.{key}", table, listed=True) for key, table in _tables(section)]
-            within = sections(section).items()
-            parts += [section_page(f"{name}.{key}", table) for key, table in within if key not in settings.model_fields]
-    return "\n\n".join(parts) + "\n"
+    parts = []
+    for settings in dict.fromkeys(kinds[name].settings for name in system.kinds):
+        roles = ", ".join(f"`{name}`" for name in system.kinds if kinds[name].settings is settings)
+        parts.append(f"Each role has its own TOML file: {roles}. A default of *required* means that there is none.")
+        parts += [section_text(heading, section) for heading, section in sections(settings).items()]
+    return "\n\n".join(parts)
 
 
 def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Every section of a configuration file, or of one of its sections, by name."""
+    """Every section of a configuration file by its heading in TOML, each with those within it behind it."""
+    own = dict(_headings(settings))
     found: dict[str, type[BaseModel]] = {}
-    for name, field in settings.model_fields.items():
-        for member in get_args(field.annotation) or (field.annotation,):
-            if isinstance(member, type) and issubclass(member, BaseModel):
-                # In a table of sections the user chooses the names.
-                found[f"{name}.NAME" if get_origin(field.annotation) is dict else name] = member
+    for heading, section in own.items():
+        # Several sections have one like [registry], which the file has itself.
+        inner = {name: one for name, one in _headings(section, f"{heading.strip('[]')}.") if one not in own.values()}
+        found |= {heading: section} | inner
     return found
 
 
-def _tables(section: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The keys of a section that are lists of tables."""
+def _headings(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     for key, field in section.model_fields.items():
-        for listed in _lists(field.annotation):
-            (item,) = get_args(listed)
-            if isinstance(item, type) and issubclass(item, BaseModel):
-                yield key, item
+        for form, inner in _models(field.annotation):
+            yield form.format(f"{prefix}{key}"), inner
 
 
-def _lists(annotation: Any) -> Iterator[Any]:
-    if get_origin(annotation) is list:
-        yield annotation
-    elif get_origin(annotation) in (Union, types.UnionType, Annotated):
-        for member in get_args(annotation):
-            yield from _lists(member)
+def _models(annotation: Any, form: str = "[{}]") -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections that a key can hold, each with the form of its heading. In a table of sections the user chooses the names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield form, annotation
+    form = {list: "[[{}]]", dict: "[{}.NAME]"}.get(get_origin(annotation), form)
+    for member in get_args(annotation):
+        yield from _models(member, form)
 
 
-def section_page(name: str, section: type[BaseModel], listed: bool = False) -> str:
-    """One section: a table of its keys. listed: whether the section is a list of tables."""
-    rows = [
-        (
-            f"`{name}.{field.alias or key}`",
-            _type(field.annotation),
-            _default(field),
-            _allowed(field),
-            " ".join((field.description or "").split()),
-        )
-        for key, field in section.model_fields.items()
-    ]
-    heading = f"[[{name}]]" if listed else f"[{name}]"
-    return f"## {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
+def section_text(heading: str, section: type[BaseModel]) -> str:
+    """One section: its keys in a table."""
+    name = heading.strip("[]")
+    rows = []
+    for key, field in section.model_fields.items():
+        meaning = " ".join((field.description or "").split())
+        rows.append((f"`{name}.{field.alias or key}`", _type(field.annotation), _default(field), _allowed(field), meaning))
+    return f"### Section {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
 
 
 def _default(field: FieldInfo) -> str:

@@ -10,9 +10,11 @@ import pytest
 from command_line import run_command
 
 from streamfl.monitoring import files
+from streamfl.monitoring.alerts import WORKER_ALERTS
 from streamfl.monitoring.dashboard import Dashboard
-from streamfl.monitoring.files import dashboards_of
+from streamfl.monitoring.files import alert_files, dashboards_of
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
+from streamfl.role import ConfigurationError
 from streamfl.system import System, installed_systems
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +30,10 @@ def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert own <= there
     for name in own:
         # In the repository the pages are elsewhere.
-        expected = (ROOT / "dashboards" / name).read_text(encoding="utf-8").replace("docs/reference/runbook", "runbook")
+        expected = (ROOT / "dashboards" / name).read_text(encoding="utf-8").replace("docs/reference/", "")
         assert (tmp_path / "new" / name).read_text(encoding="utf-8") == expected
     rules = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "new").glob("*.yaml"))
-    for page in (tmp_path / "new").glob("runbook*.md"):
+    for page in (tmp_path / "new").glob("*.md"):
         assert f'"{page.name}#' in rules
 
 
@@ -40,8 +42,8 @@ def test_alerts_link_to_where_the_pages_are_published(
 ) -> None:
     """Protects the operator on call: Alertmanager's link leads to the page; without a URL there is no link."""
     for given, link in (
-        ("https://wiki.example/a", "https://wiki.example/a/runbook-vafl.md#streamflpartysilent"),
-        ("https://wiki.example/{page}.html", "https://wiki.example/runbook-vafl.html#streamflpartysilent"),
+        ("https://wiki.example/a", "https://wiki.example/a/vafl.md#streamflpartysilent"),
+        ("https://wiki.example/{page}.html", "https://wiki.example/vafl.html#streamflpartysilent"),
     ):
         code, _, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--force", "--runbooks", given)
         assert code == 0
@@ -130,3 +132,10 @@ def test_dashboards_of_one_name_are_refused(
     code, _, told = run_command(monkeypatch, capsys, "dashboards")
     assert code == 2
     assert "two dashboards have the name or uid health" in told
+
+
+def test_a_system_has_no_page_of_every_workers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the page that every worker's alerts link to: a system with its name would write over it."""
+    monkeypatch.setattr(files, "load", lambda place: WORKER_ALERTS)
+    with pytest.raises(ConfigurationError, match="two pages have the name worker"):
+        alert_files([System("worker", "", ("others",), "a:b", alerts="there:ALERTS")], "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,20 @@ def test_there_is_no_page_of_what_is_gone() -> None:
     assert there == written().keys()
 
 
+def test_each_alert_links_to_its_heading_and_no_two_headings_are_alike() -> None:
+    """Protects whoever follows an alert: of two headings with one anchor, the link leads to the first, such as a section's."""
+    anchors = {}
+    for path, text in written().items():
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE) if path.endswith(".md") else []
+        anchors[path] = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert len(anchors[path]) == len(set(anchors[path])), path
+    links = re.findall(r'alert: (\w+)\n(?: .*\n)*? +runbook: "(.+)#(.+)"', "".join(written().values()))
+    assert len(links) > 50
+    for name, path, anchor in links:
+        assert anchor == name.lower()
+        assert anchor in anchors[path]
+
+
 @pytest.mark.parametrize("system", installed_systems(), ids=lambda system: system.name)
 def test_every_setting_says_what_it_means(system: System) -> None:
     """Protects users who configure a member: without a description a key or a section can only be guessed."""
@@ -66,7 +81,7 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
     """Protects `make reference`: it writes what the test above expects, and an unknown system is an error."""
     command = [sys.executable, "-m", "streamfl.reference", "--root", str(tmp_path)]
     subprocess.run([*command, OWN[0].name], check=True, capture_output=True, cwd=ROOT)
-    path = f"docs/reference/settings-{OWN[0].name}.md"
+    path = f"docs/reference/{OWN[0].name}.md"
     assert (tmp_path / path).read_text(encoding="utf-8") == written()[path]
     wrong = subprocess.run([*command, "nobodys"], check=False, capture_output=True, text=True, cwd=ROOT)
     assert wrong.returncode == 2

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from streamfl.reference.settings import section_page
+from streamfl.reference.settings import section_text
 from streamfl.settings import Section
 
 
@@ -48,4 +48,4 @@ class Example(Section):
 )
 def test_a_key_is_a_row(row: str) -> None:
     """Protects every reference page: each kind of type, default and bound is described."""
-    assert row in section_page("e", Example).splitlines()
+    assert row in section_text("[e]", Example).splitlines()

@@ -142,7 +142,7 @@ def test_it_is_refused_where_mu_would_not_count_it() -> None:
     ],
 )
 def test_the_rate_that_is_left_out(loss: str, hidden: list[int], given: dict[str, Any], expected: float) -> None:
-    """Protects the table of rates that docs/reference/settings-vafl.md says."""
+    """Protects the table of rates that docs/reference/vafl.md says."""
     role = find_kind("vafl-party").build(party_settings(embedding={"hidden": hidden}, learning={"loss": loss, **given}))
     assert isinstance(role, VaflParty)
     assert role.steps.learning_rate == expected
