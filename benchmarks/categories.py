@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.rounds import in_rounds
-from streamfl.records.inputs import Input, InputSection
+from streamfl.records.inputs import InputReader, InputSection
 
 CLIENTS, SAMPLES, VALUES = 12, 300, 30
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ def encoded(categories: NDArray[np.int64], make: Callable[[int, list[str]], Inpu
     for place in range(categories.shape[2]):
         own = categories[:, :, place]
         values = [str(value) for value in np.unique(own)]
-        one = Input(make(place, values), 1.0)
+        one = InputReader(make(place, values), 1.0)
         known = {value: one.numbers({"f": str(value)}) for value in np.unique(own)}
         columns.append(np.array([[known[value] for value in row] for row in own]))
     return np.concatenate(columns, axis=2)

@@ -8,7 +8,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.settings import Bus
+from streamfl.settings import BusSection
 
 __all__ = ["Clock", "client_settings", "new_worker"]
 
@@ -41,5 +41,5 @@ def new_worker(settings: PofmklSettings, bus: MemoryBus, clock: Clock, max_recor
     for topic in find_kind(settings.role.kind).topics(settings):
         if not bus.describe([topic.name]):
             bus.create([replace(topic, partitions=topic.partitions or 1)])
-    section = Bus(commit_interval_ms=0, max_poll_records=max_records)
+    section = BusSection(commit_interval_ms=0, max_poll_records=max_records)
     return build_worker(settings.model_copy(update={"bus": section}), bus, clock)

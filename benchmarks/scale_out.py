@@ -28,7 +28,7 @@ from benchmarks.figures import Figure, size
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import Bus as BusSection
+from streamfl.settings import BusSection
 
 __all__ = ["measure"]
 

@@ -26,7 +26,7 @@ from streamfl.role import ConfigurationError, DataError, IgnoredRecord, PeerErro
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 
-__all__ = ["Connection", "Message", "connect", "message_of"]
+__all__ = ["Connection", "DecodedRecord", "connect", "message_of"]
 
 TURN_SECONDS = 0.2
 POLL_RECORDS = 500
@@ -40,7 +40,7 @@ Key = str | Callable[[Any], object] | None
 Begin = float | Literal["earliest", "latest"]
 
 
-class Message(msgspec.Struct, frozen=True):
+class DecodedRecord(msgspec.Struct, frozen=True):
     """A decoded record of a topic.
 
     time: in seconds since 1970. key: text, or bytes if it is not UTF-8. value: decoded, or bytes if it is not in the format.
@@ -77,7 +77,7 @@ class Connection:
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
         # A follower is a group's member, and has in some client libraries a thread that would keep the process alive.
-        self._open: weakref.WeakSet[Generator[Message, None, None]] = weakref.WeakSet()
+        self._open: weakref.WeakSet[Generator[DecodedRecord, None, None]] = weakref.WeakSet()
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """Create a topic if there is none of this name."""
@@ -115,7 +115,7 @@ class Connection:
                 raise kind(f"record {count + 1}: {wrong}. {before}: go on from this record") from wrong
         return count
 
-    def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[Message]:
+    def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[DecodedRecord]:
         """The records of a topic up to now, one partition after the other.
 
         begin: "earliest", "latest" or a time in seconds since 1970.
@@ -126,7 +126,7 @@ class Connection:
 
     def follow(
         self, topic: str, begin: Begin = "latest", patience: float = math.inf, format: str | Format = "json"
-    ) -> Generator[Message, None, None]:
+    ) -> Generator[DecodedRecord, None, None]:
         """The records that come to a topic from now on, without end.
 
         begin: as in :meth:`read`. patience: ends after this many seconds without a record. Closing the connection ends it, too.
@@ -137,8 +137,8 @@ class Connection:
         return going
 
     def _following(
-        self, topic: str, offsets: Mapping[int, int], patience: float, made: Callable[[Record], Message]
-    ) -> Generator[Message, None, None]:
+        self, topic: str, offsets: Mapping[int, int], patience: float, made: Callable[[Record], DecodedRecord]
+    ) -> Generator[DecodedRecord, None, None]:
         with closing(self.records(topic, offsets, patience)) as records:
             yield from map(made, records)
 
@@ -177,7 +177,7 @@ class Connection:
         self.close()
 
 
-def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
+def message_of(record: Record, decode: Callable[[bytes], Any]) -> DecodedRecord:
     """The record with its key as text and its value decoded; bytes stay where this fails."""
     key: str | bytes | None = record.key
     if record.key is not None:
@@ -191,10 +191,10 @@ def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
             value = decode(record.value)
         except (ValueError, msgspec.DecodeError, RecursionError, PeerError, IgnoredRecord):
             value = record.value
-    return Message(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
+    return DecodedRecord(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
 
 
-def _maker(format: str | Format) -> Callable[[Record], Message]:
+def _maker(format: str | Format) -> Callable[[Record], DecodedRecord]:
     decode = _format(format).decoder(Any)
     return lambda record: message_of(record, decode)
 

@@ -24,12 +24,12 @@ from streamfl.system import installed_systems
 from streamfl.urls import check_url
 
 __all__ = [
-    "Bus",
-    "Federation",
+    "BusSection",
+    "FederationSection",
     "GivenSettings",
     "IdentitySection",
-    "Log",
-    "Metrics",
+    "LogSection",
+    "MetricsSection",
     "RoleSection",
     "RoleSettings",
     "Section",
@@ -72,7 +72,7 @@ class Section(BaseModel):
         return self.model_dump(mode="json", exclude=self.forgotten)
 
 
-class Federation(Section):
+class FederationSection(Section):
     """Who learns together. Every member needs the same values."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
@@ -84,7 +84,7 @@ class Federation(Section):
     Left out: anybody who may write to a topic can speak for every member that writes there."""
 
 
-class Bus(Section):
+class BusSection(Section):
     """Where the topics are and how a worker commits to them."""
 
     url: str = Field(default="memory://", pattern=r"^[a-z][a-z0-9+.-]*://")
@@ -127,7 +127,7 @@ class IdentitySection(Section):
     together with federation.members."""
 
 
-class Metrics(Section):
+class MetricsSection(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
@@ -137,7 +137,7 @@ class Metrics(Section):
     """The address to listen on. 0.0.0.0: all addresses, as needed in a container."""
 
 
-class Log(Section):
+class LogSection(Section):
     """What is logged, on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -181,12 +181,12 @@ class RoleSettings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    federation: Federation
+    federation: FederationSection
     role: RoleSection
     identity: IdentitySection = Field(default_factory=IdentitySection)
-    bus: Bus = Field(default_factory=Bus)
-    metrics: Metrics = Field(default_factory=Metrics)
-    log: Log = Field(default_factory=Log)
+    bus: BusSection = Field(default_factory=BusSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
+    log: LogSection = Field(default_factory=LogSection)
     tracing: TracingSection = Field(default_factory=TracingSection)
 
     @property

@@ -6,12 +6,12 @@ import warnings
 from collections import Counter
 from random import Random
 
-from streamfl.testing.fuzz.resumed import Resumed, Run
+from streamfl.testing.fuzz.resumed import MemoryFederation, Resumed
 
 DAMAGES = 40
 
 
-def after_rounds(run: Run, rounds: int) -> Run:
+def after_rounds(run: MemoryFederation, rounds: int) -> MemoryFederation:
     """The run after this many rounds."""
     run.start()
     for number in range(rounds):
@@ -19,7 +19,7 @@ def after_rounds(run: Run, rounds: int) -> Run:
     return run
 
 
-def check_refused_or_harmless(run: Run, member: str, seed: str) -> None:
+def check_refused_or_harmless(run: MemoryFederation, member: str, seed: str) -> None:
     """Damages 40 records one at a time. Each must be refused by name, or do no harm."""
     resumed = Resumed(run, member, Random(seed))
     found: Counter[bool] = Counter()

@@ -9,7 +9,7 @@ import pytest
 from streamfl.role import Rejection
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.federations import Corpus
-from streamfl.testing.fuzz.member import NOW, Member
+from streamfl.testing.fuzz.member import NOW, FuzzedMember
 
 
 def check_found(owner: Any, name: str, wrong: Any, only: str, patch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def check_found(owner: Any, name: str, wrong: Any, only: str, patch: pytest.Monk
     assert any(run(4_000, seed=seed, only=only).defects for seed in range(1, 13))
 
 
-def refused_of_the_recorded(member: Member, corpus: Corpus, federation: str) -> list[Rejection]:
+def refused_of_the_recorded(member: FuzzedMember, corpus: Corpus, federation: str) -> list[Rejection]:
     """The refusals of a member for the real messages on its inputs and tables."""
     messages = corpus(federation, *member.channels.inputs, *member.channels.tables)
     replies = [reply for one in messages for reply in member.role.receive([member.decode(one)], NOW)]

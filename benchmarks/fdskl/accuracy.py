@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fdskl.proof.direct import Learnt, Party, learn, median_distance, standardised
+from fdskl.proof.direct import DirectModel, Party, learn, median_distance, standardised
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
@@ -156,7 +156,7 @@ class Method:
         return min(self.choices, key=lambda choice: part.badness(self.outputs(part, choice, seed)))
 
 
-def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None) -> Learnt:
+def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None) -> DirectModel:
     """FDSKL over these parties, each with frequencies of its own."""
     given = [
         Party(

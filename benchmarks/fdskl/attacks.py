@@ -26,7 +26,7 @@ from benchmarks.fdskl.recovery import (
 )
 from streamfl.fdskl.circle import from_circle, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
-from streamfl.fdskl.masks import Incarnation, masked, paper_mask
+from streamfl.fdskl.masks import OwnIncarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
 __all__ = ["ATTACKS", "FEATURES", "NORM", "SPLIT", "Federation", "prediction_error", "protected_columns", "table"]
@@ -57,7 +57,7 @@ class Federation:
         phases = self.parties[own].partial_phases(self.inputs[:, first:last], [(0, features)])
         if mask == "paper":
             return np.asarray(to_circle(phases + paper_mask(self._secret(own), 0, features), 32))
-        lives = [Incarnation(self._secret(number)) for number in range(len(self.split))]
+        lives = [OwnIncarnation(self._secret(number)) for number in range(len(self.split))]
         secrets = {peer: lives[own].pair_secret(life.public) for peer, life in enumerate(lives) if peer != own}
         rows = [masked(row, secrets, own, b"round %d" % n, b"phases")[:features] for n, row in enumerate(to_circle(phases, 32))]
         return np.array(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from fdskl.proof.convergence import Problem, distances, slope
+from fdskl.proof.convergence import RegularisedRisk, distances, slope
 
 from streamfl.fdskl.losses import loss_named
 
@@ -22,7 +22,7 @@ def main() -> None:
     print(f"| loss | step | {' | '.join(f'T = {horizon:,}' for horizon in HORIZONS)} | slope |")
     print(f"| --- | --- | {'--- | ' * len(HORIZONS)}--- |")
     for loss, regularisation in (("square", 0.1), ("logistic", 0.02)):
-        problem = Problem(inputs, labels, loss_named(loss), regularisation)
+        problem = RegularisedRisk(inputs, labels, loss_named(loss), regularisation)
         for rule, step in (("horizon", 1e9), ("inverse", 0.05), ("constant", 0.05)):
             errors = distances(problem, rule, step, HORIZONS, runs)  # type: ignore[arg-type]
             figures = " | ".join(f"{error:.5f}" for error in errors)

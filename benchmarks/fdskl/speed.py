@@ -22,7 +22,7 @@ from benchmarks.broker import running_broker
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.fdskl.circle import to_circle
-from streamfl.fdskl.contributions import Contributions, Kernel
+from streamfl.fdskl.contributions import Contributions, KernelSettings
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.keystream import Keystream
 from streamfl.fdskl.messages import PHASES, FeatureRange, Round
@@ -89,7 +89,7 @@ def _masked_sums() -> Iterator[Figure]:
     density = SpectralDensity("gaussian", BANDWIDTH)
     for parties in (2, 4, 8):
         parts = Contributions(
-            kernel=Kernel("gaussian", 1.5),
+            kernel=KernelSettings("gaussian", 1.5),
             columns=names,
             seed=0,
             secret=SECRET,

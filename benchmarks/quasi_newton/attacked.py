@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from streamfl.quasi_newton.keys import PrivateKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
 
 __all__ = ["GUEST_SECRET", "HOST_SECRET", "LINK_SECRET", "key_of"]
 
@@ -13,7 +13,7 @@ HOST_SECRET, GUEST_SECRET, LINK_SECRET = (bytes([number]) * 32 for number in (1,
 
 
 @cache
-def key_of(bits: int) -> PrivateKey:
+def key_of(bits: int) -> PaillierPrivateKey:
     """The coordinator's key. Attacks do not break keys, so most of them have one of 512 bits."""
     calls = iter(range(10**9))
     return generate_key(bits, lambda size: hashlib.shake_256(f"{bits} {next(calls)}".encode()).digest(size))

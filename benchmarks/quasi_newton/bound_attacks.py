@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import key_of
 from streamfl.quasi_newton.coordinator import UNTOLD
-from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.descent import Descent, DescentSettings
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.own_columns import PRODUCTS, check_sums
 from streamfl.quasi_newton.packing import Packing
@@ -59,7 +59,7 @@ def numbers_beyond_the_bounds(folder: Path) -> Iterator[Attack]:
 def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
     """A guest has outputs of the host decrypted in the place of inner products, and reads them in the coordinator's decision."""
     one, two = (int(number) for number in NUMBERS.inner_products.encode(np.array([0.731, -1.417])))
-    descent = Descent(Learning(batch=ROWS))
+    descent = Descent(DescentSettings(batch=ROWS))
     # In the place of the loss: the two beside one another, and a constant that keeps it within its bounds.
     products = PRODUCTS.decode(np.array([2**56, one + (two << 30) + OFFSET], dtype=object))
     descent.check_step(products, 2 * NUMBERS.inner_products.bound)
@@ -75,7 +75,7 @@ def others_in_the_place_of_sums(folder: Path) -> Iterator[Attack]:
     products = PRODUCTS.decode(np.array([2**56 + one, 2**56], dtype=object))
     descent.check_step(products, 2 * NUMBERS.inner_products.bound)
     coefficient = float(descent.step(products[:1])[0])
-    square = (Learning().largest_step / coefficient) ** 2
+    square = (DescentSettings().largest_step / coefficient) ** 2
     found_one = (square - 1) * 2.0**56 / UNIT
     share = float(abs(found_one - one / UNIT) < CLOSE)
     yield Attack("an output in the place of the gradients' square", by, "share of 1 output read in a round", share, "none", None)

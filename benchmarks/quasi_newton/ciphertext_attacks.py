@@ -17,11 +17,11 @@ from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import encode_ciphertexts
 from streamfl.quasi_newton.end_to_end import OVERHEAD, EncryptedLink
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PrivateKey, PublicKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain
-from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
 
 __all__ = [
     "bare_plaintext",
@@ -36,12 +36,15 @@ __all__ = [
 
 ROWS, SEED = 1000, 4
 NUMBERS = kinds(2, 300, 300)
-AT_HOST, AT_GUEST = Place("credit", "1", "host", 0, "outputs"), Place("credit", "1", "guest", 0, "residuals")
-UPLOAD = Place("credit", "1", "guest", 0, "gradient")
+AT_HOST, AT_GUEST = (
+    RandomnessContext("credit", "1", "host", 0, "outputs"),
+    RandomnessContext("credit", "1", "guest", 0, "residuals"),
+)
+UPLOAD = RandomnessContext("credit", "1", "guest", 0, "gradient")
 TOPIC = "credit.host.residuals"
 
 
-def bare_plaintext(key: PublicKey, ciphertext: int) -> int | None:
+def bare_plaintext(key: PaillierPublicKey, ciphertext: int) -> int | None:
     """m where the ciphertext is 1 + n m, what anybody can read; signed."""
     n = int(key.n)
     times, rest = divmod(int(ciphertext) - 1, n)
@@ -54,7 +57,7 @@ def signed(number: int, n: int) -> int:
     return number - n * (2 * number > n)
 
 
-def quotient(key: PublicKey, one: int, two: int) -> int | None:
+def quotient(key: PaillierPublicKey, one: int, two: int) -> int | None:
     """What the quotient of two ciphertexts shows of the difference of their plaintexts."""
     n_squared = int(key.n_squared)
     return bare_plaintext(key, int(one) * pow(int(two), -1, n_squared) % n_squared)
@@ -104,7 +107,7 @@ def exponents(folder: Path) -> Iterator[Attack]:
     yield Attack(name, "who reads it", figure, plain, "one public exponent, one length", protected, chance=0.5)
 
 
-def redone(key: PublicKey, numbers_: Sequence[int], *, counted: bool) -> tuple[list[int], list[int]]:
+def redone(key: PaillierPublicKey, numbers_: Sequence[int], *, counted: bool) -> tuple[list[int], list[int]]:
     """A vector as it is sent, and as it is masked for the coordinator.
 
     counted: the mutant whose randomness is drawn from the place alone, and not from what it hides.
@@ -154,7 +157,7 @@ def the_same_work_with_other_numbers(folder: Path) -> Iterator[Attack]:
         yield Attack(name, by, figure, one, protection, two, chance=0.0)
 
 
-def _auc_of_residuals(private: PrivateKey, content: bytes, labels: NDArray[np.int64]) -> float:
+def _auc_of_residuals(private: PaillierPrivateKey, content: bytes, labels: NDArray[np.int64]) -> float:
     """AUC of labels by what the coordinator decrypts of bytes that may be ciphertexts."""
     size, n = private.public.ciphertext_bytes, int(private.public.n)
     ciphertexts = [from_bytes(content[at : at + size]) for at in range(0, len(labels) * size, size)]

@@ -17,11 +17,11 @@ from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, key_of
 from benchmarks.quasi_newton.gradient_attacks import make
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds, kinds
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-LEARNING = Learning(batch=300, memory=6, epochs=20, tolerance=0.0)
+LEARNING = DescentSettings(batch=300, memory=6, epochs=20, tolerance=0.0)
 SECRETS = (GUEST_SECRET, HOST_SECRET)
 ROWS, COLUMNS, RUNS = 1_200, 6, 16
 # Of the attack by uploads.
@@ -66,7 +66,7 @@ def followed(
     curvatures: Sequence[Floats],
     coefficients: Sequence[Floats],
     offered: Sequence[tuple[int, bool]],
-    learning: Learning,
+    learning: DescentSettings,
 ) -> Floats:
     """A party's weights at the end, by the coefficients that the coordinator sent and gradients that it read.
 
@@ -114,7 +114,7 @@ def _tools(secret: bytes) -> tuple[Encryptor, Masks]:
     return Encryptor(public, secret), Masks(public, secret)
 
 
-def _decrypted(secret: bytes, place: Place, values: Sequence[int], kind: FixedPoint, masked: bool) -> list[int]:
+def _decrypted(secret: bytes, place: RandomnessContext, values: Sequence[int], kind: FixedPoint, masked: bool) -> list[int]:
     """What the coordinator decrypts of a party's upload."""
     private, (encryptor, masks) = key_of(512), _tools(secret)
     upload = encryptor.encrypt(Packing(private.public, kind).pack(values), place)
@@ -127,12 +127,12 @@ def _heard(masked: bool, run: str = "1") -> list[Heard]:
     (trace, numbers), found = _trained(), []
     for party, secret in enumerate(SECRETS):
         gradients = [
-            _decrypted(secret, Place("f", run, str(party), at, "gradient"), own.tolist(), numbers.gradients, masked)
+            _decrypted(secret, RandomnessContext("f", run, str(party), at, "gradient"), own.tolist(), numbers.gradients, masked)
             for at, own in enumerate(trace.gradients[party])
         ]
         vectors = [numbers.curvature.encode(own * 4 * LEARNING.batch) for own in trace.curvatures[party]]
         curvatures = [
-            _decrypted(secret, Place("f", run, str(party), at, "curvature"), own.tolist(), numbers.curvature, masked)
+            _decrypted(secret, RandomnessContext("f", run, str(party), at, "curvature"), own.tolist(), numbers.curvature, masked)
             for at, own in enumerate(vectors)
         ]
         found.append(Heard(gradients, curvatures))
@@ -221,7 +221,7 @@ def uploads_of_residuals(folder: Path) -> Iterator[Attack]:
     labels = random.choice((-1, 1), ORACLE_BATCH)
     outputs = numbers.inner_products.encode(random.normal(0, 0.5, ORACLE_BATCH))
     residuals = (outputs - 2 * labels * 2**numbers.labels.fraction_bits).tolist()
-    told = Encryptor(key, GUEST_SECRET).encrypt(residuals, Place("f", "1", "guest", 0, "residuals"))
+    told = Encryptor(key, GUEST_SECRET).encrypt(residuals, RandomnessContext("f", "1", "guest", 0, "residuals"))
     packing = Packing(key, numbers.gradients)
     allowed = packing.plaintexts(ORACLE_COLUMNS)
 

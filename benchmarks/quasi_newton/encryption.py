@@ -24,11 +24,11 @@ from streamfl.quasi_newton.bignum import long, product
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PrivateKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 
 __all__ = ["measure"]
 
@@ -84,7 +84,7 @@ def _compared(name: str, run: _Run) -> Iterator[Figure]:
 class _Run:
     """An iteration of one host and a guest, by both ways. fineness: the largest input, or None for standard normal ones."""
 
-    key: PrivateKey
+    key: PaillierPrivateKey
     fineness: int | None
     least: dict[str, dict[str, float]] = field(default_factory=lambda: {"ours": {}, "floats": {}, "integers": {}})
 
@@ -197,7 +197,7 @@ class _Run:
         return result
 
 
-def _short_exponents(key: PrivateKey, iteration: float) -> Iterator[Figure]:
+def _short_exponents(key: PaillierPrivateKey, iteration: float) -> Iterator[Figure]:
     """What they are worth: beside blinding with exponents of half of n's bits, by the same table with products modulo n^2.
 
     iteration: seconds of one.
@@ -228,7 +228,7 @@ def _short_exponents(key: PrivateKey, iteration: float) -> Iterator[Figure]:
     yield Figure("paillier: an iteration with such exponents against ours", longer / iteration, "x", goal=3.0)
 
 
-def _beside(key: PrivateKey) -> Iterator[Figure]:
+def _beside(key: PaillierPrivateKey) -> Iterator[Figure]:
     """What is done once a run."""
     started = time.process_time()
     Encryptor(key.public, bytes(range(32)))
@@ -247,5 +247,5 @@ def _beside(key: PrivateKey) -> Iterator[Figure]:
     assert len(host.intersect(guest.blind_theirs(sent), doubled).names) == ENTITIES // 2
 
 
-def _place(role: str, kind: str) -> Place:
-    return Place("bench", "run", role, 1, kind)
+def _place(role: str, kind: str) -> RandomnessContext:
+    return RandomnessContext("bench", "run", role, 1, kind)

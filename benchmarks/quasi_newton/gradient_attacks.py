@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.quasi_newton.batches import FrozenBatches, check_support, far_rows
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
@@ -95,7 +95,7 @@ def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations
     return Equations(rows, sums)
 
 
-def fixed(federation: Federation, learning: Learning, retrainings: int = 3, repartition: bool = False) -> list[Trace]:
+def fixed(federation: Federation, learning: DescentSettings, retrainings: int = 3, repartition: bool = False) -> list[Trace]:
     """One partition for life: trained, and trained again when records have filled new batches, with a warm start.
 
     Rows that fill no batch wait. The oldest batch goes at each retraining.
@@ -119,7 +119,7 @@ def fixed(federation: Federation, learning: Learning, retrainings: int = 3, repa
     return traces
 
 
-def reshuffled(federation: Federation, learning: Learning, epochs: int) -> list[Trace]:
+def reshuffled(federation: Federation, learning: DescentSettings, epochs: int) -> list[Trace]:
     """The mutant: each epoch draws its batches anew, and the rate falls with the epoch."""
     traces: list[Trace] = []
     for epoch in range(epochs):
@@ -130,7 +130,7 @@ def reshuffled(federation: Federation, learning: Learning, epochs: int) -> list[
     return traces
 
 
-def _train(federation: Federation, learning: Learning, rows: NDArray[np.intp], start: Sequence[Floats] | None) -> Trace:
+def _train(federation: Federation, learning: DescentSettings, rows: NDArray[np.intp], start: Sequence[Floats] | None) -> Trace:
     if start is None:
         random = np.random.default_rng(5)
         start = [random.uniform(-0.05, 0.05, federation.guest.shape[1] + 1), random.uniform(-0.05, 0.05, federation.host.shape[1])]
@@ -138,7 +138,7 @@ def _train(federation: Federation, learning: Learning, rows: NDArray[np.intp], s
     return train(parties, federation.labels, learning, rows, guest=GUEST, numbers=numbers_of(learning))
 
 
-def numbers_of(learning: Learning) -> Kinds:
+def numbers_of(learning: DescentSettings) -> Kinds:
     """With 16 bits of inputs: an attacker gets the most exact equations."""
     return kinds(2, learning.batch, learning.batch, input_fraction_bits=16)
 
@@ -181,7 +181,7 @@ def explained(equations: Equations, inputs: Floats, outputs: Floats) -> float:
 
 def small_batches(federation: Federation, size: int) -> float:
     """Share of labels that a host finds by one visit to each batch of so many rows: the shortest D that fits, and its signs."""
-    learning = Learning(batch=size, epochs=1, optimiser="sgd", learning_rate=1e-9)
+    learning = DescentSettings(batch=size, epochs=1, optimiser="sgd", learning_rate=1e-9)
     trace = _train(federation, learning, partition(len(federation.labels), size, 0), None)
     equations = heard(trace, federation.host, HOST, numbers_of(learning))
     right = []
@@ -197,7 +197,7 @@ def remainder(federation: Federation, size: int) -> float:
     filled = batches.add(str(row) for row in range(federation.kept))
     told = {int(name) for number in filled for name in batches.batches[number]}
     rest = np.array([row for row in range(federation.kept) if row not in told], dtype=np.intp)
-    learning = Learning(batch=len(rest), epochs=1)
+    learning = DescentSettings(batch=len(rest), epochs=1)
     equations = heard(_train(federation, learning, rest[np.newaxis], None), federation.host, HOST, numbers_of(learning))
     found = np.linalg.lstsq(federation.host[rest].T, equations.sums[0], rcond=None)[0]
     return float(np.mean(np.sign(-found) == federation.labels[rest]))
@@ -207,7 +207,7 @@ def columns_of_host(federation: Federation, columns: int) -> int:
     """How many columns the guest finds that the host has: X_B'X_A w_A of one batch, at all weights w_A that it had."""
     host = federation.host[:, :columns]
     own = replace(federation, host=host)
-    learning = Learning(batch=500, memory=24, epochs=20, tolerance=0.0)
+    learning = DescentSettings(batch=500, memory=24, epochs=20, tolerance=0.0)
     equations = heard_by_guest(fixed(own, learning, retrainings=0), own, learning)
     first = equations.rows[0]
     sums = [total for rows, total in zip(equations.rows, equations.sums, strict=True) if np.array_equal(rows, first)]
@@ -221,7 +221,7 @@ def single_member(federation: Federation) -> bool:
     flagged = federation.host.copy()
     flagged[:, 0] = 0.0
     flagged[17, 0] = 1.0
-    learning = Learning(batch=len(flagged), epochs=1)
+    learning = DescentSettings(batch=len(flagged), epochs=1)
     trace = _train(replace(federation, host=flagged), learning, partition(len(flagged), len(flagged), 0), None)
     equations = heard(trace, flagged, HOST, numbers_of(learning))
     return bool(np.sign(-equations.sums[0][0]) == federation.labels[17])
@@ -238,7 +238,7 @@ def single_difference(federation: Federation, least: int, batch: int, largest: f
     rows = partition(len(doubled), batch, 0)
     if any(check_support(doubled[one], least) for one in rows):
         return False
-    own, learning = muted(doubled, rows, largest), Learning(batch=batch, epochs=1)
+    own, learning = muted(doubled, rows, largest), DescentSettings(batch=batch, epochs=1)
     equations = heard(_train(replace(federation, host=own), learning, rows, None), own, HOST, numbers_of(learning))
     told = [sums[1] - sums[0] for batch_rows, sums in zip(equations.rows, equations.sums, strict=True) if 17 in batch_rows]
     return bool(np.sign(-told[0]) == federation.labels[17])
@@ -272,7 +272,7 @@ def single_rows(federation: Federation, method: Method, batch: int, largest: flo
     fit if it knew them.
     """
     guest, raw = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
-    batches, learning = partition(len(raw), batch, 0), Learning(batch=batch, epochs=1)
+    batches, learning = partition(len(raw), batch, 0), DescentSettings(batch=batch, epochs=1)
     host = muted(raw, batches, largest)
     prepared = Federation(guest, host, federation.labels, federation.kept)
     equations = heard(_train(prepared, learning, batches, None), host, HOST, numbers_of(learning))
@@ -287,13 +287,13 @@ def single_rows(federation: Federation, method: Method, batch: int, largest: flo
     return Single(leverages, np.sign(found), np.sign(own))
 
 
-def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: Learning) -> Equations:
+def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: DescentSettings) -> Equations:
     """The host's equations of several runs."""
     numbers = numbers_of(learning)
     return sum((heard(trace, federation.host, HOST, numbers) for trace in traces), Equations([], []))
 
 
-def heard_by_guest(traces: Sequence[Trace], federation: Federation, learning: Learning) -> Equations:
+def heard_by_guest(traces: Sequence[Trace], federation: Federation, learning: DescentSettings) -> Equations:
     """What is left of the guest's gradients without its own outputs and labels: X_B'u_A of each batch visited."""
     equations = sum((heard(trace, federation.guest, GUEST, numbers_of(learning)) for trace in traces), Equations([], []))
     sums = [

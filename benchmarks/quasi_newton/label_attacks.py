@@ -31,7 +31,7 @@ from benchmarks.quasi_newton.gradient_attacks import (
 )
 from benchmarks.quasi_newton.lattice import signs_of_sums
 from streamfl.quasi_newton.batches import check_support, least_batch, secret_start
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
@@ -45,7 +45,7 @@ __all__ = [
     "outputs_from_gradients",
 ]
 
-LEARNING = Learning(batch=100, memory=24)
+LEARNING = DescentSettings(batch=100, memory=24)
 EPOCHS = 13
 FLAG_ROWS, LEAST_SUPPORT, HEAVY_COLUMNS, LARGEST = 1, 10, 10, 0.2
 
@@ -148,7 +148,7 @@ def first_gradient(rows: int, columns: int, seed: int, start: bool) -> tuple[NDA
     if not start:
         first = [np.zeros_like(weights) for weights in first]
     parties = [Party(own.guest, first[0]), Party(own.host, first[1])]
-    trace = train(parties, own.labels, Learning(batch=rows, epochs=1), partition(rows, rows, seed))
+    trace = train(parties, own.labels, DescentSettings(batch=rows, epochs=1), partition(rows, rows, seed))
     numbers = kinds(2, rows, rows)
     told = numbers.gradients.decode(trace.gradients[HOST][0]) * 2.0**numbers.inputs.fraction_bits
     mine = numbers.inputs.decode(inputs) @ first[1]

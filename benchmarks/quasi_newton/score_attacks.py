@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.gradient_attacks import HOST, Federation, fixed, make
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 
 __all__ = ["QUANTUM", "columns_from_versions", "points", "versions", "weights_from_customers"]
 
 Floats = NDArray[np.float64]
 QUANTUM, COARSE = 1 / 64, 1 / 4
-LEARNING = Learning(batch=300, memory=24, epochs=10)
+LEARNING = DescentSettings(batch=300, memory=24, epochs=10)
 
 
 @cache

@@ -25,7 +25,7 @@ from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log
 from streamfl.quasi_newton import taylor
 from streamfl.quasi_newton.batches import check_batch, far_rows, secret_start
 from streamfl.quasi_newton.config import CurvatureLearningSection
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.own_columns import rounded
@@ -148,7 +148,7 @@ class Problem:
         away = np.concatenate([weights[0], weights[1]]) - self._best
         return float(away @ self._normal @ away / 2)
 
-    def run(self, learning: Learning, seed: int, inner_bound: float = 256.0, until_stopped: bool = True) -> Run:
+    def run(self, learning: DescentSettings, seed: int, inner_bound: float = 256.0, until_stopped: bool = True) -> Run:
         """Until the gap is reached and two losses agree, or for as many epochs as there may be."""
         secret = (b"secret of seed %d" % seed).ljust(32)
         sizes = {b"guest": self.parts[0].shape[1] + 1, b"host": self.parts[1].shape[1]}
@@ -236,9 +236,9 @@ def optimisers(folder: Path, seeds: int) -> str:
         problems = [Problem(read(folder, data, seed)) for seed in range(seeds)]
         for batch in BATCHES:
             check_batch(batch, problems[0].widest)
-            quasi_newton = [problem.run(Learning(batch=batch, epochs=14), seed) for seed, problem in enumerate(problems)]
+            quasi_newton = [problem.run(DescentSettings(batch=batch, epochs=14), seed) for seed, problem in enumerate(problems)]
             shown = [("quasi-newton", "quasi-Newton", quasi_newton)]
-            for says, longest in (("SGD", UNBOUNDED), ("SGD, bounded steps", Learning().largest_step)):
+            for says, longest in (("SGD", UNBOUNDED), ("SGD, bounded steps", DescentSettings().largest_step)):
                 rate, runs = tuned(problems, batch, longest)
                 shown.append(("sgd", f"{says}, rate {rate:g}", runs))
             for optimiser, says, runs in shown:
@@ -265,7 +265,7 @@ def optimisers(folder: Path, seeds: int) -> str:
 def tuned(problems: Sequence[Problem], batch: int, longest: float) -> tuple[float, list[Run]]:
     """SGD with the rate that needs the fewest epochs to the gap, over all seeds."""
     found: dict[float, list[Run]] = {}
-    learning = Learning(optimiser="sgd", batch=batch, largest_step=longest, epochs=MOST_EPOCHS)
+    learning = DescentSettings(optimiser="sgd", batch=batch, largest_step=longest, epochs=MOST_EPOCHS)
     for rate in RATES:
         slowest = min((max(run.to_gap for run in runs) for runs in found.values()), default=np.inf)
         epochs = int(min(MOST_EPOCHS, 2 * slowest + CHUNK))
@@ -302,7 +302,7 @@ def preparations(folder: Path, seeds: int, batch: int = 3000) -> str:
             split = read(folder, data, seed)
             problem = Problem(split, guest, host, batch)
             check_batch(batch, problem.widest)
-            run = problem.run(Learning(batch=batch), seed)
+            run = problem.run(DescentSettings(batch=batch), seed)
             runs.append(run)
             costs.append(calibrated(run.outputs, split.test_labels))
             others.append(scikit(problem))
@@ -326,7 +326,7 @@ def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
     for data, method in product(SETS, methods):
         for largest in (1.0, CurvatureLearningSection().largest_leverage):
             problems = [Problem(read(folder, data, seed), method, method, batch, largest, seed) for seed in range(seeds)]
-            runs = [problem.run(Learning(batch=batch), seed) for seed, problem in enumerate(problems)]
+            runs = [problem.run(DescentSettings(batch=batch), seed) for seed, problem in enumerate(problems)]
             epochs = " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
             share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
             loss, auc = (mean([getattr(run, name) for run in runs]) for name in ("loss", "auc"))

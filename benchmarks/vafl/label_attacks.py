@@ -16,7 +16,7 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
 from streamfl.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, OutputLoss, SumHead
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.tools.federation import VerticalFederation
@@ -149,7 +149,7 @@ def told_of_a_label(
         head=SumHead(dtype),
         loss=loss,
         steps=HeadSteps(),
-        alignment=Alignment(),
+        alignment=AlignmentPolicy(),
         seed=0,
         dtype=dtype,
         gradient_noise=noise,

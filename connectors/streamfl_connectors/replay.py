@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from streamfl.records.csv_layout import guess_layout, with_point
 from streamfl.role import DataError
 
-__all__ = ["Table", "read"]
+__all__ = ["ReplayTable", "read"]
 
 # Lines of a CSV file that its layout is guessed from.
 LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True)
-class Table:
+class ReplayTable:
     """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects elsewhere.
 
     matrix: the columns that the data itself declares to be its inputs, if it does.
@@ -42,7 +42,7 @@ class Table:
         return [name for name in names if name not in besides]
 
 
-def read(location: str, columns: Sequence[str] | None = None) -> Table:
+def read(location: str, columns: Sequence[str] | None = None) -> ReplayTable:
     """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
 
     npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column with its name. River:
@@ -68,13 +68,13 @@ def read(location: str, columns: Sequence[str] | None = None) -> Table:
         if missing:
             raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
         chosen = tuple(name for name in table.matrix if name in columns)
-        table = Table({name: table.columns[name] for name in columns}, chosen)
+        table = ReplayTable({name: table.columns[name] for name in columns}, chosen)
     if not table.rows:
         raise DataError(f"{location}: has no rows")
     return table
 
 
-def _frame(frame: pd.DataFrame) -> Table:
+def _frame(frame: pd.DataFrame) -> ReplayTable:
     columns = {}
     for name in frame.columns:
         values = frame[name].to_numpy()
@@ -83,7 +83,7 @@ def _frame(frame: pd.DataFrame) -> Table:
             values = values.astype(object)
             values[frame[name].isna().to_numpy()] = None
         columns[str(name)] = _column(values)
-    return Table(columns)
+    return ReplayTable(columns)
 
 
 def _column(values: NDArray[Any]) -> NDArray[Any]:
@@ -99,7 +99,7 @@ def _column(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(object)
 
 
-def _csv(path: Path) -> Table:
+def _csv(path: Path) -> ReplayTable:
     with path.open(encoding="utf-8-sig") as file:
         lines = [line.rstrip("\r\n") for line in islice(file, LOOKED_AT) if line.strip()]
     if not lines:
@@ -123,7 +123,7 @@ def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
         return column
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> ReplayTable:
     """Reads one column after the other. Read at once, the file would take twice the memory of its columns."""
     try:
         from pyarrow import dataset
@@ -135,10 +135,10 @@ def _parquet(path: Path) -> Table:
     for name in schema.names:
         if name not in index:
             columns |= _frame(pd.read_parquet(path, columns=[name])).columns
-    return Table(columns)
+    return ReplayTable(columns)
 
 
-def _npz(path: Path) -> Table:
+def _npz(path: Path) -> ReplayTable:
     columns: dict[str, NDArray[Any]] = {}
     matrix: tuple[str, ...] = ()
     with np.load(path, allow_pickle=False) as archive:
@@ -154,10 +154,10 @@ def _npz(path: Path) -> Table:
                 matrix = names if name == "X" else matrix
     # Archives also hold names, test sets and so on. The table has the arrays with as many rows as the matrix, or the longest array.
     rows = len(columns[matrix[0]]) if matrix else max((len(values) for values in columns.values()), default=0)
-    return Table({name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix)
+    return ReplayTable({name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix)
 
 
-def _river(name: str) -> Table:
+def _river(name: str) -> ReplayTable:
     # Imported here, because other data do not need River.
     from river import datasets
     from river.datasets import base

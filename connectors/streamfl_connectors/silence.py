@@ -16,7 +16,7 @@ __all__ = ["END_SECONDS", "Silence"]
 END_SECONDS = 2.0
 
 
-class Cluster(Protocol):
+class ReadableCluster(Protocol):
     """The part of a bus that is needed here."""
 
     connect_timeout: float
@@ -35,7 +35,7 @@ class Silence:
     about a record that it cannot read.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ReadableCluster) -> None:
         self._cluster = cluster
         self._behind: dict[TopicPartition, int] = {}
         self._next = time.monotonic() + cluster.connect_timeout

@@ -10,7 +10,14 @@ import typer
 
 from streamfl.cli.access import rights
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
-from streamfl.cli.check_state import Remembered, look_at_deleted, look_at_offsets, look_at_standing, look_at_state, look_at_tables
+from streamfl.cli.check_state import (
+    ChangelogContents,
+    look_at_deleted,
+    look_at_offsets,
+    look_at_standing,
+    look_at_state,
+    look_at_tables,
+)
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import (
     Configured,
@@ -78,7 +85,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
                 findings += _rekeyed(own, bus)
             if found := namesakes(configured, bus):
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
-            remembered = Remembered()
+            remembered = ChangelogContents()
             findings += look_at_state(configured, bus, channels, remembered)
             findings += look_at_offsets(configured, bus, channels, remembered)
             findings += look_at_deleted(bus, channels, remembered)
@@ -134,7 +141,7 @@ def _rekeyed(own: Configured, bus: Bus) -> list[Finding]:
     """The findings for `streamfl rekey`, on topics that the role itself does not read."""
     role = own.kind.build(own.settings)
     channels = own.kind.channels(own.settings)
-    return [*_topics(own, bus), *look_at_inputs(own, bus, role, channels, Remembered())]
+    return [*_topics(own, bus), *look_at_inputs(own, bus, role, channels, ChangelogContents())]
 
 
 def _who(member: Member) -> str:

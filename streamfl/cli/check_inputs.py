@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from streamfl.cli.check_shape import look_at_join, look_at_shape, spread
-from streamfl.cli.check_state import Remembered
+from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
@@ -44,7 +44,9 @@ class CannotBegin(ConfigurationError):
     """With these settings a role without state cannot begin."""
 
 
-def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+def look_at_inputs(
+    configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: ChangelogContents
+) -> Iterator[Finding]:
     """Check the records of every input. role: with no partition open; it has received its tables, if there are any.
 
     CannotBegin if the role has no state and cannot begin without.
@@ -190,7 +192,7 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
 
 
 def _would_produce(
-    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: Remembered
+    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: ChangelogContents
 ) -> Iterator[Finding]:
     """Give these records to a role without state, and report what it would send and refuse."""
 

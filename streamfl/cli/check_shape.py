@@ -12,7 +12,7 @@ from streamfl.cli.preflight import Configured, counted
 from streamfl.records.formats import format_of, is_textual
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label
-from streamfl.records.narrow import Reading, narrow_shape
+from streamfl.records.narrow import NarrowRecord, narrow_shape
 from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
@@ -45,7 +45,7 @@ def look_at_shape(configured: Configured, records: Sequence[Record]) -> Iterator
     for record, content in zip(records, contents, strict=True):
         if content is not None:
             found = None if name is None else content.get(name)
-            readings.append(Reading(repr(record.key) if found is None else str(found), record.timestamp, content))
+            readings.append(NarrowRecord(repr(record.key) if found is None else str(found), record.timestamp, content))
     besides = [one for one in (name, getattr(section, "sample_id", None)) if one is not None]
     read = [dict(reading.content) for reading in readings]
     guesses = infer_fields(read, besides, is_textual(format_of(section)), section.columns)

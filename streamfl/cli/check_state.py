@@ -18,7 +18,7 @@ from streamfl.runtime.input_topics import is_fact, unread_of
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["Remembered", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
+__all__ = ["ChangelogContents", "look_at_deleted", "look_at_offsets", "look_at_standing", "look_at_state", "look_at_tables"]
 
 # The longest time to read a topic. A worker reads all of it at its start, but the user of a check should not wait that long.
 READING_SECONDS = 30.0
@@ -26,7 +26,7 @@ EXAMPLES = 3
 
 
 @dataclass
-class Remembered:
+class ChangelogContents:
     """What the changelogs hold, without restoring it into a role.
 
     nothing: the role would certainly begin without state. positions: the position in each partition of an input. facts: what is
@@ -47,7 +47,7 @@ class Remembered:
             held[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
 
 
-def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
     """Whether a worker with these settings could restore the state of every partition; fills ``remembered``."""
     own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
     # A topic that may not be described may hold state.
@@ -55,7 +55,7 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
     for topic in _existing(bus, channels.changelogs.values()):
         records: dict[int, Record] = {}
         begun: set[int] = set()
-        whole = _read(bus, topic, records, begun, remembered if topic in own else Remembered())
+        whole = _read(bus, topic, records, begun, remembered if topic in own else ChangelogContents())
         if topic in own and (begun or not whole):
             remembered.nothing = False
         remembered.whole &= whole
@@ -67,7 +67,7 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
             yield Finding(f"state in {topic}", True, detail + limit)
 
 
-def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
     """Whether an operator reset the group's offsets, and expects records to be read again."""
     group = configured.settings.group
     # A running worker has logged this itself, and commits its state a moment before its offsets can be seen.
@@ -92,7 +92,7 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
     )
 
 
-def look_at_deleted(bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+def look_at_deleted(bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
     """Whether records were deleted before they were read: those that workers have noticed, and those that they will notice."""
     found: dict[str, list[str]] = {topic: [] for topic in _existing(bus, (one.topic for one in channels.inputs.values()))}
     for (topic, partition), unread in sorted(unread_of(remembered.facts).items()):
@@ -146,7 +146,7 @@ def _judged(
     return Finding(check, True, detail)
 
 
-def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], remembered: Remembered) -> bool:
+def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], remembered: ChangelogContents) -> bool:
     """Fill in the last record of settings of each partition, and the partitions with state. False: the time was too short."""
     deadline = time.monotonic() + READING_SECONDS
     for record in bus.read(topic):
@@ -192,7 +192,7 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         yield Finding(f"what {topic} says", not trouble, trouble or detail, "give all members the same" if trouble else "")
 
 
-def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+def look_at_standing(configured: Configured, bus: Bus, channels: Channels, remembered: ChangelogContents) -> Iterator[Finding]:
     """How the role stands with its peers: what it has not read yet, and what it waits for."""
     inputs = {source.topic for source in channels.inputs.values()}
     if len(_existing(bus, inputs)) < len(inputs):

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from streamfl.cli.config_draft import ConfigDraft, section_class
-from streamfl.cli.init_read import Seen, lines_of, look, records_of, topic_section
-from streamfl.cli.init_samples import Asked, LabelsTopic, put_labels, put_samples, with_ids
+from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, topic_section
+from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted
 from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
@@ -102,7 +102,7 @@ def init(
     own = [_assignment(one, kind) for one in settings or ()]
     given |= {key: value for section, key, value in own if section == "samples" and key in ("delimiter", "decimal")}
     reached = _reached(kind, federation, url, registry)
-    look_at = _Look(reached, given, time.monotonic() + seconds, seconds)
+    look_at = _SourceReader(reached, given, time.monotonic() + seconds, seconds)
     if url is None and reached.bus.url == NOWHERE and from_file is None:
         raise ConfigurationError("--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db")
 
@@ -118,9 +118,9 @@ def init(
         draft.put("registry", "url", registry)
 
     guesses: list[InferredField] = []
-    samples: Seen | None = None
+    samples: RecordSample | None = None
     labels = None if labels_topic is None else LabelsTopic(labels_topic, look_at.topic(labels_topic), sample_id)
-    asked = Asked(draft, kind, client, label, no_label, sample_id, assemble, own)
+    asked = InitOptions(draft, kind, client, label, no_label, sample_id, assemble, own)
     if from_topic is not None or from_file is not None:
         topic, samples = look_at.samples(from_topic, from_file)
         if labels is not None:
@@ -137,13 +137,13 @@ def init(
     _tell(config, draft, kind, samples, guesses, readable, format)
 
 
-class _Look:
+class _SourceReader:
     """Reads records, each source once."""
 
     def __init__(self, reached: RecordSettings, given: dict[str, Any], deadline: float, seconds: float) -> None:
         self._reached, self._given, self._deadline, self._seconds = reached, given, deadline, seconds
 
-    def samples(self, topic: str | None, file: Path | None) -> tuple[str, Seen]:
+    def samples(self, topic: str | None, file: Path | None) -> tuple[str, RecordSample]:
         """The topic's name and its records; or those of a file, under the name of the topic that it is to become."""
         if topic is not None:
             return topic, self.topic(topic)
@@ -152,7 +152,7 @@ class _Look:
         lines, whole = lines_of(file)
         return name, look(lines, self._section(name), None, self._deadline, file, whole)
 
-    def topic(self, name: str) -> Seen:
+    def topic(self, name: str) -> RecordSample:
         """Some records of a topic."""
         section, bus = self._section(name), self._reached.bus
         with progress(f"reading {name} of {bus.url}"):
@@ -196,7 +196,7 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
         return section, key, written.strip()
 
 
-def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: Seen | None) -> int | None:
+def _settle(draft: ConfigDraft, alone: ConfigDraft, kind: RoleKind[Any], config: Path, seen: RecordSample | None) -> int | None:
     """Drop sections that the role does not read, and read the records with the settings. Returns how many are readable, or None.
 
     alone: the draft without the user's --set. ConfigurationError if the user's --set makes settings that cannot run.
@@ -244,7 +244,7 @@ def _validated(draft: ConfigDraft, kind: RoleKind[Any], config: Path) -> tuple[A
     return settings, []
 
 
-def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: Seen | None) -> None:
+def _write(config: Path, draft: ConfigDraft, kind: RoleKind[Any], seen: RecordSample | None) -> None:
     told = f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key is as it is."
     head = [told]
     if "samples" in draft.sections:
@@ -270,7 +270,7 @@ def _tell(
     config: Path,
     draft: ConfigDraft,
     kind: RoleKind[Any],
-    seen: Seen | None,
+    seen: RecordSample | None,
     guesses: Sequence[InferredField],
     readable: int | None,
     format: OutputFormat,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamfl.cli.config_draft import ConfigDraft
-from streamfl.cli.init_read import Seen
+from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_sections import put_topic
 from streamfl.cli.preflight import counted
-from streamfl.records.narrow import Narrow, Reading, narrow_shape
+from streamfl.records.narrow import Narrow, NarrowRecord, narrow_shape
 from streamfl.records.schema_inference import InferredField
 from streamfl.role import ConfigurationError
 
@@ -17,10 +17,10 @@ __all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
 MOST_SHOWN = 12
 
 
-def find_narrow(seen: Seen, owners: Sequence[str], guesses: Sequence[InferredField]) -> Narrow | None:
+def find_narrow(seen: RecordSample, owners: Sequence[str], guesses: Sequence[InferredField]) -> Narrow | None:
     """How these records become samples, if each has only one value of several."""
     pairs = zip(seen.readable(), owners, strict=True)
-    readings = [Reading(owner, record.timestamp, content) for (record, content), owner in pairs]
+    readings = [NarrowRecord(owner, record.timestamp, content) for (record, content), owner in pairs]
     return narrow_shape(readings, guesses, seen.format.keys.get("columns"))
 
 
@@ -36,7 +36,7 @@ def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
     )
 
 
-def put_narrow(draft: ConfigDraft, seen: Seen, narrow: Narrow, topic: str, sample_id: str | None) -> None:
+def put_narrow(draft: ConfigDraft, seen: RecordSample, narrow: Narrow, topic: str, sample_id: str | None) -> None:
     """Write the settings of the new topic, of the user's own topic, and of the assembly of samples."""
     why = f"{narrow.told()}. `streamfl rekey` puts samples together and writes this topic"
     draft.put("samples", "topic", f"{topic}-samples", why)

@@ -21,7 +21,7 @@ from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
-__all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]
+__all__ = ["RecordSample", "lines_of", "look", "records_of", "topic_section"]
 
 # The most partitions of a topic, and the number of first and of last records in each; the most lines and bytes of a file.
 MOST_PARTITIONS = 8
@@ -33,7 +33,7 @@ BLANK = b" \t\r\n,;|"
 
 
 @dataclass(frozen=True)
-class Seen:
+class RecordSample:
     """Some records of a topic or file, and their format.
 
     topic: its name, or its future name. partitions: the topic's number; None: it is a file. file: the file. whole: whether these
@@ -144,7 +144,7 @@ def _lines(path: Path) -> Iterator[Record]:
 
 def look(
     records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float, file: Path | None, whole: bool
-) -> Seen:
+) -> RecordSample:
     """Infer the format of these records. given: as in :func:`streamfl.records.format_inference.infer_format`."""
     values: list[bytes] = [record.value for record in records if record.value is not None]
     try:
@@ -155,7 +155,7 @@ def look(
         # Lines that name the columns are no records.
         records = [record for place, record in enumerate(records) if place not in found.headers]
         found = found.without_headers()
-    return Seen(given.topic, records, found, partitions, file, whole)
+    return RecordSample(given.topic, records, found, partitions, file, whole)
 
 
 def topic_section(topic: str, **keys: Any) -> TopicSection:

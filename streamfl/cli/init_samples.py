@@ -9,7 +9,7 @@ from typing import Any
 from streamfl.cli import init_sections as sections
 from streamfl.cli.config_draft import ConfigDraft, section_class
 from streamfl.cli.init_narrow import check_label, find_narrow, narrow_guesses, put_narrow
-from streamfl.cli.init_read import Seen
+from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import survey
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
@@ -18,7 +18,7 @@ from streamfl.records.shared_names import SHARE, same_ids, same_names
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.role_kind import RoleKind
 
-__all__ = ["Asked", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
+__all__ = ["InitOptions", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class LabelsTopic:
     """The topic with the labels, and its field with the sample's id, if one was found."""
 
     topic: str
-    seen: Seen
+    seen: RecordSample
     sample_id: str | None = None
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Asked:
+class InitOptions:
     """The user's options, and the draft for them. own: section, key and value of each --set."""
 
     draft: ConfigDraft
@@ -53,7 +53,7 @@ class Asked:
         return section_class(self.kind.settings, section).model_fields
 
 
-def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None) -> list[InferredField]:
+def put_samples(asked: InitOptions, seen: RecordSample, topic: str, labels: LabelsTopic | None) -> list[InferredField]:
     """Write ``[samples]``, and the keys of ``[federation]`` that follow. Returns what each field was taken for."""
     draft, client, label = asked.draft, asked.client, asked.label
     sections.check_fields(seen, (client, asked.sample_id))
@@ -101,7 +101,7 @@ def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None
     return guesses
 
 
-def with_ids(asked: Asked, labels: LabelsTopic, samples: Seen) -> tuple[str | None, LabelsTopic]:
+def with_ids(asked: InitOptions, labels: LabelsTopic, samples: RecordSample) -> tuple[str | None, LabelsTopic]:
     """The field with the id in the samples, and the labels' topic with its own id field, as far as equal values show them."""
     if "sample_id" not in asked.fields_of("labels"):
         return asked.sample_id, labels
@@ -123,7 +123,7 @@ def with_ids(asked: Asked, labels: LabelsTopic, samples: Seen) -> tuple[str | No
     return field, LabelsTopic(labels.topic, labels.seen, other, why)
 
 
-def put_labels(asked: Asked, labels: LabelsTopic, samples: Seen | None) -> None:
+def put_labels(asked: InitOptions, labels: LabelsTopic, samples: RecordSample | None) -> None:
     """Write ``[labels]``. samples: records of the samples' topic."""
     draft, seen, label = asked.draft, labels.seen, asked.label
     sections.check_fields(seen, (asked.client, label, labels.sample_id))
@@ -144,7 +144,7 @@ def put_labels(asked: Asked, labels: LabelsTopic, samples: Seen | None) -> None:
         _put_place(asked, labels, samples, name, named)
 
 
-def _whose(asked: Asked, samples: Seen, labels: Seen, name: str) -> str | None:
+def _whose(asked: InitOptions, samples: RecordSample, labels: RecordSample, name: str) -> str | None:
     """The field of the labels that names a sample's client; None if the key names it, or nothing does."""
     known = set(sections.owners_of(samples, asked.client, asked.said("samples"))) - {""}
     try:
@@ -162,7 +162,7 @@ def _whose(asked: Asked, samples: Seen, labels: Seen, name: str) -> str | None:
     return found
 
 
-def _put_place(asked: Asked, labels: LabelsTopic, samples: Seen, name: str, named: str | None) -> None:
+def _put_place(asked: InitOptions, labels: LabelsTopic, samples: RecordSample, name: str, named: str | None) -> None:
     """If labels are in other partitions than their client's samples, write settings for a topic that `streamfl rekey` writes."""
     where: dict[str, set[int]] = {}
     owners = sections.owners_of(samples, asked.client, asked.said("samples"))
@@ -187,5 +187,5 @@ def _put_place(asked: Asked, labels: LabelsTopic, samples: Seen, name: str, name
     asked.draft.put("labels.rekey", "topic", labels.topic, "your own")
 
 
-def _values(seen: Seen) -> dict[str, list[Any]]:
+def _values(seen: RecordSample) -> dict[str, list[Any]]:
     return field_values(seen.format.read, seen.format.keys.get("columns"))

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from streamfl.cli.config_draft import ConfigDraft
-from streamfl.cli.init_read import Seen
+from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import Survey
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
@@ -42,7 +42,7 @@ CHOICES = 12
 HEADROOM = 1.25
 
 
-def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
+def check_fields(seen: RecordSample, fields: Iterable[str | None]) -> None:
     """ConfigurationError if one of these cannot be a record's field."""
     for field in fields:
         try:
@@ -51,7 +51,7 @@ def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
             raise ConfigurationError(str(error)) from None
 
 
-def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
+def put_topic(draft: ConfigDraft, section: str, topic: str, seen: RecordSample) -> None:
     """Write the topic and the format of its records."""
     draft.put(section, "topic", topic)
     for key, value in seen.format.keys.items():
@@ -61,7 +61,9 @@ def put_topic(draft: ConfigDraft, section: str, topic: str, seen: Seen) -> None:
             draft.put(section, key, value, why)
 
 
-def put_names(draft: ConfigDraft, section: str, name: str, seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
+def put_names(
+    draft: ConfigDraft, section: str, name: str, seen: RecordSample, given: str | None, said: Mapping[str, Any]
+) -> list[str]:
     """Write which field names a record's client or entity. Returns the names that were seen.
 
     name: "client" or "entity". given: the field that the user named. said: other keys of the section, such as how to read a
@@ -87,12 +89,12 @@ def put_names(draft: ConfigDraft, section: str, name: str, seen: Seen, given: st
     return keys
 
 
-def has_names(seen: Seen, field: str) -> bool:
+def has_names(seen: RecordSample, field: str) -> bool:
     """Whether these records have names in this field."""
     return bool(_strings(seen.format.read, field, seen.format.keys.get("columns")))
 
 
-def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen: Seen, given: str | None) -> bool:
+def put_partitions(draft: ConfigDraft, section: str, name: str, topic: str, seen: RecordSample, given: str | None) -> bool:
     """If one name is in several partitions, write settings for a topic that `streamfl rekey` writes. Returns whether it is."""
     if given is None or (seen.partitions or 1) < 2:
         return False
@@ -130,13 +132,13 @@ def put_inputs(draft: ConfigDraft, guesses: Sequence[InferredField]) -> int:
     return sum(len(InputSection(**{"field": guess.path, **(guess.keys or {})}).names) for guess in taken)
 
 
-def guesses_of(seen: Seen, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[InferredField]:
+def guesses_of(seen: RecordSample, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[InferredField]:
     """What the fields of these records were taken for. owners: the client of each readable record."""
     columns = seen.format.keys.get("columns")
     return infer_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
 
 
-def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
+def _orders(seen: RecordSample, owners: Sequence[str]) -> list[int]:
     """The number of each readable record's series: its client's records in its partition, or all records of its partition."""
     places = [record.partition for record, _ in seen.readable()]
     series: dict[Any, int] = {}
@@ -145,7 +147,7 @@ def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
     return places
 
 
-def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
+def owners_of(seen: RecordSample, given: str | None, said: Mapping[str, Any]) -> list[str]:
     """The client of each readable record, "" if its field has no name. given: the field; None: the record's key."""
     if given is None:
         names = seen.keys(said)
@@ -154,7 +156,7 @@ def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[st
     return [next(iter(_strings([content], given, columns)), "") for content in seen.format.read]
 
 
-def put_clients(draft: ConfigDraft, seen: Seen, survey: Survey, names: Sequence[str]) -> None:
+def put_clients(draft: ConfigDraft, seen: RecordSample, survey: Survey, names: Sequence[str]) -> None:
     """Write the number of clients: counted if all records were read, otherwise estimated, with headroom."""
     if seen.partitions is None or seen.whole:
         found, records = (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
@@ -169,7 +171,7 @@ def put_clients(draft: ConfigDraft, seen: Seen, survey: Survey, names: Sequence[
     draft.put("federation", "clients", max(1, room), told)
 
 
-def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: Seen, survey: Survey, label: str) -> None:
+def put_labels(draft: ConfigDraft, section: str, known: type[BaseModel], seen: RecordSample, survey: Survey, label: str) -> None:
     """Write the field with the label, and its range. ConfigurationError if it holds no numbers."""
     if not survey.numbers:
         found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
@@ -193,20 +195,20 @@ def without_label(draft: ConfigDraft) -> None:
     draft.notes.setdefault("samples", []).append(note)
 
 
-def ask_for_label(seen: Seen, besides: Collection[str]) -> ConfigurationError:
+def ask_for_label(seen: RecordSample, besides: Collection[str]) -> ConfigurationError:
     """The error if the user has not named the label."""
     return ConfigurationError(
         f"which field is to be predicted is not known: say --label FIELD, or --no-label; {_labels(seen, besides)}"
     )
 
 
-def _labels(seen: Seen, besides: Collection[str] = ()) -> str:
+def _labels(seen: RecordSample, besides: Collection[str] = ()) -> str:
     found = [guess for guess in guesses_of(seen, besides, True) if guess.keys is not None]
     numbers = [guess.path for guess in found if (guess.keys or {}).get("as", "number") in ("number", "boolean")]
     return f"fields with numbers are {_listed(numbers)}"
 
 
-def _names(seen: Seen) -> str:
+def _names(seen: RecordSample) -> str:
     found = field_values(seen.format.read, seen.format.keys.get("columns"))
     named: Mapping[str, int] = {
         path: len({str(value) for value in values})

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfl.cli.init_read import Seen
+from streamfl.cli.init_read import RecordSample
 from streamfl.records.paths import ABSENT, path_of
 from streamfl.records.schema_inference import numbers_among
 from streamfl.records.shared_names import names_in
@@ -46,7 +46,7 @@ class Survey:
         self.binary &= numbers[0] in (0.0, 1.0)
 
 
-def survey(seen: Seen, client: str | None, label: str | None, named: tuple[str, str] | None = None) -> Survey:
+def survey(seen: RecordSample, client: str | None, label: str | None, named: tuple[str, str] | None = None) -> Survey:
     """Survey all records, without keeping them.
 
     client, label: fields. named: a field, and the value that it has in records with a label.

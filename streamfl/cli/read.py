@@ -14,7 +14,7 @@ import typer
 from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
-from streamfl.connection import Connection, Message
+from streamfl.connection import Connection, DecodedRecord
 from streamfl.console import ConfigArgument, OutputFormat, json_text, print_json, print_line, print_table, until_nobody_reads
 from streamfl.printable import printable
 from streamfl.role import Record
@@ -156,7 +156,7 @@ def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ..
     return (time_of(record), _cell(key), *(_cell(fields.get(name, "")) for name in rest))
 
 
-def time_of(record: Record | Message) -> str:
+def time_of(record: Record | DecodedRecord) -> str:
     """When the record was written, limited to valid dates: the writer may give a record any time."""
     seconds = record.timestamp if isinstance(record, Record) else record.time
     return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(sep=" ", timespec="seconds")[:-6]

@@ -22,7 +22,7 @@ from streamfl.console import say
 from streamfl.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.simulation.html import html
-from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Table
+from streamfl.simulation.page import Arrays, Chart, Line, Page, ReadRecord, Reports, Table
 from streamfl.simulation.system_tools import SYSTEM_ARRAY, Report
 from streamfl.system import find_system, load, systems_with
 from streamfl.wire import record_size
@@ -146,10 +146,10 @@ class _Topics:
         self._limit = limit
         self._seconds = seconds
         self._until = time.monotonic() + seconds
-        self._said: dict[str, Sequence[Seen]] = {}
+        self._said: dict[str, Sequence[ReadRecord]] = {}
         self._remembered: list[Report | None] = []
 
-    def said(self, name: str) -> Sequence[Seen]:
+    def said(self, name: str) -> Sequence[ReadRecord]:
         if name not in self._said:
             try:
                 topic = find_topic(self._configured, self._bus, name)
@@ -160,7 +160,7 @@ class _Topics:
                 self._said[name] = self._read(topic.topic, topic.says)
         return self._said[name]
 
-    def messages(self, channel: str) -> Sequence[Seen]:
+    def messages(self, channel: str) -> Sequence[ReadRecord]:
         inputs = self._configured.kind.channels(self.settings).inputs
         if channel not in inputs or not self._bus.describe([inputs[channel].topic]):
             return []
@@ -175,9 +175,9 @@ class _Topics:
                 self._remembered = [None]
         return self._remembered[0]
 
-    def _read(self, topic: str, says: Callable[[Record], Any]) -> Sequence[Seen]:
+    def _read(self, topic: str, says: Callable[[Record], Any]) -> Sequence[ReadRecord]:
         """The newest records of all partitions, by time; keeps only what is shown of each."""
-        seen: list[Seen] = []
+        seen: list[ReadRecord] = []
         ends = self._bus.offsets(topic, float("inf"))
         begins = self._bus.offsets(topic, float("-inf"))
         firsts = {partition: max(begins[partition], end - self._limit) for partition, end in ends.items()}
@@ -186,7 +186,7 @@ class _Topics:
                 self.notes.append(f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more.")
                 break
             try:
-                seen.append(Seen(record.timestamp, record.partition, record_size(record), says(record)))
+                seen.append(ReadRecord(record.timestamp, record.partition, record_size(record), says(record)))
             except (PeerError, IgnoredRecord):
                 continue
             except NotYetReadable as error:

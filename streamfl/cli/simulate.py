@@ -14,7 +14,7 @@ from streamfl.exit_codes import ExitCode
 from streamfl.progress import progress
 from streamfl.role import ConfigurationError
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
-from streamfl.simulation.system_tools import SYSTEM_ARRAY, Asked, write_arrays
+from streamfl.simulation.system_tools import SYSTEM_ARRAY, SimulationOptions, write_arrays
 from streamfl.system import find_system, load, parts_of_systems
 
 __all__ = ["simulate"]
@@ -43,7 +43,7 @@ def _simulate(
         raise ConfigurationError(f"{config}: role.kind = {kind!r}: {system.name} cannot be simulated")
     function = load(system.simulate)
     with progress(f"reading {data}"):
-        asked = Asked(config, data, label_told(config, data, label), seed, trace is not None)
+        asked = SimulationOptions(config, data, label_told(config, data, label), seed, trace is not None)
         report = function(asked, **own_options(function, options, kind))
     if trace is not None and not report.interrupted:
         write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Calculation", "Estimator", "Question"]
+__all__ = ["Calculation", "Estimator", "PartyQuestion"]
 
 
 @dataclass(frozen=True)
-class Question:
+class PartyQuestion:
     """kind: of the message to a party. answer: kind of the party's answer. iteration, content: of the message."""
 
     kind: str
@@ -58,7 +58,7 @@ class Estimator(Protocol):
     def begin(self, window: int) -> None:
         """Begins a window and forgets the one before."""
 
-    def questions(self, party: str) -> Iterator[Question]:
+    def questions(self, party: str) -> Iterator[PartyQuestion]:
         """One question, or none if nothing is due from the party at present."""
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:

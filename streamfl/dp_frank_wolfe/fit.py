@@ -15,7 +15,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.changelog_checks import check_name
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.budget import FitPlan
-from streamfl.dp_frank_wolfe.estimator import Calculation, Question
+from streamfl.dp_frank_wolfe.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
 from streamfl.dp_frank_wolfe.public import Public
@@ -120,11 +120,11 @@ class Fit:
         self._progress = _Progress(window)
         self._parts.remember(FIT, self._progress)
 
-    def questions(self, party: str) -> Iterator[Question]:
+    def questions(self, party: str) -> Iterator[PartyQuestion]:
         if self._due(party, self.iteration):
             columns, weights = weights_of(self.weights[party])
             others = encode_array(self._iterate.others(party, self._numbers))
-            yield Question("ask", "answers", self.iteration, content_of(Ask(columns, weights, others)))
+            yield PartyQuestion("ask", "answers", self.iteration, content_of(Ask(columns, weights, others)))
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         """Takes an answer. A late one's vertices are of no use, but its columns are kept: the party will not show them again."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_BITS, FEATURE_ONE, RESIDUAL_BITS, RESIDUAL_ONE, Window, assemble
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
@@ -98,14 +98,14 @@ def plan_means(cost: float, columns: int) -> MeansPlan:
     return plan if math.isinf(cost) else MeansPlan(columns, IntegerNoise.of_box(2 * RESIDUAL_ONE, columns + plan.weight**2, cost))
 
 
-def released_means(window: Window, plan: MeansPlan, place: Place) -> Integers:
+def released_means(window: Window, plan: MeansPlan, place: ReleaseContext) -> Integers:
     """Sums of the columns and w times that of the label, with noise, in the noise's units: (d + 1,). window: as it was frozen."""
     sums = np.append(window.columns.sum(axis=0, dtype=np.int64) << (RESIDUAL_BITS - FEATURE_BITS), window.labels.sum())
     sums *= plan.times
     return sums if plan.noise is None else plan.noise.add(sums, means_bits(window, plan, place))
 
 
-def means_bits(window: Window, plan: MeansPlan, place: Place) -> bytes:
+def means_bits(window: Window, plan: MeansPlan, place: ReleaseContext) -> bytes:
     """The bytes that the noise is drawn from."""
     assert plan.noise is not None
     given = (FEATURE_BITS, RESIDUAL_BITS, plan.columns, plan.weight, plan.noise.variance, plan.noise.unit)

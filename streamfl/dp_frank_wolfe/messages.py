@@ -23,10 +23,10 @@ __all__ = [
     "Ask",
     "Chosen",
     "Entities",
+    "FittedModel",
     "Frozen",
     "Manifest",
     "Message",
-    "Model",
     "OtherRows",
     "Partial",
     "Prediction",
@@ -162,7 +162,7 @@ class Products(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     gram: bytes
 
 
-class Model(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class FittedModel(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A fit has ended. columns, weights: as in :class:`Ask`, of the receiver's columns."""
 
     columns: bytes

@@ -19,17 +19,17 @@ from streamfl.dp_frank_wolfe.messages import (
     LONGEST_ENTITY,
     SERVER_NAME,
     Entities,
+    FittedModel,
     Frozen,
     Manifest,
     Message,
-    Model,
     content_of,
     read_content,
     records_of,
 )
 from streamfl.dp_frank_wolfe.party_answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party_ledger import PartyLedger, digest
-from streamfl.dp_frank_wolfe.party_settings import FITTING, WAITING, PartySettings, Progress
+from streamfl.dp_frank_wolfe.party_settings import FITTING, WAITING, PartyProgress, PartySettings
 from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.window import whole_label, whole_row
 from streamfl.partitioned_role import Outbox
@@ -106,9 +106,9 @@ class PartyTask:
         self.ledger = PartyLedger(settings, outbox)
         self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
         self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
-        self.progress = Progress()
+        self.progress = PartyProgress()
         self.answers = PartyAnswers(settings, self.parts, self.frozen)
-        self.model = PartyModel(self.parts, settings.columns)
+        self.model = PartyWeights(self.parts, settings.columns)
         self.serving: PartyServing = NoServing()
         self._looked = False
         self._now = 0.0
@@ -147,7 +147,7 @@ class PartyTask:
 
     def restore(self, key: bytes, value: bytes) -> None:
         if key == PROGRESS:
-            self.progress = msgspec.msgpack.decode(value, type=Progress)
+            self.progress = msgspec.msgpack.decode(value, type=PartyProgress)
             return
         owners = (self.ledger, self.table, self.frozen, self.answers, self.model, self.serving)
         if not any(owner.restore(key, value) for owner in owners):
@@ -275,7 +275,7 @@ class PartyTask:
             self.frozen.freeze(window_of_estimator)
             self.table.forget(names)
             self.answers.begin(window, centred=bool(len(means)))
-            self.progress = Progress(window, FITTING, 0, progress.announced, link, heard)
+            self.progress = PartyProgress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
             self.outbox.counts["windows"] += 1
             self.outbox.counts["uplink_numbers"] += len(means)
@@ -298,7 +298,7 @@ class PartyTask:
 
         def then(link: int, head: bytes) -> None:
             answer.keep()
-            self.progress = Progress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
+            self.progress = PartyProgress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
             self._remember()
             self.outbox.counts["iterations"] += 1
             self.outbox.counts["shown_columns"] += answer.shown
@@ -315,13 +315,13 @@ class PartyTask:
             return
         if message.window > progress.window:
             raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
-        model = read_content(message.content, Model)
+        model = read_content(message.content, FittedModel)
         weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
         self.serving.take_model(message.window, weights)
         self.model.keep(message.window, weights)
         self.frozen.clear()
         self.answers.end()
-        self.progress = Progress(
+        self.progress = PartyProgress(
             progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
         )
         self._remember()
@@ -343,7 +343,7 @@ class PartyTask:
         self.parts.remember(PROGRESS, self.progress)
 
 
-class PartyModel:
+class PartyWeights:
     """The party's own weights of a fit. Stored under ``NAME/NUMBER``: the version, then 64-bit floats.
 
     name: ``model`` for the latest fit.

@@ -24,7 +24,7 @@ from streamfl.dp_frank_wolfe.messages import (
     content_of,
     read_content,
 )
-from streamfl.dp_frank_wolfe.party_fit import Answer, FitState, PartyFit
+from streamfl.dp_frank_wolfe.party_fit import BlockAnswer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party_settings import PartySettings
 from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionState, clip_rows
 from streamfl.dp_frank_wolfe.sketch import Sketch
@@ -224,7 +224,7 @@ class PartyAnswers:
         return keep
 
 
-def _vertex(number: int, answer: Answer) -> VertexAnswer:
+def _vertex(number: int, answer: BlockAnswer) -> VertexAnswer:
     sums = b"" if answer.sums is None else answer.sums.astype("<i8").tobytes()
     return VertexAnswer(number, answer.vertex.column, answer.vertex.sign > 0, sums)
 

@@ -21,7 +21,7 @@ from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.seeding import rng_for
 from streamfl.wire import Count
 
-__all__ = ["Answer", "FitState", "PartyFit", "Place", "column_scores", "predictions"]
+__all__ = ["BlockAnswer", "FitState", "PartyFit", "ReleaseContext", "column_scores", "predictions"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,7 +30,7 @@ LARGEST = 1e250
 
 
 @dataclass(frozen=True)
-class Place:
+class ReleaseContext:
     """Where a party's releases belong. ledger, federation, party: names. window: number of it. secret: 32 bytes or more."""
 
     ledger: str
@@ -52,7 +52,7 @@ class FitState(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True)
-class Answer:
+class BlockAnswer:
     """vertex: of the block. sums: of its column, in the noise's units; None if the column was shown before."""
 
     vertex: Vertex
@@ -96,7 +96,7 @@ class PartyFit:
         blocks: Mapping[int, Block],
         plan: FitPlan,
         sketch: Sketch,
-        place: Place,
+        place: ReleaseContext,
         candidates: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -121,7 +121,7 @@ class PartyFit:
     def state(self, state: FitState) -> None:
         self._transcript, self._chosen, self.shown = state.transcript, state.chosen, list(state.shown)
 
-    def answer(self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats) -> dict[int, Answer]:
+    def answer(self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats) -> dict[int, BlockAnswer]:
         """Answers of the blocks with these numbers. A block that may show no new column and has none shown does not answer.
 
         own: x of the party's columns. others: from :meth:`Iterate.others`.
@@ -148,7 +148,7 @@ class PartyFit:
             gradient = correlations(own_columns, residuals, self._plan.largest_residual)
             found = self._choose(iteration, number, columns, column_scores(gradient))
             vertex = Vertex(int(columns[found % len(columns)]), 1 if found < len(columns) else -1)
-            answers[number] = Answer(vertex, None if vertex.column in self.shown else self._show(vertex.column))
+            answers[number] = BlockAnswer(vertex, None if vertex.column in self.shown else self._show(vertex.column))
             self._hear(b"chose", b"%d %d" % (vertex.column, vertex.sign))
         return answers
 

@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 
 from streamfl.dp_frank_wolfe.messages import Message
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import Bounds
 from streamfl.privacy.anchor import Anchor
 from streamfl.wire import Codec, Count
 
-__all__ = ["FITTING", "WAITING", "PartySettings", "Progress"]
+__all__ = ["FITTING", "WAITING", "PartyProgress", "PartySettings"]
 
 # Phases. WAITING for a manifest; FITTING from when its window is frozen until the model has come.
 WAITING, FITTING = range(2)
@@ -59,12 +59,12 @@ class PartySettings:
         """The anchor's identity. Zeros if there is no anchor."""
         return bytes(16) if self.anchor is None else self.anchor.identity
 
-    def place(self, window: int) -> Place:
+    def place(self, window: int) -> ReleaseContext:
         """Where releases of a window belong."""
-        return Place(f"{self.ledger} {self.identity.hex()}", self.federation, self.own, window, self.secret)
+        return ReleaseContext(f"{self.ledger} {self.identity.hex()}", self.federation, self.own, window, self.secret)
 
 
-class Progress(msgspec.Struct, array_like=True):
+class PartyProgress(msgspec.Struct, array_like=True):
     """A party's progress; remembered as ``progress``.
 
     window: the latest that was frozen. iteration: the next that may be asked. announced: messages with names so far.

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.budget import choice_rate
-from streamfl.dp_frank_wolfe.party_fit import Place, column_scores
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext, column_scores
 from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Window, correlations
 from streamfl.privacy.integer_distribution import DRAW_BITS, choice
 from streamfl.privacy.integer_noise import IntegerNoise
@@ -172,7 +172,7 @@ class SelectionState(msgspec.Struct, array_like=True, frozen=True):
 class PartySelection:
     """One party's releases. Call the methods in the order in which they are defined, each once."""
 
-    def __init__(self, window: Window, plan: SelectionPlan, place: Place) -> None:
+    def __init__(self, window: Window, plan: SelectionPlan, place: ReleaseContext) -> None:
         self._window = window
         self._plan = plan
         self._place = place

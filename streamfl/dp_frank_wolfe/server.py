@@ -22,9 +22,9 @@ from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     SERVER_NAME,
     Entities,
+    FittedModel,
     Frozen,
     Message,
-    Model,
     content_of,
     read_content,
     records_of,
@@ -319,7 +319,7 @@ class ServerTask:
         bounds, intercept = self._public.settings.bounds, self.means.intercept(self.estimator.weights)
         for party, own in self.estimator.weights.items():
             columns, weights = weights_of(own)
-            self._say(party, "model", 0, content_of(Model(columns, weights)))
+            self._say(party, "model", 0, content_of(FittedModel(columns, weights)))
             active = [int(column) for column in own.nonzero()[0]]
             published = PublishedModel(
                 party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept

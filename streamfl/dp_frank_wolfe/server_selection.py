@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.dp_frank_wolfe.estimator import Calculation, Question
+from streamfl.dp_frank_wolfe.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
@@ -96,13 +96,13 @@ class Selection:
         self._progress = _Progress(window)
         self._parts.remember(KEY, self._progress)
 
-    def questions(self, party: str) -> Iterator[Question]:
+    def questions(self, party: str) -> Iterator[PartyQuestion]:
         if self._progress.step == CHOOSING and not self._chosen[party]:
-            yield Question("choose", "chosen", 0, b"")
+            yield PartyQuestion("choose", "chosen", 0, b"")
         elif self._progress.step == MULTIPLYING and self._chosen[party]:
             told = [self._told(other) for other in self._choosers if other != party]
             rows = np.hstack([np.zeros((self._rows, 0)), *told])
-            yield Question("rows", "products", 0, content_of(OtherRows(encode_array(rows))))
+            yield PartyQuestion("rows", "products", 0, content_of(OtherRows(encode_array(rows))))
 
     def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
         if kind == "chosen":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamfl.changelog_checks import check_name, check_within
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
-from streamfl.dp_frank_wolfe.party import PartyModel, PartyTask
+from streamfl.dp_frank_wolfe.party import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.records.pending_headers import PendingHeaders
@@ -74,7 +74,7 @@ class Serving:
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
         # Remembered as ``before/NUMBER``. Not used with noise.
-        self._before = PartyModel(task.parts, task.settings.columns, "before")
+        self._before = PartyWeights(task.parts, task.settings.columns, "before")
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:

@@ -22,7 +22,7 @@ from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
-from streamfl.fdskl.predicting import Predicting
+from streamfl.fdskl.predicting import EntityPredictor
 from streamfl.fdskl.prequential_totals import of_no_use
 from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.shared_model import SharedModel
@@ -65,7 +65,7 @@ class ActivePartition:
         self._predicts = settings.own == settings.root
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         self._sends: list[Send] = []
-        self.predicting = Predicting(
+        self.predicting = EntityPredictor(
             settings,
             active,
             partition,

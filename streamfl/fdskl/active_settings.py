@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.fdskl.iteration import Learning
+from streamfl.fdskl.iteration import LearningSettings
 from streamfl.fdskl.messages import Prediction, Turn
 
 __all__ = ["ActiveSettings"]
@@ -25,7 +25,7 @@ class ActiveSettings:
     sign: signs a message of this party in a partition of their log.
     """
 
-    learning: Learning
+    learning: LearningSettings
     encode: Callable[[Prediction], bytes]
     prediction_of: Callable[[float], float]
     label_of: Callable[[float], float]

@@ -28,7 +28,7 @@ __all__ = [
     "OUTPUT_BITS",
     "Contributions",
     "InputNoise",
-    "Kernel",
+    "KernelSettings",
     "features_of",
     "numbers_of",
     "opened_distances",
@@ -45,7 +45,7 @@ BLOCK = 16_384
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelSettings:
     """name: gaussian, laplacian or matern. nu: smoothness of matern. share: probability that a feature looks at a column."""
 
     name: Literal["gaussian", "laplacian", "matern"]
@@ -85,7 +85,7 @@ class Contributions:
     def __init__(
         self,
         *,
-        kernel: Kernel,
+        kernel: KernelSettings,
         columns: Sequence[str],
         seed: int,
         secret: bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.fdskl.iteration import FEWEST_DISTANCES, Learning
+from streamfl.fdskl.iteration import FEWEST_DISTANCES, LearningSettings
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.standardisation import Standardisation
@@ -23,7 +23,7 @@ class Due:
     def __init__(
         self,
         settings: WorkerSettings,
-        learning: Learning,
+        learning: LearningSettings,
         labelled: LabelledEntities,
         model: KernelModel,
         standardisation: Standardisation,

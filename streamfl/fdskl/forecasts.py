@@ -13,12 +13,12 @@ from streamfl.changelog_checks import Time, check_name
 from streamfl.clock_guard import overdue, set_back
 from streamfl.wire import Count
 
-__all__ = ["Forecast", "Forecasts"]
+__all__ = ["EntityForecast", "Forecasts"]
 
 Output = Annotated[float, msgspec.Meta(ge=-1e150, le=1e150)]
 
 
-class Forecast(msgspec.Struct, array_like=True, gc=False):
+class EntityForecast(msgspec.Struct, array_like=True, gc=False):
     """What is known of the prediction of an entity that is not learnt from yet.
 
     since: when it last changed.
@@ -54,7 +54,7 @@ class Forecasts:
         self._expiry = expiry
         self._limit = limit
         self._forgotten = forgotten
-        self._forecasts: dict[str, Forecast] = {}
+        self._forecasts: dict[str, EntityForecast] = {}
         # Entities to predict that nobody was asked for in this life.
         self._gathered: dict[str, None] = {}
         # Entities to predict that nobody is to be asked for yet, in the order of their topic.
@@ -67,7 +67,7 @@ class Forecasts:
     def __len__(self) -> int:
         return len(self._forecasts)
 
-    def get(self, entity: str) -> Forecast | None:
+    def get(self, entity: str) -> EntityForecast | None:
         return self._forecasts.get(entity)
 
     @property
@@ -102,7 +102,7 @@ class Forecasts:
         """
         if (found := self._forecasts.get(entity)) is not None and found.awaited:
             return
-        found = self._take(entity) or Forecast(now)
+        found = self._take(entity) or EntityForecast(now)
         self._awaited += 1
         found.awaited, found.since, found.offset = True, now, offset
         if held:
@@ -149,7 +149,7 @@ class Forecasts:
         self._drop_held(entity)
         self._gathered[entity] = None
 
-    def _hold(self, entity: str, forecast: Forecast) -> None:
+    def _hold(self, entity: str, forecast: EntityForecast) -> None:
         self._held[entity] = None
         self._held_with_label += forecast.label is not None
 
@@ -159,7 +159,7 @@ class Forecasts:
 
     # ----
 
-    def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> Forecast | None:
+    def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> EntityForecast | None:
         """Store a prediction and count it in ``revision``. Returns None if no prediction is waited for any more."""
         found = self._forecasts.get(entity)
         if found is None or not found.awaited:
@@ -175,7 +175,7 @@ class Forecasts:
 
     def keep_label(self, entity: str, label: float, now: float) -> None:
         """Keep a label that came before the prediction."""
-        found = self._take(entity) or Forecast(now)
+        found = self._take(entity) or EntityForecast(now)
         self._held_with_label += entity in self._held and found.label is None
         found.label, found.since = label, now
         if entity in self._gathered:
@@ -205,7 +205,7 @@ class Forecasts:
             self._remember(entity, self._forecasts[entity])
 
     def restore(self, name: bytes, value: bytes) -> None:
-        found = msgspec.msgpack.decode(value, type=Forecast)
+        found = msgspec.msgpack.decode(value, type=EntityForecast)
         entity = check_name(name)
         self._take(entity)
         self._forecasts[entity] = found
@@ -213,16 +213,16 @@ class Forecasts:
             self._awaited += 1
             self._gathered[entity] = None
 
-    def _take(self, entity: str) -> Forecast | None:
+    def _take(self, entity: str) -> EntityForecast | None:
         """Take the entity's forecast out: it comes back as the youngest."""
         return self._forecasts.pop(entity, None)
 
-    def _put(self, entity: str, forecast: Forecast) -> None:
+    def _put(self, entity: str, forecast: EntityForecast) -> None:
         self._forecasts[entity] = forecast
         self._remember(entity, forecast)
         if len(self._forecasts) > self._limit:
             self.forget(next(iter(self._forecasts)))
             self._forgotten["displaced"] += 1
 
-    def _remember(self, entity: str, forecast: Forecast) -> None:
+    def _remember(self, entity: str, forecast: EntityForecast) -> None:
         self._parts.remember(b"forecast/" + entity.encode(), forecast)

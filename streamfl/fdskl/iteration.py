@@ -32,14 +32,14 @@ from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
 from streamfl.fdskl.schedule import labels_wanted
 
-__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "LearningSettings", "SgdIteration", "SharedSgdIteration"]
 
 # Fewest distances between entities for the bandwidth, which is their median.
 FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearningSettings:
     """The settings of learning.
 
     solver: newton or sgd.
@@ -76,7 +76,7 @@ class Learning:
 class BandwidthSearch:
     """Finds the bandwidth: the median distance of pairs of labelled entities, from one masked sum (spec, second review 11)."""
 
-    def __init__(self, learning: Learning, model: KernelModel, labelled: LabelledEntities) -> None:
+    def __init__(self, learning: LearningSettings, model: KernelModel, labelled: LabelledEntities) -> None:
         self._learning = learning
         self._model = model
         latest = labelled.latest(2 * MOST_DISTANCES)
@@ -106,7 +106,7 @@ class Iteration(ABC):
 
     def __init__(
         self,
-        learning: Learning,
+        learning: LearningSettings,
         model: KernelModel,
         labelled: LabelledEntities,
         entities: list[str],
@@ -175,7 +175,7 @@ class SgdIteration(Iteration):
     """
 
     def __init__(
-        self, learning: Learning, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
+        self, learning: LearningSettings, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
     ) -> None:
         super().__init__(learning, model, labelled, labelled.not_learnt(learning.block_instances), dropped)
         kept = model.kept

@@ -24,7 +24,7 @@ from streamfl.fdskl.circle import number_type
 from streamfl.fdskl.keystream import Keystream, keystream
 from streamfl.identity.keys import derive
 
-__all__ = ["CHECK_WORDS", "Incarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
+__all__ = ["CHECK_WORDS", "OwnIncarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
 
 CHECK_WORDS = 2
 """Numbers added behind those of a round. They are 0 before the mask, have 64 bits or more, and sum to 0 if all masks cancelled."""
@@ -33,7 +33,7 @@ CHECK_WORDS = 2
 BLOCK_BYTES = 131_072
 
 
-class Incarnation:
+class OwnIncarnation:
     """One life of a party's task: an X25519 key that is made anew at each assignment, and never remembered.
 
     private: 32 bytes of fresh entropy; ValueError for fewer.
@@ -76,7 +76,7 @@ def life_number(public: bytes) -> int:
 def mask_key(pair_secret: bytes, round_id: bytes, purpose: bytes, bits: int) -> bytes:
     """The key of a pair's keystream in a round: HKDF-Expand with SHA-256 (RFC 5869, 2.3), one block of it.
 
-    pair_secret: from :meth:`Incarnation.pair_secret`.
+    pair_secret: from :meth:`OwnIncarnation.pair_secret`.
     round_id: of a round that is answered once.
     purpose: what the numbers hide; each purpose has its own stream.
     bits: 32 or 64, so that the widths do not share a stream either.

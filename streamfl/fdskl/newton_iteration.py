@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.iteration import Iteration, Learning
+from streamfl.fdskl.iteration import Iteration, LearningSettings
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.model import KernelModel
@@ -30,7 +30,7 @@ class NewtonIteration(Iteration):
 
     def __init__(
         self,
-        learning: Learning,
+        learning: LearningSettings,
         model: KernelModel,
         labelled: LabelledEntities,
         cache: FeatureCache,

@@ -8,14 +8,13 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.changelog_checks import Amount
-from streamfl.fdskl.masks import Incarnation as OwnIncarnation
-from streamfl.fdskl.masks import life_number
+from streamfl.fdskl.masks import OwnIncarnation, life_number
 from streamfl.fdskl.messages import Incarnation
 from streamfl.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["PUBLIC_BYTES", "Answers", "Peers"]
+__all__ = ["PUBLIC_BYTES", "GivenAnswers", "Peers"]
 
 PUBLIC_BYTES = 32
 KEY = b"peer/"
@@ -39,7 +38,7 @@ class _Peer(msgspec.Struct, array_like=True):
     tellings: list[NumberRange] = []
 
 
-class Answers(msgspec.Struct, array_like=True):
+class GivenAnswers(msgspec.Struct, array_like=True):
     """bandwidth: of the first answer with features, 0: there was none. distances: rounds of distances that were answered."""
 
     bandwidth: Amount = 0.0
@@ -53,7 +52,7 @@ class _Told(msgspec.Struct, array_like=True):
     telling: Count = 0
     # Last, so that a release without this field can read the rest. Such a release writes the record without it before it sends
     # anything. So the answers are forgotten where it may have drawn features of any bandwidth alike.
-    answers: Answers = msgspec.field(default_factory=Answers)
+    answers: GivenAnswers = msgspec.field(default_factory=GivenAnswers)
 
 
 class Peers:
@@ -193,7 +192,7 @@ class Peers:
         return self.incarnation.telling(self._told.telling)
 
     @property
-    def answers(self) -> Answers:
+    def answers(self) -> GivenAnswers:
         """What the party has answered, in all its lives."""
         return self._told.answers
 

@@ -26,13 +26,13 @@ from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import Send
 
-__all__ = ["Predicting"]
+__all__ = ["EntityPredictor"]
 
 
 class _Wanted:
     """Entities that were asked for together, to be predicted by one version of the model. since: when."""
 
-    def __init__(self, predicting: Predicting, expansion: Expansion, since: float) -> None:
+    def __init__(self, predicting: EntityPredictor, expansion: Expansion, since: float) -> None:
         self._predicting = predicting
         self._expansion = expansion
         self.since = since
@@ -50,7 +50,7 @@ class _Wanted:
         self._predicting.predict(question.entities, outputs, known, self._expansion.version)
 
 
-class Predicting:
+class EntityPredictor:
     """Predicts the entities of one partition. The forecasts remember which entities wait.
 
     settings, active: of the party.

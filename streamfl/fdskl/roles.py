@@ -13,8 +13,8 @@ from scipy.special import expit
 
 from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.contributions import InputNoise, Kernel
-from streamfl.fdskl.iteration import Learning
+from streamfl.fdskl.contributions import InputNoise, KernelSettings
+from streamfl.fdskl.iteration import LearningSettings
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
 from streamfl.fdskl.pending_sums import STAGES
@@ -102,7 +102,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         seed=federation.seed,
         columns=_column_names(samples, dimension, name),
         distances=settings.learning.bandwidth is None,
-        kernel=Kernel(settings.learning.kernel, settings.learning.matern_nu, settings.learning.columns_share),
+        kernel=KernelSettings(settings.learning.kernel, settings.learning.matern_nu, settings.learning.columns_share),
         secret=os.urandom(32) if given is None else _derived(given, settings),
         secret_is_given=given is not None,
         shared=aggregated.frequencies == "shared",
@@ -147,7 +147,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
     loss = loss_named(learning.loss, learning.positive_weight)
     low, high = settings.required_labels("the active party").label_range
     return ActiveSettings(
-        learning=Learning(
+        learning=LearningSettings(
             loss=loss,
             solver=learning.solver,
             bandwidth=learning.bandwidth,

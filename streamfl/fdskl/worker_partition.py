@@ -28,7 +28,7 @@ from streamfl.wire import VERSION, Count
 __all__ = ["WorkerPartition"]
 
 
-class _Life(msgspec.Struct, array_like=True):
+class _SentRevisions(msgspec.Struct, array_like=True):
     """epoch, sequence: of the revisions that were sent."""
 
     epoch: Count = 0
@@ -61,7 +61,7 @@ class WorkerPartition:
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
-        self._life = _Life()
+        self._life = _SentRevisions()
         self._sends: list[Send] = []
         self.sums = Sums(
             settings,
@@ -203,7 +203,7 @@ class WorkerPartition:
         elif key == b"told":
             self.peers.restore_told(value)
         elif key == b"life":
-            self._life = msgspec.msgpack.decode(value, type=_Life)
+            self._life = msgspec.msgpack.decode(value, type=_SentRevisions)
         elif kind == b"entity":
             self.columns.restore(name, value)
         elif kind == b"peer":

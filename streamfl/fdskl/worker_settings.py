@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
+from streamfl.fdskl.contributions import Contributions, InputNoise, KernelSettings
 from streamfl.fdskl.topology import Aggregation
 from streamfl.records.header_propagation import Carry, carried_nothing
 
@@ -28,7 +28,7 @@ class WorkerSettings:
     seed: int
     columns: tuple[str, ...]
     distances: bool
-    kernel: Kernel
+    kernel: KernelSettings
     secret: bytes
     secret_is_given: bool
     shared: bool

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
-from streamfl.identity.members import Found, Member, Members, read_members
+from streamfl.identity.members import Member, MemberKey, Members, read_members
 from streamfl.role import ConfigurationError, Headers, PeerError, Record, Seal
 from streamfl.settings import RoleSettings
 from streamfl.wire import encoded_size
@@ -77,7 +77,7 @@ class _Standing:
 
     def peer(self, kind: str, name: str | None) -> PublicKey:
         """The newest key of the one member that may be ``kind``, and speaks for ``name`` if given."""
-        found: dict[str, Found] = {}
+        found: dict[str, MemberKey] = {}
         for one in self.known.values():
             member = one.member
             if not one.revoked and kind in member.roles and (name is None or member.speaks_in_the_name_of(name)):
@@ -316,7 +316,7 @@ def _seal_of(record: Record) -> tuple[bytes, bytes]:
     return seals[0][1:-CODE_BYTES], seals[0][-CODE_BYTES:]
 
 
-def _check_standing(found: Found, kind: str, how: str) -> None:
+def _check_standing(found: MemberKey, kind: str, how: str) -> None:
     """PeerError unless the member may seal or sign with this key, as the role ``kind``."""
     if found.revoked:
         raise PeerError("revoked", f"{how} with a key of {found.member.name!r} that is revoked")

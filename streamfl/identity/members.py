@@ -18,7 +18,7 @@ import msgspec
 from streamfl.identity.keys import PublicKey
 from streamfl.role import ConfigurationError
 
-__all__ = ["Found", "Member", "Members", "read_members", "write_members"]
+__all__ = ["Member", "MemberKey", "Members", "read_members", "write_members"]
 
 HEAD = """\
 # The members of a federation: written by `streamfl members`, which keeps no comments but these. Every member has the same file.
@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         )
 
 
-class Found(NamedTuple):
+class MemberKey(NamedTuple):
     """A key of the members' file, and its member. revoked: records under this key are refused."""
 
     member: Member
@@ -68,13 +68,13 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     federation: str
     members: tuple[Member, ...] = ()
 
-    def every_key(self) -> Iterator[Found]:
+    def every_key(self) -> Iterator[MemberKey]:
         """Every key of every member, revoked ones too."""
         for member in self.members:
             for text in member.public_keys:
-                yield Found(member, PublicKey.parse(text), member.revoked)
+                yield MemberKey(member, PublicKey.parse(text), member.revoked)
             for text in member.revoked_keys:
-                yield Found(member, PublicKey.parse(text), True)
+                yield MemberKey(member, PublicKey.parse(text), True)
 
     def named(self, name: str) -> Member | None:
         """The member of this name."""

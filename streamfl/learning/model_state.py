@@ -13,7 +13,7 @@ from streamfl.changelog_checks import check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["LARGEST_STATE", "Remembered", "StateRefused", "decode_state", "encode_state"]
+__all__ = ["LARGEST_STATE", "ModelSnapshot", "StateRefused", "decode_state", "encode_state"]
 
 # Most bytes of state in a record. The rest of the record takes less than 100 bytes.
 LARGEST_STATE = 900_000
@@ -36,7 +36,7 @@ class StateRefused(ValueError):
         self.reason = reason
 
 
-class Remembered(msgspec.Struct, array_like=True, frozen=True):
+class ModelSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """A model's state after sample ``number``.
 
     number: of samples that were kept when it was remembered.
@@ -55,7 +55,7 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True):
     def encoded(self) -> bytes:
         return msgspec.msgpack.encode(self)
 
-    def checked(self) -> Remembered:
+    def checked(self) -> ModelSnapshot:
         """Returns itself; PeerError if the labels or the size of the state cannot have been written."""
         check_within([self.low, self.high], -LARGEST_NUMBER, LARGEST_NUMBER, "labels of a model")
         if not self.low <= self.high or len(self.state) > LARGEST_STATE:

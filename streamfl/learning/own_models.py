@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from streamfl.changelog_checks import decode_restored
-from streamfl.learning.model_state import Remembered, StateRefused, decode_state, encode_state
+from streamfl.learning.model_state import ModelSnapshot, StateRefused, decode_state, encode_state
 from streamfl.role import ConfigurationError, Measurement
 from streamfl.wire import fingerprint
 
@@ -183,9 +183,9 @@ class OwnChallenger:
         """Its state after sample ``number``, as bytes. Raises StateRefused, or whatever the model raises."""
         with _as_guest:
             state = encode_state(self._model.state(), self._own.state_bytes)
-        return Remembered(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
+        return ModelSnapshot(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
 
-    def take_back(self, remembered: Remembered) -> None:
+    def take_back(self, remembered: ModelSnapshot) -> None:
         """Restore the state in ``remembered``. Raises StateRefused, or whatever the model raises."""
         if remembered.made != self._own.fingerprint:
             raise StateRefused("restore", "the state belongs to a model with other parameters")
@@ -315,6 +315,6 @@ def _remedy(error: BaseException) -> str:
     return 'say "package.module:function", with a function that is there'
 
 
-def decode_remembered(content: bytes) -> Remembered:
+def decode_remembered(content: bytes) -> ModelSnapshot:
     """Decode what :meth:`OwnChallenger.remembered` returned; PeerError if the content cannot be that."""
-    return decode_restored(content, Remembered, "a model's state").checked()
+    return decode_restored(content, ModelSnapshot, "a model's state").checked()

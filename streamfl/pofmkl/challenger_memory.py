@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from streamfl.changelog_checks import check_name
 from streamfl.learning.challengers import Challenger
-from streamfl.learning.model_state import Remembered
+from streamfl.learning.model_state import ModelSnapshot
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, decode_remembered
 from streamfl.role import PeerError, StateChange
 
@@ -29,7 +29,7 @@ class ChallengerMemory:
     def __init__(self, models: Collection[str] = (), failures: ModelFailures | None = None) -> None:
         self._models = models
         self._failures = failures
-        self._restored: dict[_ClientKey, dict[str, Remembered]] = {}
+        self._restored: dict[_ClientKey, dict[str, ModelSnapshot]] = {}
         self._changed: dict[tuple[int, bytes], bytes | None] = {}
 
     def take_back(self, client: _ClientKey, fresh: Mapping[str, Challenger]) -> list[str]:

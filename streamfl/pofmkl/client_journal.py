@@ -21,10 +21,10 @@ __all__ = [
     "LATE_LABEL",
     "SAMPLE",
     "SNAPSHOT",
-    "ChangedParts",
+    "ChangedClientParts",
     "ClientJournal",
     "Forecast",
-    "Unread",
+    "UnappliedState",
     "check_size",
     "cut",
     "part_key",
@@ -78,7 +78,7 @@ class Forecast:
         return Forecast(**{**parts, "experts": parts["experts"].astype(np.float64)}, layout=layout)
 
 
-class ChangedParts:
+class ChangedClientParts:
     """The keyed parts of clients' state that have changed, in the order in which they changed first."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class ChangedParts:
 
 
 @dataclass
-class Unread:
+class UnappliedState:
     """Restored state of a client that is not applied yet."""
 
     snapshot: bytes | None = None
@@ -110,11 +110,11 @@ class ClientJournal:
     changed: collects the entries and snapshots.
     """
 
-    def __init__(self, dimension: int, experts: int, dtype: Any, logistic: bool, changed: ChangedParts) -> None:
+    def __init__(self, dimension: int, experts: int, dtype: Any, logistic: bool, changed: ChangedClientParts) -> None:
         self._dimension = dimension
         self._logistic = logistic
         self._changed = changed
-        self._unread: dict[int, Unread] = {}
+        self._unread: dict[int, UnappliedState] = {}
         number = np.dtype("<f8")
         seen: list[Any] = [("inputs", number, (dimension,))]
         asked: list[Any] = [*seen, ("experts", np.dtype(dtype).newbyteorder("<"), (experts,))]
@@ -182,7 +182,7 @@ class ClientJournal:
 
     def restore_snapshot(self, row: int, content: bytes) -> None:
         """Take back a snapshot that was checked."""
-        self._unread.setdefault(row, Unread()).snapshot = content
+        self._unread.setdefault(row, UnappliedState()).snapshot = content
 
     def restore_entry(self, row: int, key: bytes, value: bytes) -> bool:
         """Take back an entry; False if the key is no entry's. PeerError if the value is malformed."""
@@ -194,15 +194,15 @@ class ClientJournal:
         check_entry(entry, self._dimension, self._logistic)
         if key != part_key(kind, int(entry["number"]) % SNAPSHOT_EVERY):
             raise PeerError("malformed", f"entry {entry['number']} of a client's journal lies under {key!r}")
-        self._unread.setdefault(row, Unread()).entries[key] = value
+        self._unread.setdefault(row, UnappliedState()).entries[key] = value
         return True
 
-    def unread(self, rows: Iterable[int]) -> Iterable[tuple[int, Unread]]:
+    def unread(self, rows: Iterable[int]) -> Iterable[tuple[int, UnappliedState]]:
         """The restored state of these clients that is not applied yet; each is returned once."""
         for row in [row for row in rows if row in self._unread]:
             yield row, self._unread.pop(row)
 
-    def in_order(self, unread: Unread) -> list[tuple[bytes, NDArray[Any]]]:
+    def in_order(self, unread: UnappliedState) -> list[tuple[bytes, NDArray[Any]]]:
         """Kind and content (1,) of the restored entries, by number."""
         entries = [(key[:1], np.frombuffer(value, self._layouts[key[:1]])) for key, value in unread.entries.items()]
         return sorted(entries, key=lambda one: int(one[1]["number"][0]))

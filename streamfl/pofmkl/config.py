@@ -16,7 +16,7 @@ from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.settings import Federation, Section
+from streamfl.settings import FederationSection, Section
 from streamfl.state_settings import shown
 
 __all__ = [
@@ -43,7 +43,7 @@ FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
 OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
 
 
-class PofmklFederation(Federation):
+class PofmklFederation(FederationSection):
     """Who learns together. All members need the same values."""
 
     clients: int = Field(ge=1, le=1_000_000)

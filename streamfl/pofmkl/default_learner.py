@@ -20,7 +20,7 @@ from scipy.special import logit
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl.changelog_checks import check_entry, check_snapshot
-from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedParts, ClientJournal, Forecast, check_size
+from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedClientParts, ClientJournal, Forecast, check_size
 from streamfl.pofmkl.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learner import Batch, Learnt, waves
@@ -31,7 +31,7 @@ from streamfl.pofmkl.target_rows import TargetRows
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import PeerError
 
-__all__ = ["ClientSnapshot", "DefaultLearner"]
+__all__ = ["DefaultLearner", "LearnerSnapshot"]
 
 Floats = NDArray[np.float64]
 
@@ -91,7 +91,7 @@ class DefaultLearner:
         self.bounded = 0
         logistic = loss is LOGISTIC
         project = Projection(self.dimension, seed)
-        self._changed = ChangedParts()
+        self._changed = ChangedClientParts()
         self._scales = ClientScales(features, project, logistic)
         personal = len({*experts} & {*LOCAL_EXPERTS}) + len(river)
         self._mixtures = ClientMixtures(self.kernels, personal, mixtures, loss)
@@ -291,9 +291,9 @@ class DefaultLearner:
         self._put_together([row])
         return self._mixtures.weights(row)
 
-    def snapshot(self, row: int) -> ClientSnapshot:
+    def snapshot(self, row: int) -> LearnerSnapshot:
         """A copy of a client's state, for checks."""
-        return ClientSnapshot(
+        return LearnerSnapshot(
             moments=self._scales.snapshot(row),
             mixture=self._mixtures.snapshot(row),
             kept=self._local.snapshot(row),
@@ -385,7 +385,7 @@ class DefaultLearner:
 
 
 @dataclass(frozen=True)
-class ClientSnapshot:
+class LearnerSnapshot:
     """A client's state in the default learner.
 
     moments: the numbers of :class:`ClientScales`, by name.

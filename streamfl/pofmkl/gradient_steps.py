@@ -15,7 +15,7 @@ from streamfl.pofmkl.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 
-__all__ = ["AdaGrad", "StochasticGradient"]
+__all__ = ["AdaGradStep", "StochasticGradientStep"]
 
 
 class _GradientStep:
@@ -63,7 +63,7 @@ class _GradientStep:
         array[remembered.kernel] = numbers
 
 
-class StochasticGradient(_GradientStep):
+class StochasticGradientStep(_GradientStep):
     """A gradient step of the squared error for each target row: theta <- theta - rate (z (z' theta) - h).
 
     Since |z| = 1, this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
@@ -73,7 +73,7 @@ class StochasticGradient(_GradientStep):
         super().__init__(optimisers.StochasticGradient(learning_rate))
 
 
-class AdaGrad(_GradientStep):
+class AdaGradStep(_GradientStep):
     """The same gradients, with each coordinate divided by the root of its sum of squares so far; see the optimiser."""
 
     def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:

@@ -13,7 +13,7 @@ from streamfl.kernels import Loss
 from streamfl.pofmkl.own_steps import OwnSteps
 from streamfl.role import Measurement
 
-__all__ = ["Batch", "Forecast", "Learner", "Learnt", "waves"]
+__all__ = ["Batch", "Learner", "Learnt", "PendingPredictions", "waves"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Learnt(Protocol):
         probabilities[r]."""
 
 
-class Forecast(Protocol):
+class PendingPredictions(Protocol):
     """Predicted samples whose labels are still to come."""
 
     @property
@@ -112,7 +112,7 @@ class Learner(Protocol):
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
         """Predict and learn every sample. The server's parameters are (kernels, 2 D), their squared norms (kernels,)."""
 
-    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
+    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> PendingPredictions:
         """Predict one sample of each of these clients, inputs (clients, d). Only the inputs are learnt from."""
 
     def learn(
@@ -127,7 +127,7 @@ class Learner(Protocol):
 
     @property
     def forecast_bytes(self) -> int:
-        """Bytes of one forecast, as :meth:`Forecast.encoded` gives it."""
+        """Bytes of one forecast, as :meth:`PendingPredictions.encoded` gives it."""
 
     def check_forecast(self, content: bytes) -> None:
         """Raises PeerError if a stored forecast is from another learner, or damaged."""

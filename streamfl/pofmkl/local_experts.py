@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamfl.learning.challengers import model_name, own_model
 from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
 from streamfl.pofmkl.changelog_checks import check_kept
-from streamfl.pofmkl.client_journal import ChangedParts, check_size, cut, part_key
+from streamfl.pofmkl.client_journal import ChangedClientParts, check_size, cut, part_key
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.neighbours import neighbour_predictions
 from streamfl.pofmkl.stateful_experts import KIND as MODEL
@@ -56,7 +56,7 @@ class LocalExperts:
         river: Sequence[str | OwnModel],
         loss: Literal["square", "logistic"],
         detector: bool,
-        changed: ChangedParts,
+        changed: ChangedClientParts,
     ) -> None:
         self._names = [name for name in LOCAL_EXPERTS if name in names]
         self._has_neighbours = bool({"neighbours", "scaled-neighbours"} & {*names})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.one_thread import one_thread
 from streamfl.learning.online_scaling import clipped
-from streamfl.pofmkl.client_journal import ChangedParts, Forecast
+from streamfl.pofmkl.client_journal import ChangedClientParts, Forecast
 from streamfl.pofmkl.client_mixtures import MIXTURES, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 _ROW = np.zeros(1, np.intp)
 
 
-class _NothingRemembered(ChangedParts):
+class _NothingRemembered(ChangedClientParts):
     """Drops all changes: this client is never restored from a changelog."""
 
     def put(self, row: int, key: bytes, content: bytes) -> None:

@@ -13,7 +13,7 @@ from streamfl.rhythm import Rhythm
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["Member", "Members"]
+__all__ = ["MemberState", "ShardMembers"]
 
 # A client that let m rounds time out is awaited again after it has taken part 2^m times; m is at most this.
 MOST_DOUBLINGS = 10
@@ -24,7 +24,7 @@ Misses = Annotated[int, msgspec.Meta(ge=0, le=MOST_DOUBLINGS)]
 Tried = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 
 
-class Member(msgspec.Struct, array_like=True):
+class MemberState(msgspec.Struct, array_like=True):
     """A shard's stored state of a client.
 
     epoch, sequence: of the last update received.
@@ -50,7 +50,7 @@ class Member(msgspec.Struct, array_like=True):
     rhythm: Rhythm = msgspec.field(default_factory=Rhythm)
 
 
-class Members:
+class ShardMembers:
     """Up to ``limit`` clients. A client without updates for ``expiry`` seconds makes room for a newcomer.
 
     A client that never sent a kernel makes room at once for a newcomer that does.
@@ -60,7 +60,7 @@ class Members:
         self.limit = limit
         self.expiry = expiry
         self.awaited: set[str] = set()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, MemberState] = {}
         self._changed: dict[str, None] = {}
         # By whether the newcomer sends kernels: until when no seat becomes free. A batch may ask for a seat thousands of times.
         self._full_until: dict[bool, float] = {}
@@ -125,7 +125,7 @@ class Members:
         """Note an update that was written ``at`` and received ``now``. True if a later number of the client came just before."""
         member = self._members.get(name)
         if member is None:
-            member = self._members[name] = Member(epoch, sequence, at, False, taught=taught)
+            member = self._members[name] = MemberState(epoch, sequence, at, False, taught=taught)
         behind = note(member.ranges, epoch, sequence)
         member.epoch, member.sequence, member.seen_at = epoch, sequence, at
         member.taught = member.taught or taught
@@ -180,7 +180,7 @@ class Members:
             yield name, None if member is None else msgspec.msgpack.encode(member)
 
     def restore(self, name: str, value: bytes) -> None:
-        member = self._members[name] = msgspec.msgpack.decode(value, type=Member)
+        member = self._members[name] = msgspec.msgpack.decode(value, type=MemberState)
         if not member.ranges:
             # The first releases stored no ranges: everything up to the latest number was received.
             member.ranges.append(NumberRange(member.epoch, 0, member.sequence))

@@ -20,7 +20,7 @@ __all__ = [
     "UPDATE",
     "KernelParameters",
     "Prediction",
-    "ServerSettings",
+    "PublishedSettings",
     "ShardVersion",
     "SignedVersion",
     "Update",
@@ -85,7 +85,7 @@ class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     signature: bytes
 
 
-class ServerSettings(msgspec.Struct, frozen=True):
+class PublishedSettings(msgspec.Struct, frozen=True):
     """The settings that a server's model is made with, as its worker stores them beside it: plain values by dotted key."""
 
     values: dict[str, Any]
@@ -127,8 +127,8 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
 
 
-def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | ServerSettings:
+def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | PublishedSettings:
     """As :func:`decode_model`, or the settings that the model is made with."""
     if record.key == STATE_SETTINGS_KEY:
-        return ServerSettings(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
+        return PublishedSettings(decode_settings(dict(record.headers).get(STATE_SETTINGS_HEADER)))
     return decode_model(record.key, record.value)

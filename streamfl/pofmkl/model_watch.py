@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamfl.pofmkl.messages import KernelParameters, ServerSettings, ShardVersion, SignedVersion
+from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.reply_deadline import ReplyDeadline
@@ -53,9 +53,9 @@ class ModelWatch:
             )
         return NO_MODEL.format(max(self._table.versions), self._reply_deadline.patience) if self._reply_deadline.overdue else None
 
-    def hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
+    def hear(self, message: KernelParameters | ShardVersion | SignedVersion | PublishedSettings, shard: int) -> None:
         """Take a record of the model's topic; PeerError if it does not fit."""
-        if isinstance(message, ServerSettings):
+        if isinstance(message, PublishedSettings):
             self.settings_check.told(message.values)
             return
         try:

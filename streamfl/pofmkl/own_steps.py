@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamfl.changelog_checks import check_within
 from streamfl.pofmkl.changelog_checks import LARGEST_OWN_STEP
-from streamfl.pofmkl.client_journal import ChangedParts
+from streamfl.pofmkl.client_journal import ChangedClientParts
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
@@ -38,7 +38,7 @@ class OwnSteps:
     changed: collects the state to store.
     """
 
-    def __init__(self, features: ViewedFeatures, changed: ChangedParts) -> None:
+    def __init__(self, features: ViewedFeatures, changed: ChangedClientParts) -> None:
         self._features = features
         self._changed = changed
         self._shape = (features.kernels, 2 * features.count)

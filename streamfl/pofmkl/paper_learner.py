@@ -19,7 +19,7 @@ from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.changelog_checks import check_inputs
 from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.rows import Rows
+from streamfl.pofmkl.rows import RowPool
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import decode_array, encode_array
@@ -62,7 +62,7 @@ class PaperLearner:
             [("score", "<f8"), ("inputs", number, (self.dimension,)), ("kernel_predictions", number, (self.kernels,))]
         )
         # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
-        self._personal = Rows(2 * self.kernels + 4)
+        self._personal = RowPool(2 * self.kernels + 4)
         self.bounded = 0
 
     def borrow(self) -> int:

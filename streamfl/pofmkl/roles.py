@@ -23,7 +23,7 @@ from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_re
 from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
 from streamfl.pofmkl.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
@@ -144,9 +144,9 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
     if learning.preset == "paper":
         return lambda kernels: AveragedStep(settings.federation.clients, _longest_step(settings), learning.regularisation)
     if learning.server_step == "gradient":
-        return lambda kernels: StochasticGradient(learning.rate)
+        return lambda kernels: StochasticGradientStep(learning.rate)
     if learning.server_step == "adagrad":
-        return lambda kernels: AdaGrad(kernels, row_length, learning.rate)
+        return lambda kernels: AdaGradStep(kernels, row_length, learning.rate)
     return lambda kernels: RecursiveLeastSquares(kernels, row_length, dtype=_dtype(settings))
 
 

@@ -10,7 +10,7 @@ from streamfl.changelog_checks import Time
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.wire import Count
 
-__all__ = ["Round", "RoundRecord"]
+__all__ = ["OpenRound", "RoundRecord"]
 
 ROUND, PENDING = b"round", b"pending"
 
@@ -30,7 +30,7 @@ class RoundRecord(msgspec.Struct, array_like=True):
     misled: bool = False
 
 
-class Round:
+class OpenRound:
     """The open round. Stored under ``round``, each of its updates under ``pending/NAME``.
 
     timeout: seconds after the first update in which the round is closed without the clients that are missing.

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Rows"]
+__all__ = ["RowPool"]
 
 
-class Rows:
+class RowPool:
     """Lends rows of ``width`` float64 numbers. ``numbers`` is (rows, width), and another array after it has grown."""
 
     def __init__(self, width: int) -> None:

@@ -15,7 +15,7 @@ from streamfl.clock_guard import ClockGuard
 from streamfl.pofmkl.messages import AWAITED
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
-from streamfl.pofmkl.shard_model import Federation
+from streamfl.pofmkl.shard_model import ShardSettings
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.staleness import YOUNG_LABELS
 from streamfl.pofmkl.update_problems import UpdateProblems
@@ -82,7 +82,7 @@ class PofmklServer:
         signing: ModelSigning | None = None,
     ) -> None:
         self.fingerprint = fingerprint
-        self._federation = Federation(
+        self._federation = ShardSettings(
             clients=clients,
             kernels=kernels,
             features=features,

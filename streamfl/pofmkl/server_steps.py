@@ -25,12 +25,12 @@ from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
 from streamfl.changelog_checks import check_within
-from streamfl.pofmkl.gradient_steps import AdaGrad, StochasticGradient
+from streamfl.pofmkl.gradient_steps import AdaGradStep, StochasticGradientStep
 from streamfl.pofmkl.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
-__all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
+__all__ = ["AdaGradStep", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradientStep"]
 
 # Defaults of recursive least squares.
 RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
@@ -173,8 +173,8 @@ class RecursiveLeastSquares:
         self._remembered = remembered
         self._triangle = np.triu_indices(row_length)
         self._changed_snapshots: dict[int, _Snapshot] = {}
-        self._changed_slots: dict[bytes, _Slot] = {}
-        self._restored: dict[int, dict[int, _Slot]] = {}
+        self._changed_slots: dict[bytes, _StoredTargetRow] = {}
+        self._restored: dict[int, dict[int, _StoredTargetRow]] = {}
 
     @staticmethod
     def snapshot_bytes(row_length: int, dtype: Any) -> int:
@@ -250,7 +250,7 @@ class RecursiveLeastSquares:
 
     def restore(self, key: bytes, value: bytes) -> None:
         if key.startswith(b"slot/"):
-            slot = decoded(key, value, _Slot)
+            slot = decoded(key, value, _StoredTargetRow)
             one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
             if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(slot.kernel, slot.number):
                 raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
@@ -292,7 +292,7 @@ class RecursiveLeastSquares:
             kernel = run.start if of_one else run.start + place
             first = int(self._counts[kernel]) + 1
             number = first + place if of_one else first
-            slot = _Slot(kernel, number, first, content[place * size : (place + 1) * size])
+            slot = _StoredTargetRow(kernel, number, first, content[place * size : (place + 1) * size])
             self._changed_slots[self._slot_key(kernel, number)] = slot
 
     def _learn(self, run: slice, units: NDArray[Any], targets: NDArray[Any], theta: NDArray[np.float64]) -> NDArray[Any]:
@@ -356,7 +356,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     triangle: bytes
 
 
-class _Slot(msgspec.Struct, array_like=True):
+class _StoredTargetRow(msgspec.Struct, array_like=True):
     """A target row of a kernel.
 
     number: of the row, from 1.

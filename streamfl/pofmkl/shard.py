@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from streamfl.clock_guard import time_written, time_written_by
-from streamfl.pofmkl.members import Members
+from streamfl.pofmkl.members import ShardMembers
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
-from streamfl.pofmkl.rounds import Round
+from streamfl.pofmkl.rounds import OpenRound
 from streamfl.pofmkl.server_steps import ServerStep
-from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks, norms
+from streamfl.pofmkl.shard_model import ShardModel, ShardSettings, blocks, norms
 from streamfl.pofmkl.update_problems import UpdateProblems
 from streamfl.received_numbers import check_numbers
 from streamfl.role import ConfigurationError, PeerError, Received, Rejection, StateChange
@@ -31,9 +31,9 @@ class Shard:
     problems: counts and logs what happens to updates.
     """
 
-    def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
-        self.members = Members(federation.clients, federation.client_expiry)
-        self.round = Round(federation.round_timeout)
+    def __init__(self, federation: ShardSettings, number: int, step: ServerStep, problems: UpdateProblems) -> None:
+        self.members = ShardMembers(federation.clients, federation.client_expiry)
+        self.round = OpenRound(federation.round_timeout)
         self.model = ShardModel(federation, number, step, problems)
         self._federation = federation
         self._number = number

@@ -19,7 +19,7 @@ from streamfl.pofmkl.update_problems import UpdateProblems
 from streamfl.role import PeerError, StateChange
 from streamfl.wire import VERSION
 
-__all__ = ["Federation", "ShardModel", "blocks", "norms"]
+__all__ = ["ShardModel", "ShardSettings", "blocks", "norms"]
 
 # Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Federation:
+class ShardSettings:
     """What all shards of a server share.
 
     clients: K, the size of the federation.
@@ -78,7 +78,7 @@ class ShardModel:
     step: moves the parameters.
     """
 
-    def __init__(self, federation: Federation, number: int, step: ServerStep, problems: UpdateProblems) -> None:
+    def __init__(self, federation: ShardSettings, number: int, step: ServerStep, problems: UpdateProblems) -> None:
         kernels = range(number, federation.kernels, federation.shards)
         fingerprints = (federation.fingerprint, federation.former_fingerprint)
         self.number = number

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.challengers import own_model
-from streamfl.learning.model_state import Remembered, StateRefused
+from streamfl.learning.model_state import ModelSnapshot, StateRefused
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, OwnModel, decode_remembered
-from streamfl.pofmkl.client_journal import ChangedParts, part_key
+from streamfl.pofmkl.client_journal import ChangedClientParts, part_key
 from streamfl.pofmkl.windowed import by_column
 
 __all__ = ["StatefulExperts", "is_stateful"]
@@ -56,7 +56,7 @@ class StatefulExperts:
         inputs: int,
         label: int,
         ring: int,
-        changed: ChangedParts,
+        changed: ChangedClientParts,
         failures: ModelFailures,
     ) -> None:
         self._models = models
@@ -67,7 +67,7 @@ class StatefulExperts:
         self._changed = changed
         self._failures = failures
         self._held: dict[int, _Held] = {}
-        self._restored: dict[int, dict[int, Remembered]] = {}
+        self._restored: dict[int, dict[int, ModelSnapshot]] = {}
 
     def keep(self, rows: Sequence[int], kept: NDArray[np.float32], counts: Sequence[int]) -> None:
         """Note that a sample of each client was kept, ``counts`` so far. Stores models before their samples leave the ring."""
@@ -99,9 +99,9 @@ class StatefulExperts:
         """Forget the models: the client's samples are numbered anew."""
         self.forget(row)
         for place in self._places:
-            self._changed.put(row, part_key(KIND, place), Remembered(0).encoded())
+            self._changed.put(row, part_key(KIND, place), ModelSnapshot(0).encoded())
 
-    def restore(self, row: int, place: int, remembered: Remembered) -> None:
+    def restore(self, row: int, place: int, remembered: ModelSnapshot) -> None:
         """Restore the stored state of a model."""
         self._restored.setdefault(row, {})[place] = remembered
 
@@ -122,7 +122,7 @@ class StatefulExperts:
         remembered = self._restored.pop(row, {})
         return _Held([self._restored_or_new(place, remembered.get(place), kept, number) for place in self._places], number)
 
-    def _restored_or_new(self, place: int, remembered: Remembered | None, kept: _Rows, number: int) -> OwnChallenger | None:
+    def _restored_or_new(self, place: int, remembered: ModelSnapshot | None, kept: _Rows, number: int) -> OwnChallenger | None:
         if number and remembered is not None and remembered.state:
             try:
                 if remembered.number != number:
@@ -134,18 +134,18 @@ class StatefulExperts:
 
     def _made_again(self, row: int, place: int, model: OwnChallenger | None, kept: _Rows, number: int) -> OwnChallenger | None:
         """The model created again from its own state, which is stored."""
-        content, again = Remembered(number).encoded(), None
+        content, again = ModelSnapshot(number).encoded(), None
         if model is not None:
             try:
                 content = model.remembered(number)
                 again = self._copy(place, decode_remembered(content))
             except GUESTS_ERRORS as error:
                 self._note(place, "state", error)
-                content, again = Remembered(number).encoded(), None
+                content, again = ModelSnapshot(number).encoded(), None
         self._changed.put(row, part_key(KIND, place), content)
         return self._new(place, kept, number) if again is None else again
 
-    def _copy(self, place: int, remembered: Remembered) -> OwnChallenger:
+    def _copy(self, place: int, remembered: ModelSnapshot) -> OwnChallenger:
         model = OwnChallenger(self._models[place], self._loss)
         model.take_back(remembered)
         return model

@@ -19,7 +19,7 @@ from streamfl.pofmkl.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.learner import Learner, Learnt
 from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.rows import Rows
+from streamfl.pofmkl.rows import RowPool
 from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.role import Measurement, PeerError, Send
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
@@ -88,7 +88,7 @@ class Uploads:
         self._seal_bytes = seal_bytes
         self._open: dict[ClientKey, Upload] = {}
         self._due: list[tuple[float, ClientKey]] = []
-        self._steps = Rows(learner.row_length)
+        self._steps = RowPool(learner.row_length)
         self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._bytes = self._skipped = 0.0
         self._sent_from: set[int] = set()

@@ -37,7 +37,7 @@ SHORTEST = 32
 
 
 @dataclass(frozen=True)
-class Found:
+class CommonEntities:
     """names: in common, sorted. digest: of these names, by :func:`set_digest`."""
 
     names: tuple[str, ...]
@@ -96,7 +96,7 @@ class Comparison:
         twice = dict(zip(self.names_in_order, own, strict=True))
         return {name: place[twice[name]] for name in found.names}
 
-    def intersect(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> Found:
+    def intersect(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> CommonEntities:
         """The entities in common. PeerError if the answer does not fit the question.
 
         own: the other's second message, the answer to :meth:`blind_own`.
@@ -107,7 +107,7 @@ class Comparison:
         known = set(theirs)
         pairs = zip(self._blinded, self._checked(own), strict=True)
         names = tuple(sorted(name for (_, name), point in pairs if point in known))
-        return Found(names, set_digest(names, self._session))
+        return CommonEntities(names, set_digest(names, self._session))
 
     def _checked(self, points: Sequence[bytes]) -> Sequence[bytes]:
         if len(points) > self._most:

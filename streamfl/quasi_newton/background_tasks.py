@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from streamfl.quasi_newton.alignment import POINT_BYTES, Alignment, KeyedHashes
 from streamfl.quasi_newton.bignum import from_bytes, to_bytes
 from streamfl.quasi_newton.fixed_point import FixedPoint
-from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.keys import PaillierPrivateKey
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.scheme import Scheme, scheme_of, to_numbers
 from streamfl.role import PeerError
 
@@ -72,7 +72,7 @@ class Encrypting(msgspec.Struct, array_like=True, frozen=True):
     """numbers: from :func:`numbers_to_bytes`. kind: for packing; None: each number is encrypted by itself."""
 
     own: Own
-    place: Place
+    place: RandomnessContext
     numbers: bytes
     kind: Kind | None = None
 
@@ -90,8 +90,8 @@ class Multiplying(msgspec.Struct, array_like=True, frozen=True):
     matrix: bytes
     columns: int
     kind: Kind
-    place: Place
-    upload_place: Place
+    place: RandomnessContext
+    upload_place: RandomnessContext
     masked: bool
 
 
@@ -110,7 +110,7 @@ class Adding(msgspec.Struct, array_like=True, frozen=True):
     vectors: list[bytes]
     numbers: bytes
     kind: Kind
-    place: Place
+    place: RandomnessContext
 
 
 class Opening(msgspec.Struct, array_like=True, frozen=True):
@@ -186,8 +186,8 @@ def added(content: bytes, made: Maker = scheme_of) -> bytes:
 
 
 @functools.lru_cache(maxsize=2)
-def _private(p: bytes, q: bytes) -> PrivateKey:
-    return PrivateKey(from_bytes(p), from_bytes(q))
+def _private(p: bytes, q: bytes) -> PaillierPrivateKey:
+    return PaillierPrivateKey(from_bytes(p), from_bytes(q))
 
 
 def opened(content: bytes) -> bytes:

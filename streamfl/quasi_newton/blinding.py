@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from streamfl.quasi_newton.bignum import inverses, long, power
 from streamfl.quasi_newton.fixed_point import OutOfBounds
-from streamfl.quasi_newton.keys import PublicKey
-from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.quasi_newton.keys import PaillierPublicKey
+from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
 
 __all__ = ["Encryptor", "exponent_bits"]
 
@@ -35,7 +35,7 @@ class Encryptor:
 
     __slots__ = ("_exponent_bytes", "_key", "_randomness", "_table", "h")
 
-    def __init__(self, key: PublicKey, secret: bytes) -> None:
+    def __init__(self, key: PaillierPublicKey, secret: bytes) -> None:
         self._key = key
         self._randomness = SecretRandomness(key, secret)
         square = power(self._randomness.base(), 2, key.n)
@@ -44,7 +44,7 @@ class Encryptor:
         self._exponent_bytes = exponent_bits(key) // WINDOW_BITS
         self._table = _fixed_base_table(self.h, self._exponent_bytes, key)
 
-    def encrypt(self, numbers: Sequence[int], place: Place) -> list[int]:
+    def encrypt(self, numbers: Sequence[int], place: RandomnessContext) -> list[int]:
         """(1 + n v) h^(n x) mod n^2 for each number.
 
         numbers: -n / 2 .. n / 2 for signed ones, or 0 .. n - 1 for packed ones; OutOfBounds otherwise.
@@ -55,7 +55,7 @@ class Encryptor:
             raise OutOfBounds("a number is not between -n / 2 and n")
         return self.rerandomise([1 + n * (long(number) % n) for number in numbers], place)
 
-    def rerandomise(self, ciphertexts: Sequence[int], place: Place) -> list[int]:
+    def rerandomise(self, ciphertexts: Sequence[int], place: RandomnessContext) -> list[int]:
         """The ciphertexts, blinded again. A party has to do this before it sends what it computed from another's ciphertexts.
 
         Otherwise c_out / c_in shows what was added.
@@ -83,12 +83,12 @@ class Encryptor:
         return low + n * ((high + low * logarithm) % n)
 
 
-def exponent_bits(key: PublicKey) -> int:
+def exponent_bits(key: PaillierPublicKey) -> int:
     """Bits of x: 256 for a key of 2048 bits. Never more than half of n's bits, beyond which nothing is gained."""
     return min(max(LEAST_EXPONENT, key.bits // 8), key.bits // 2) // WINDOW_BITS * WINDOW_BITS
 
 
-def _fixed_base_table(base: int, count: int, key: PublicKey) -> list[list[tuple[int, int]]]:
+def _fixed_base_table(base: int, count: int, key: PaillierPublicKey) -> list[list[tuple[int, int]]]:
     """base^(d 2^(8 j)) for each value d of each byte j of an exponent, lowest byte first (Brickell et al., 1992), as a and l.
 
     Each is a (1 + n l) mod n^2 with a and l below n. count: bytes of the exponent.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamfl.quasi_newton.bignum import from_bytes, gcd, product, to_bytes
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 from streamfl.role import PeerError
 
 __all__ = ["decode_ciphertexts", "encode_ciphertexts"]
 
 
-def encode_ciphertexts(key: PublicKey, ciphertexts: Sequence[int]) -> bytes:
+def encode_ciphertexts(key: PaillierPublicKey, ciphertexts: Sequence[int]) -> bytes:
     """The ciphertexts as 2 |n| bits each, big-endian, concatenated."""
     return b"".join(to_bytes(ciphertext, key.ciphertext_bytes) for ciphertext in ciphertexts)
 
 
-def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
+def decode_ciphertexts(key: PaillierPublicKey, content: bytes, count: int) -> list[int]:
     """The ciphertexts in ``content``. PeerError if one of them cannot come from an honest member:
 
     - shape: not as many bytes as ``count`` ciphertexts have;

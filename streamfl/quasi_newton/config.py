@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method
-from streamfl.quasi_newton.scorecard import Scale
+from streamfl.quasi_newton.scorecard import ScoreScale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.settings import Section
@@ -69,12 +69,12 @@ class CurvatureLearningSection(Section):
     """Iterations from one curvature pair to the next."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """The L2 penalty: lambda in lambda |w|^2 / 2, without the intercept."""
-    learning_rate: float = Field(default=Learning().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
+    learning_rate: float = Field(default=DescentSettings().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
     """The factor that each step is multiplied by."""
-    largest_step: float = Field(default=Learning().largest_step, gt=0, le=1e6, allow_inf_nan=False)
+    largest_step: float = Field(default=DescentSettings().largest_step, gt=0, le=1e6, allow_inf_nan=False)
     """Largest Euclidean length of a step. With one or two batches the limit grows, up to ten times this, while it shortens each
     step and losses fall."""
-    freeze_below: float = Field(default=Learning().freeze_below, ge=0, allow_inf_nan=False)
+    freeze_below: float = Field(default=DescentSettings().freeze_below, ge=0, allow_inf_nan=False)
     """No curvature pairs are taken while the losses of two epochs in a row differ by less than this."""
     tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
     """The training ends when the losses of two epochs in a row differ by less than this. With one or two batches: when those of
@@ -96,9 +96,9 @@ class CurvatureLearningSection(Section):
     """Largest size of a party's inner product. One beyond it ends the training."""
 
     @property
-    def learning(self) -> Learning:
+    def learning(self) -> DescentSettings:
         """These settings as the arithmetic takes them."""
-        return Learning(
+        return DescentSettings(
             optimiser=self.optimiser,
             batch=self.batch,
             memory=self.memory,
@@ -197,17 +197,17 @@ class ScoringSection(Section):
     """Versions of the model that a host answers for, in all. A guest that has as many as there are columns can solve for them."""
     calibration_entities: int = Field(default=100, ge=2, le=1_000_000)
     """Held-out entities, with both labels among them, that the guest needs before it publishes probabilities."""
-    base_points: float = Field(default=Scale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
+    base_points: float = Field(default=ScoreScale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
     """The score at odds of base_odds to one against label 1. Read by the guest."""
-    base_odds: float = Field(default=Scale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
+    base_odds: float = Field(default=ScoreScale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
     """Odds to one against label 1 at which the score is base_points. Read by the guest."""
-    doubling: float = Field(default=Scale().doubling, gt=0, le=1e6, allow_inf_nan=False)
+    doubling: float = Field(default=ScoreScale().doubling, gt=0, le=1e6, allow_inf_nan=False)
     """Points that double these odds. Read by the guest, and by `streamfl scorecard` at every party: the same at all."""
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ScoreScale:
         """The scale of the scorecard's points."""
-        return Scale(self.base_points, self.base_odds, self.doubling)
+        return ScoreScale(self.base_points, self.base_odds, self.doubling)
 
 
 class QuasiNewtonSettings(VerticalSettings):

@@ -20,11 +20,11 @@ from streamfl.partitioned_role import Outbox
 from streamfl.quasi_newton.background_tasks import Opening, opened, request
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.descent import Descent, DescentState, Learning
-from streamfl.quasi_newton.figures import Traffic, measured_place
+from streamfl.quasi_newton.descent import Descent, DescentSettings, DescentState
+from streamfl.quasi_newton.figures import TrafficCounter, measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.key_file import OTHER_KEY
-from streamfl.quasi_newton.keys import PrivateKey, digest_of
+from streamfl.quasi_newton.keys import PaillierPrivateKey, digest_of
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -33,13 +33,13 @@ from streamfl.quasi_newton.messages import (
     Message,
     Opened,
     Ready,
-    Step,
+    StepDecision,
     content_of,
     read_content,
     records_of,
 )
 from streamfl.quasi_newton.own_columns import PRODUCTS
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import loss_from_products
 from streamfl.role import Measurement, PeerError
@@ -52,7 +52,7 @@ GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
 # Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number decrypted in it. No party
 # needs the loss.
 UNTOLD = 0.0
-NOWHERE = Place("", "", "", 0, "")
+NOWHERE = RandomnessContext("", "", "", 0, "")
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class CoordinatorSettings:
     parties: tuple[str, ...]
     guest: str
     fingerprint: int
-    learning: Learning
+    learning: DescentSettings
     kinds: Kinds
-    key: PrivateKey | None
+    key: PaillierPrivateKey | None
     most_batches: int
     codec: Codec[Message]
 
@@ -102,7 +102,7 @@ class CoordinatorTask:
     def __init__(self, settings: CoordinatorSettings, outbox: Outbox) -> None:
         self.settings = settings
         self.outbox = outbox
-        self.traffic = Traffic()
+        self.traffic = TrafficCounter()
         self.parts = ChangedParts()
         self.run = _Run()
         self.descent = Descent(settings.learning)
@@ -314,7 +314,7 @@ class CoordinatorTask:
         taken = run.round // 2 + 1
         due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
         if due and not self.descent.frozen:
-            self._say_all(Step(coefficients, UNTOLD, True, False, False, False))
+            self._say_all(StepDecision(coefficients, UNTOLD, True, False, False, False))
             run.round, run.opened = run.round + 1, {}
             self._remember()
         else:
@@ -329,7 +329,7 @@ class CoordinatorTask:
         if epoch_ends:
             over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
             run.losses = []
-        self._say_all(Step(coefficients, UNTOLD, False, kept, epoch_ends, over))
+        self._say_all(StepDecision(coefficients, UNTOLD, False, kept, epoch_ends, over))
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
@@ -372,7 +372,7 @@ class CoordinatorTask:
         if kind in ("opened", "step"):
             self.traffic.add(run.run, run.round // 2, 0, size)
 
-    def _say_all(self, step: Step) -> None:
+    def _say_all(self, step: StepDecision) -> None:
         for party in self.settings.parties:
             self._say(party, "step", content_of(step))
 

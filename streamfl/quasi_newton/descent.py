@@ -18,7 +18,7 @@ from streamfl.quasi_newton.curvature import is_usable, two_loop
 from streamfl.quasi_newton.taylor import loss_bounds, loss_from_products
 from streamfl.role import PeerError
 
-__all__ = ["Descent", "DescentState", "Learning"]
+__all__ = ["Descent", "DescentSettings", "DescentState"]
 
 # With fewer batches an epoch has one or two steps.
 FEW_BATCHES = 3
@@ -54,7 +54,7 @@ class DescentState(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True)
-class Learning:
+class DescentSettings:
     """How the model is learnt. ValueError for values that cannot work.
 
     optimiser: "quasi-newton", or "sgd", which is the same with the curvature off (Hardy et al. 2017).
@@ -101,7 +101,7 @@ class Learning:
 class Descent:
     """The coordinator's arithmetic over inner products that are summed over the parties."""
 
-    def __init__(self, learning: Learning) -> None:
+    def __init__(self, learning: DescentSettings) -> None:
         self._learning = learning
         self._pairs = np.zeros((0, 0))
         self._last_loss: float | None = None

@@ -6,10 +6,10 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.partitioned_role import Outbox
-from streamfl.quasi_newton.figures import Traffic
+from streamfl.quasi_newton.figures import TrafficCounter
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
-from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, Progress
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, TrainingProgress
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.scheme import scheme_of
 from streamfl.role import PeerError
 from streamfl.wire import VERSION
@@ -27,14 +27,14 @@ class MessageExchange:
         self._parts = parts
         self._settings = settings
         self._outbox = outbox
-        self.progress = Progress()
-        self.traffic = Traffic()
+        self.progress = TrainingProgress()
+        self.traffic = TrafficCounter()
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Restore the progress. False if the key belongs to another owner."""
         if key != KEY:
             return False
-        self.progress.become(msgspec.msgpack.decode(value, type=Progress))
+        self.progress.become(msgspec.msgpack.decode(value, type=TrainingProgress))
         return True
 
     def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
@@ -64,9 +64,9 @@ class MessageExchange:
         settings = self._settings
         return unseal(message, other, settings.links[other], settings.link_topics[other][1])
 
-    def place(self, kind: str) -> Place:
+    def place(self, kind: str) -> RandomnessContext:
         settings, progress = self._settings, self.progress
-        return Place(settings.federation, str(progress.run), settings.own, progress.round, kind)
+        return RandomnessContext(settings.federation, str(progress.run), settings.own, progress.round, kind)
 
     def session(self, host: str, run: int | None = None) -> bytes:
         """The name of the alignment with a host. run: its number; None: the present run."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured_place"]
+__all__ = ["COUNTS", "FAR_OUT", "PHASES", "TrafficCounter", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that were accepted",
@@ -51,7 +51,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 """By kind of member, the meaning of its phases' numbers."""
 
 
-class Traffic:
+class TrafficCounter:
     """Counts what a member sends in one iteration.
 
     place: run and iteration of the latest message. ciphertexts, bytes: sent in the latest iteration of which this process has sent

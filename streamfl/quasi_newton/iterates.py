@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import Kinds
-from streamfl.quasi_newton.own_columns import OwnColumns
+from streamfl.quasi_newton.own_columns import PartyArithmetic
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 
@@ -29,19 +29,19 @@ class Iterates:
     learning, kinds: public settings. intercept: whether this party has the column of ones.
     """
 
-    def __init__(self, parts: ChangedParts, learning: Learning, kinds: Kinds, intercept: bool) -> None:
+    def __init__(self, parts: ChangedParts, learning: DescentSettings, kinds: Kinds, intercept: bool) -> None:
         self._parts = parts
         self._learning = learning
         self._kinds = kinds
         self._intercept = intercept
         self._vectors: Floats | None = None
         self._pairs: dict[int, Floats] = {}
-        self._own: OwnColumns | None = None
+        self._own: PartyArithmetic | None = None
         self.model: Floats | None = None
         """The mean of the latest epoch's iterates."""
 
     @property
-    def own(self) -> OwnColumns:
+    def own(self) -> PartyArithmetic:
         """The arithmetic on the party's rows. Only after :meth:`begin` or :meth:`go_on`."""
         assert self._own is not None, "no rows yet"
         return self._own
@@ -51,7 +51,7 @@ class Iterates:
         return self._own is not None
 
     def begin(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> None:
-        """Start to learn from these rows. muted: as for :class:`OwnColumns`. start: first weights. batch: rows of a batch."""
+        """Start to learn from these rows. muted: as for :class:`PartyArithmetic`. start: first weights. batch: rows of a batch."""
         for number in self._pairs:
             self._parts.forget(PAIR + b"%d" % number)
         self._pairs.clear()
@@ -101,9 +101,9 @@ class Iterates:
             return False
         return True
 
-    def _of(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> OwnColumns:
+    def _of(self, inputs: Floats, muted: NDArray[np.bool_], start: Floats, batch: int) -> PartyArithmetic:
         learning = replace(self._learning, batch=batch)
-        return OwnColumns(inputs, learning, self._kinds, start, intercept=self._intercept, muted=muted)
+        return PartyArithmetic(inputs, learning, self._kinds, start, intercept=self._intercept, muted=muted)
 
 
 def _array(content: bytes, rows: int) -> Floats:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from streamfl.quasi_newton.bignum import long
-from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, PrivateKey, generate_key
+from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, PaillierPrivateKey, generate_key
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.secrets import read_private
 
@@ -44,7 +44,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     keys: Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MOST_KEYS)]
 
 
-def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PaillierPrivateKey:
     """Makes a new key in a new file that only its owner can read. ConfigurationError if there is a file already.
 
     bits, entropy: as for :func:`~streamfl.quasi_newton.keys.generate_key`.
@@ -66,7 +66,7 @@ def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] 
     return key
 
 
-def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PaillierPrivateKey:
     """Adds a new key at the head of an existing file. The old keys stay, so that messages under them can still be decrypted.
 
     bits, entropy: as for :func:`make_key_file`.
@@ -95,7 +95,7 @@ def remove_key(path: Path, fingerprint: str) -> None:
     _replace(path, rest)
 
 
-def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
+def read_key_file(path: Path) -> tuple[PaillierPrivateKey, ...]:
     """The keys of a file, newest first. ConfigurationError if others may read it, or it holds anything but good keys.
 
     No error shows any of the file's content.
@@ -108,10 +108,10 @@ def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The decoder's own message could quote a secret.
         raise ConfigurationError(f"{path}: is no file of private Paillier keys, or is damaged") from None
-    keys: list[PrivateKey] = []
+    keys: list[PaillierPrivateKey] = []
     for number, stored in enumerate(file.keys, start=1):
         try:
-            key = PrivateKey(long(int(stored.p, 16)), long(int(stored.q, 16)))
+            key = PaillierPrivateKey(long(int(stored.p, 16)), long(int(stored.q, 16)))
             key.public.check(stored.bits, [other.public for other in keys])
         except ValueError:
             raise ConfigurationError(f"{path}, key {number}: its primes are none; the file is damaged") from None
@@ -125,7 +125,7 @@ def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     return tuple(keys)
 
 
-def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
+def _write_beside(path: Path, keys: Sequence[PaillierPrivateKey]) -> Path:
     """Writes the keys to a new file in the same folder, and syncs it to the disk."""
     stored = [_Key(key.public.bits, key.public.fingerprint, f"{int(key.p):x}", f"{int(key.q):x}") for key in keys]
     content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, 1, WARNING, stored)), indent=2) + b"\n"
@@ -143,7 +143,7 @@ def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
     return beside
 
 
-def _replace(path: Path, keys: Sequence[PrivateKey]) -> None:
+def _replace(path: Path, keys: Sequence[PaillierPrivateKey]) -> None:
     """Atomically replaces the file with one of these keys."""
     beside = _write_beside(path, keys)
     try:

@@ -27,7 +27,16 @@ from streamfl.quasi_newton.bignum import (
 )
 from streamfl.role import PeerError
 
-__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "agreed_key", "digest_of", "generate_key"]
+__all__ = [
+    "LARGEST_BITS",
+    "SMALLEST_BITS",
+    "STEP_BITS",
+    "PaillierPrivateKey",
+    "PaillierPublicKey",
+    "agreed_key",
+    "digest_of",
+    "generate_key",
+]
 
 # The smallest is for tests. The configuration decides which sizes are safe.
 SMALLEST_BITS, LARGEST_BITS = 512, 8192
@@ -40,7 +49,7 @@ FERMAT_STEPS = 64
 
 
 @dataclass(frozen=True)
-class PublicKey:
+class PaillierPublicKey:
     """A public key: the modulus n.
 
     n: product of two primes of equal length, as :func:`generate_key` makes them.
@@ -73,7 +82,7 @@ class PublicKey:
         return to_bytes(self.n, self.bits // 8)
 
     @classmethod
-    def from_bytes(cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PublicKey] = ()) -> PublicKey:
+    def from_bytes(cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PaillierPublicKey] = ()) -> PaillierPublicKey:
         """The key that a peer sent. PeerError with reason unpinned_key or weak_key.
 
         content: as :meth:`to_bytes` encodes it.
@@ -90,7 +99,7 @@ class PublicKey:
         key.check(bits, older)
         return key
 
-    def check(self, bits: int, older: Iterable[PublicKey] = ()) -> None:
+    def check(self, bits: int, older: Iterable[PaillierPublicKey] = ()) -> None:
         """PeerError with reason weak_key if :func:`generate_key` cannot have made n.
 
         bits, older: as for :meth:`from_bytes`.
@@ -116,7 +125,7 @@ class PublicKey:
                 raise PeerError("weak_key", f"n has a factor in common with the key {key.fingerprint}: anybody could decrypt both")
 
 
-class PrivateKey:
+class PaillierPrivateKey:
     """A private key, which only the coordinator has.
 
     p, q: the primes, in any order. ValueError if they are not as :func:`generate_key` makes them.
@@ -128,7 +137,7 @@ class PrivateKey:
         if not (is_prime(p) and is_prime(q) and p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2):
             raise ValueError("p and q are not two primes that are 3 modulo 4, with nothing but 2 in common beneath them")
         self.p, self.q = long(min(p, q)), long(max(p, q))
-        self.public = PublicKey(self.p * self.q)
+        self.public = PaillierPublicKey(self.p * self.q)
         self._factors = tuple((one, one * one, inverse(-other, one)) for one, other in ((self.p, self.q), (self.q, self.p)))
         self._inverse = inverse(self.p, self.q)
 
@@ -149,13 +158,13 @@ class PrivateKey:
         return found
 
     def __repr__(self) -> str:
-        return f"PrivateKey(of {self.public.fingerprint})"
+        return f"PaillierPrivateKey(of {self.public.fingerprint})"
 
 
 def digest_of(modulus: bytes) -> bytes:
     """Fingerprint and length of a key as 34 bytes, by which members agree on it; empty if nothing is encrypted.
 
-    modulus: as :meth:`PublicKey.to_bytes` encodes it; empty: there is no key.
+    modulus: as :meth:`PaillierPublicKey.to_bytes` encodes it; empty: there is no key.
     """
     return agreed_key(hashlib.sha256(modulus).hexdigest(), 8 * len(modulus)) if modulus else b""
 
@@ -165,7 +174,7 @@ def agreed_key(fingerprint: str, bits: int) -> bytes:
     return bytes.fromhex(fingerprint) + bits.to_bytes(2, "big")
 
 
-def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PaillierPrivateKey:
     """A new key of exactly ``bits`` bits.
 
     bits: 512 to 8192, a multiple of 16.
@@ -176,7 +185,7 @@ def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom)
     while True:
         p, q = _draw_prime(bits // 2, entropy), _draw_prime(bits // 2, entropy)
         if abs(p - q) >> (bits // 2 - LEADING_BITS) and gcd(p - 1, q - 1) == 2:
-            return PrivateKey(p, q)
+            return PaillierPrivateKey(p, q)
 
 
 def _draw_prime(bits: int, entropy: Callable[[int], bytes]) -> int:

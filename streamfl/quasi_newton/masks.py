@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamfl.quasi_newton.bignum import long
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 from streamfl.quasi_newton.products import add_plain
-from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
 from streamfl.role import PeerError
 
 __all__ = ["Masks"]
@@ -25,11 +25,11 @@ class Masks:
 
     __slots__ = ("_key", "_randomness")
 
-    def __init__(self, key: PublicKey, secret: bytes) -> None:
+    def __init__(self, key: PaillierPublicKey, secret: bytes) -> None:
         self._key = key
         self._randomness = SecretRandomness(key, secret)
 
-    def mask(self, ciphertexts: Sequence[int], place: Place) -> tuple[list[int], bytes]:
+    def mask(self, ciphertexts: Sequence[int], place: RandomnessContext) -> tuple[list[int], bytes]:
         """[[v + r]] for each [[v]], r uniform in Z_n, and the 32 bytes by which :meth:`unmask` finds the r again.
 
         The result still has to be blinded again. The bytes reveal nothing without the secret.
@@ -40,7 +40,7 @@ class Masks:
         digest = self._randomness.digest(ciphertexts)
         return add_plain(self._key, ciphertexts, self._drawn(place, digest, len(ciphertexts))), digest
 
-    def unmask(self, plaintexts: Sequence[int], place: Place, digest: bytes) -> list[int]:
+    def unmask(self, plaintexts: Sequence[int], place: RandomnessContext, digest: bytes) -> list[int]:
         """v of each v + r that the coordinator decrypted, in 0 .. n - 1.
 
         PeerError with reason out_of_bounds for a plaintext that is not below n.
@@ -53,5 +53,5 @@ class Masks:
         drawn = self._drawn(place, digest, len(plaintexts))
         return [(long(plaintext) - mask) % n for plaintext, mask in zip(plaintexts, drawn, strict=True)]
 
-    def _drawn(self, place: Place, digest: bytes, count: int) -> list[int]:
+    def _drawn(self, place: RandomnessContext, digest: bytes, count: int) -> list[int]:
         return self._randomness.residues(place, b"mask", digest, count)

@@ -33,7 +33,7 @@ __all__ = [
     "Message",
     "Opened",
     "Ready",
-    "Step",
+    "StepDecision",
     "codec",
     "content_of",
     "numbers_of",
@@ -140,7 +140,7 @@ class Opened(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     residues: bytes
 
 
-class Step(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class StepDecision(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What the coordinator decided at the end of a round.
 
     coefficients: of the basis, 64-bit floats; empty after a round for curvature.

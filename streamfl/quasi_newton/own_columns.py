@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.role import PeerError
 
-__all__ = ["PRODUCTS", "OwnColumns", "check_sums", "column_sums", "inner", "loss_product", "rounded"]
+__all__ = ["PRODUCTS", "PartyArithmetic", "check_sums", "column_sums", "inner", "loss_product", "rounded"]
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
@@ -25,7 +25,7 @@ LARGEST_STEP = 1e100
 """Largest change of one weight in one step: far above any meaningful one."""
 
 
-class OwnColumns:
+class PartyArithmetic:
     """One party's arithmetic.
 
     inputs: (rows, columns), after preprocessing. They are clipped to the public bound and rounded first.
@@ -38,7 +38,7 @@ class OwnColumns:
     def __init__(
         self,
         inputs: Floats,
-        learning: Learning,
+        learning: DescentSettings,
         kinds: Kinds,
         start: Floats,
         *,

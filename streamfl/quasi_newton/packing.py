@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from streamfl.quasi_newton.bignum import long, power
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 from streamfl.role import PeerError
 
 __all__ = ["Packing"]
@@ -23,7 +23,7 @@ class Packing:
 
     __slots__ = ("_key", "_kind", "slots", "width")
 
-    def __init__(self, key: PublicKey, kind: FixedPoint) -> None:
+    def __init__(self, key: PaillierPublicKey, kind: FixedPoint) -> None:
         self._key = key
         self._kind = kind
         self.width = kind.slot_bits

@@ -19,7 +19,7 @@ from streamfl.quasi_newton.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
-from streamfl.quasi_newton.keys import PublicKey, digest_of
+from streamfl.quasi_newton.keys import PaillierPublicKey, digest_of
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     Begin,
@@ -27,7 +27,7 @@ from streamfl.quasi_newton.messages import (
     Message,
     Opened,
     Ready,
-    Step,
+    StepDecision,
     content_of,
     read_content,
 )
@@ -41,10 +41,10 @@ from streamfl.quasi_newton.party_settings import (
     READY,
     TRAINED,
     PartySettings,
-    Progress,
+    TrainingProgress,
 )
 from streamfl.quasi_newton.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.rounds import Rounds
+from streamfl.quasi_newton.rounds import TrainingRounds
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
@@ -84,7 +84,7 @@ class PartyTask:
         self.table = EntityTable(
             self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, outbox.counts, self._is_taken
         )
-        self.rounds = Rounds(self.parts, settings, self.progress, self.rows)
+        self.rounds = TrainingRounds(self.parts, settings, self.progress, self.rows)
         self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
         self._latest = LatestModel(self.parts)
         self._now = 0.0
@@ -324,7 +324,7 @@ class PartyTask:
             opened: Opened = read_content(message.content, Opened)
             self.within_bounds(lambda: self._take_opened(opened))
         elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
-            self._take_step(read_content(message.content, Step))
+            self._take_step(read_content(message.content, StepDecision))
         elif message.kind not in ("opened", "step"):
             raise PeerError("malformed", f"{message.kind!r} is not a message of a coordinator")
 
@@ -338,14 +338,14 @@ class PartyTask:
         begin: Begin = read_content(message.content, Begin)
         if settings.encrypted and digest_of(begin.key) != settings.key and digest_of(begin.key) in progress.told:
             # This party reported ready before its configuration changed. The others wait for it, so it has to tell them.
-            progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
+            progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
             self.fail(OTHER_KEY)
             return
         if settings.encrypted:
-            PublicKey.from_bytes(begin.key, settings.key_bits, settings.key_fingerprint)
+            PaillierPublicKey.from_bytes(begin.key, settings.key_bits, settings.key_fingerprint)
         elif begin.key:
             raise PeerError("configuration", ANOTHER)
-        self.progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
+        self.progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
         self.readiness.began()
         self.exchange.remember()
         self.align()
@@ -376,7 +376,7 @@ class PartyTask:
         self.exchange.remember()
         self.tell_products(products)
 
-    def _take_step(self, step: Step) -> None:
+    def _take_step(self, step: StepDecision) -> None:
         goes_on = self.rounds.take(step)
         self.outbox.counts["iterations"] += not step.pair
         if goes_on:

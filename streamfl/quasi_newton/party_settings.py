@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from streamfl.quasi_newton.batches import least_batch
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.keys import agreed_key
@@ -29,7 +29,7 @@ __all__ = [
     "READY",
     "TRAINED",
     "PartySettings",
-    "Progress",
+    "TrainingProgress",
 ]
 
 # Phases. ALIGNING finds the common entities. In a round, OUTPUTS waits for peers' vectors, OPENING for what the coordinator
@@ -37,7 +37,7 @@ __all__ = [
 GATHERING, READY, ALIGNING, OUTPUTS, OPENING, ADDING, DECIDING, TRAINED, FAILED = range(9)
 
 
-class Progress(msgspec.Struct, array_like=True):
+class TrainingProgress(msgspec.Struct, array_like=True):
     """A party's place in a training; remembered as ``progress``.
 
     run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
@@ -66,7 +66,7 @@ class Progress(msgspec.Struct, array_like=True):
         """Whether the party has reported to the coordinator that it is ready for the next run."""
         return self.phase == READY or self.again
 
-    def become(self, other: Progress) -> None:
+    def become(self, other: TrainingProgress) -> None:
         """Copy all fields of ``other`` in place, because other owners hold this object."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
@@ -88,7 +88,7 @@ class PartySettings:
     fingerprint: int
     seed: int
     columns: int
-    learning: Learning
+    learning: DescentSettings
     kinds: Kinds
     encrypted: bool
     key_bits: int

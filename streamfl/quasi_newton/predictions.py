@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.scorecard import Calibration, Scale, score
+from streamfl.quasi_newton.scorecard import Calibration, ScoreScale, score
 
 __all__ = ["Prediction", "predictions_of"]
 
@@ -36,7 +36,7 @@ def predictions_of(
     revisions: Sequence[int],
     version: int,
     calibration: Calibration | None,
-    scale: Scale,
+    scale: ScoreScale,
 ) -> Iterator[Prediction]:
     """One prediction for each entity."""
     numbers = np.array(outputs, dtype=np.float64)

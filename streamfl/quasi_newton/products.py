@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.bignum import inverses, long, power
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 
 __all__ = ["add", "add_plain", "transposed_product"]
 
@@ -25,7 +25,7 @@ LARGEST = 2**61
 GAP = 4
 
 
-def add(key: PublicKey, *vectors: Sequence[int]) -> list[int]:
+def add(key: PaillierPublicKey, *vectors: Sequence[int]) -> list[int]:
     """[[sum of vectors]]: the product of the ciphertexts at each place. ValueError if lengths differ."""
     if not vectors:
         raise ValueError("nothing to add")
@@ -35,7 +35,7 @@ def add(key: PublicKey, *vectors: Sequence[int]) -> list[int]:
     return total
 
 
-def add_plain(key: PublicKey, ciphertexts: Sequence[int], numbers: Sequence[int]) -> list[int]:
+def add_plain(key: PaillierPublicKey, ciphertexts: Sequence[int], numbers: Sequence[int]) -> list[int]:
     """[[v + m]] from [[v]] and whole numbers m of any sign: c (1 + n m) = c + n (c m mod n) modulo n^2."""
     n, n_squared = key.n, key.n_squared
     return [
@@ -44,7 +44,7 @@ def add_plain(key: PublicKey, ciphertexts: Sequence[int], numbers: Sequence[int]
     ]
 
 
-def transposed_product(key: PublicKey, ciphertexts: Sequence[int], matrix: NDArray[Any]) -> list[int]:
+def transposed_product(key: PaillierPublicKey, ciphertexts: Sequence[int], matrix: NDArray[Any]) -> list[int]:
     """[[d]]'X: for each column j the ciphertext of sum_i d_i X_ij, prod_i c_i^X_ij modulo n^2.
 
     Pippenger's buckets: X_ij is cut into signed digits of w bits. From the largest digit down to 1, each row is multiplied into a

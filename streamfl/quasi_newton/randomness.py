@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.bignum import from_bytes, to_bytes
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 
-__all__ = ["Place", "SecretRandomness"]
+__all__ = ["RandomnessContext", "SecretRandomness"]
 
 # Bytes drawn beyond those of the modulus, so that the remainder is uniform up to 2^-128.
 SURPLUS_BYTES = 16
@@ -28,7 +28,7 @@ SHORTEST = 32
 
 
 @dataclass(frozen=True)
-class Place:
+class RandomnessContext:
     """Where a vector is hidden. Every vector of a member has its own place.
 
     federation, run: their names. A run's name is used once.
@@ -58,7 +58,7 @@ class SecretRandomness:
 
     __slots__ = ("_begun", "_key", "_secret")
 
-    def __init__(self, key: PublicKey, secret: bytes) -> None:
+    def __init__(self, key: PaillierPublicKey, secret: bytes) -> None:
         if len(secret) < SHORTEST:
             raise ValueError(f"{len(secret)} bytes are too few for a secret")
         self._key = key
@@ -76,7 +76,7 @@ class SecretRandomness:
             digest.update(to_bytes(ciphertext, size))
         return digest.digest()
 
-    def draw(self, place: Place, use: bytes, digest: bytes, count: int, size: int) -> Iterator[bytes]:
+    def draw(self, place: RandomnessContext, use: bytes, digest: bytes, count: int, size: int) -> Iterator[bytes]:
         """``count`` strings of ``size`` bytes. Each is a function of its index and of all other arguments.
 
         place: of the vector. use: purpose of the bytes. digest: from :meth:`digest`.
@@ -88,7 +88,7 @@ class SecretRandomness:
             one.update(index.to_bytes(8, "big"))
             yield one.digest(size)
 
-    def residues(self, place: Place, use: bytes, digest: bytes, count: int) -> list[int]:
+    def residues(self, place: RandomnessContext, use: bytes, digest: bytes, count: int) -> list[int]:
         """``count`` numbers, uniform on 0 .. n - 1."""
         size = self._key.bits // 8 + SURPLUS_BYTES
         return [from_bytes(content) % self._key.n for content in self.draw(place, use, digest, count, size)]

@@ -13,7 +13,7 @@ from streamfl.changelog_checks import Time
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.keys import digest_of
 from streamfl.quasi_newton.learnt_batches import LearntBatches
-from streamfl.quasi_newton.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, Progress
+from streamfl.quasi_newton.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, TrainingProgress
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.wire import Count
 
@@ -71,7 +71,7 @@ class Readiness:
     """
 
     def __init__(
-        self, parts: ChangedParts, settings: PartySettings, progress: Progress, table: EntityTable, batches: LearntBatches
+        self, parts: ChangedParts, settings: PartySettings, progress: TrainingProgress, table: EntityTable, batches: LearntBatches
     ) -> None:
         self._parts = parts
         self._settings = settings

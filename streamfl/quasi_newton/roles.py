@@ -18,7 +18,7 @@ from streamfl.quasi_newton.figures import COUNTS
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.key_file import read_key_file
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.quasi_newton.predictions import Prediction
@@ -199,7 +199,7 @@ def _build_coordinator(settings: QuasiNewtonSettings) -> PartitionedRole[Coordin
     return _member(settings, lambda outbox: CoordinatorTask(own, outbox))
 
 
-def _private_key(settings: QuasiNewtonSettings) -> PrivateKey | None:
+def _private_key(settings: QuasiNewtonSettings) -> PaillierPrivateKey | None:
     encryption = settings.encryption
     if encryption.precision == "plain":
         return None

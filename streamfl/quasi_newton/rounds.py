@@ -12,25 +12,25 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.background_tasks import Own
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.iterates import Iterates
-from streamfl.quasi_newton.messages import Step
+from streamfl.quasi_newton.messages import StepDecision
 from streamfl.quasi_newton.own_columns import PRODUCTS, check_sums, loss_product
-from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED, PartySettings, Progress
+from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED, PartySettings, TrainingProgress
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import residuals
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 
-__all__ = ["Rounds"]
+__all__ = ["TrainingRounds"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-class Rounds:
+class TrainingRounds:
     """The rounds of one party. Holds the iterates and moves the progress from round to round."""
 
-    def __init__(self, parts: ChangedParts, settings: PartySettings, progress: Progress, rows: TrainingRows) -> None:
+    def __init__(self, parts: ChangedParts, settings: PartySettings, progress: TrainingProgress, rows: TrainingRows) -> None:
         self._settings = settings
         self._progress = progress
         self._rows = rows
@@ -127,7 +127,7 @@ class Rounds:
             own, reach = self.own_numbers(), others * kinds.inner_products.largest + 2 * kinds.labels.largest
         check_sums(numbers, self.matrix, own, reach, self.upload_kind)
 
-    def take(self, step: Step) -> bool:
+    def take(self, step: StepDecision) -> bool:
         """Take the coordinator's decision. Returns whether another round follows; the progress is then in that round."""
         progress, own, learning = self._progress, self.iterates.own, self._settings.learning
         iteration = progress.round // 2
@@ -168,5 +168,5 @@ class Rounds:
         return loss_product(product, label_residual, self._settings.kinds.gradients, len(self.batch))
 
     def _vector(self, content: bytes) -> Floats:
-        """Decodes one of the party's vectors in :class:`Progress`."""
+        """Decodes one of the party's vectors in :class:`TrainingProgress`."""
         return decode_array(content, np.float64, self.iterates.own.weights.shape, "vector")

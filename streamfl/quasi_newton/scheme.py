@@ -16,12 +16,12 @@ from streamfl.quasi_newton.bignum import from_bytes
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.fixed_point import FixedPoint
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.keys import PaillierPublicKey
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.own_columns import column_sums
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.role import PeerError
 
 __all__ = ["NUMBER_BYTES", "Paillier", "Plain", "Scheme", "numbers_to_bytes", "scheme_of", "to_numbers"]
@@ -43,10 +43,10 @@ class Scheme(Protocol):
     def units(self, count: int, kind: FixedPoint) -> int:
         """How many units ``count`` packed numbers take."""
 
-    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+    def encrypt(self, numbers: Sequence[int], place: RandomnessContext) -> bytes:
         """Encrypts each number by itself."""
 
-    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: RandomnessContext) -> bytes:
         """Encrypts the numbers, packed."""
 
     def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
@@ -55,16 +55,16 @@ class Scheme(Protocol):
     def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
         """The same with packed numbers."""
 
-    def hide(self, vector: bytes, place: Place) -> bytes:
+    def hide(self, vector: bytes, place: RandomnessContext) -> bytes:
         """The vector, blinded again."""
 
     def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
         """X'v, packed. It has to be blinded before it is sent. matrix: X, whole numbers, (rows, columns)."""
 
-    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+    def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         """The vector with a mask added, and the digest by which :meth:`opened` finds the mask again."""
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
         """The numbers of a vector that the coordinator decrypted. PeerError if they cannot be such numbers.
 
         digest: from :meth:`mask`; empty without a mask.
@@ -77,7 +77,7 @@ class Paillier:
     key: checked. secret: of the party alone; empty for a member that hides nothing.
     """
 
-    def __init__(self, key: PublicKey, secret: bytes) -> None:
+    def __init__(self, key: PaillierPublicKey, secret: bytes) -> None:
         self._key = key
         self._secret = secret
 
@@ -100,10 +100,10 @@ class Paillier:
     def units(self, count: int, kind: FixedPoint) -> int:
         return Packing(self._key, kind).plaintexts(count)
 
-    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+    def encrypt(self, numbers: Sequence[int], place: RandomnessContext) -> bytes:
         return encode_ciphertexts(self._key, self._encryptor.encrypt(numbers, place))
 
-    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: RandomnessContext) -> bytes:
         return self.encrypt(Packing(self._key, kind).pack(numbers), place)
 
     def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
@@ -113,18 +113,18 @@ class Paillier:
     def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
         return self.add(vectors, Packing(self._key, kind).pack(own))
 
-    def hide(self, vector: bytes, place: Place) -> bytes:
+    def hide(self, vector: bytes, place: RandomnessContext) -> bytes:
         return encode_ciphertexts(self._key, self._encryptor.rerandomise(self._read(vector), place))
 
     def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
         columns = transposed_product(self._key, self._read(vector), matrix)
         return encode_ciphertexts(self._key, Packing(self._key, kind).pack_ciphertexts(columns))
 
-    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+    def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         masked, digest = self._masks.mask(self._read(vector), place)
         return encode_ciphertexts(self._key, masked), digest
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
         packing, size = Packing(self._key, kind), self._key.bits // 8
         if len(residues) != (expected := packing.plaintexts(count) * size):
             raise PeerError("shape", f"{len(residues)} bytes of plaintexts, {count} numbers have {expected}")
@@ -153,10 +153,10 @@ class Plain:
     def units(self, count: int, kind: FixedPoint) -> int:
         return count
 
-    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+    def encrypt(self, numbers: Sequence[int], place: RandomnessContext) -> bytes:
         return numbers_to_bytes(numbers)
 
-    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: RandomnessContext) -> bytes:
         return numbers_to_bytes(numbers)
 
     def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
@@ -166,16 +166,16 @@ class Plain:
     def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
         return self.add(vectors, own)
 
-    def hide(self, vector: bytes, place: Place) -> bytes:
+    def hide(self, vector: bytes, place: RandomnessContext) -> bytes:
         return vector
 
     def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
         return numbers_to_bytes(column_sums(matrix, np.array(to_numbers(vector)), kind).tolist())
 
-    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+    def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         return vector, b""
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
         self.check(residues, count, kind)
         return to_numbers(residues)
 
@@ -186,7 +186,7 @@ def scheme_of(modulus: bytes, secret: bytes) -> Scheme:
 
     modulus: of the coordinator's key, checked; empty: nothing is encrypted.
     """
-    return Paillier(PublicKey(from_bytes(modulus)), secret) if modulus else Plain()
+    return Paillier(PaillierPublicKey(from_bytes(modulus)), secret) if modulus else Plain()
 
 
 def numbers_to_bytes(numbers: Sequence[int]) -> bytes:

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Preprocessing
 
-__all__ = ["Calibration", "Scale", "fit_calibration", "points_of_party", "score"]
+__all__ = ["Calibration", "ScoreScale", "fit_calibration", "points_of_party", "score"]
 
 Floats = NDArray[np.float64]
 MOST_STEPS, PRECISE = 100, 1e-10
@@ -68,7 +68,7 @@ def fit_calibration(outputs: Floats, labels: Floats) -> Calibration:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ScoreScale:
     """base_points: the score at odds of base_odds to one against label +1. doubling: points that double these odds."""
 
     base_points: float = 600.0
@@ -86,7 +86,7 @@ class Scale:
         return self.base_points - self.factor * math.log(self.base_odds)
 
 
-def score(outputs: Floats, calibration: Calibration, scale: Scale) -> Floats:
+def score(outputs: Floats, calibration: Calibration, scale: ScoreScale) -> Floats:
     """offset - factor (a + b u): the more points, the less likely is label +1."""
     return np.asarray(scale.offset - scale.factor * calibration.log_odds(outputs), dtype=np.float64)
 
@@ -96,7 +96,7 @@ def points_of_party(
     weights: Floats,
     preprocessing: Preprocessing,
     calibration: Calibration,
-    scale: Scale,
+    scale: ScoreScale,
     *,
     guest: bool = False,
     decimals: int = 2,

@@ -21,12 +21,12 @@ from streamfl.quasi_newton.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scores import BARE, CALIBRATED, Scores
 from streamfl.quasi_newton.scoring_messages import (
     NO_POINTS,
-    Chosen,
+    ChosenPlaces,
     Closed,
-    Found,
-    Line,
     Points,
-    Question,
+    ScoringAnswer,
+    ScoringLink,
+    ScoringQuestion,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.records.pending_headers import PendingHeaders
@@ -79,7 +79,7 @@ class GuestScoring(Scoring):
         super().__init__(party)
         settings = party.settings
         self._hosts = settings.hosts
-        self._lines = {host: Line(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
+        self._lines = {host: ScoringLink(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
         self._sessions = {host: _Session() for host in settings.hosts}
         # Entities of the present question; then the chosen ones, in the order of the places.
         most = 5 + settings.most * NAME_BYTES
@@ -213,7 +213,7 @@ class GuestScoring(Scoring):
             raise PeerError("implausible", text)
         content = self._lines[host].heard(message)
         if message.kind == "found":
-            self._take_found(host, read_content(content, Found))
+            self._take_found(host, read_content(content, ScoringAnswer))
         elif message.kind == "points":
             self._take_points(host, message.alignment, read_content(content, Points))
         else:
@@ -225,7 +225,7 @@ class GuestScoring(Scoring):
                 "closed", f"{host} answers no questions about model {session.version}: it has answered for scoring.versions of them"
             )
 
-    def _take_found(self, host: str, found: Found) -> None:
+    def _take_found(self, host: str, found: ScoringAnswer) -> None:
         names = self._names(host)
         check_answer(found.own, found.twice, len(names), self._party.settings.most)
         content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
@@ -239,7 +239,7 @@ class GuestScoring(Scoring):
         session.fruitless = 0 if chosen else session.fruitless + 1
         self._remember(host)
         self._sought[host].write(msgspec.msgpack.encode(chosen) if chosen else b"")
-        content = Chosen(np.array([places[name] for name in chosen], "<u4").tobytes())
+        content = ChosenPlaces(np.array([places[name] for name in chosen], "<u4").tobytes())
         digest = set_digest(chosen, self._session_name(host))
         self._lines[host].tell(session.version, session.number, "chosen", content, digest)
 
@@ -304,7 +304,7 @@ class GuestScoring(Scoring):
 
     def _tell_question(self, host: str, points: bytes) -> None:
         session = self._sessions[host]
-        self._lines[host].tell(session.version, session.number, "question", Question(points))
+        self._lines[host].tell(session.version, session.number, "question", ScoringQuestion(points))
 
     # ---- what is published
 

@@ -16,12 +16,12 @@ from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.scoring_messages import (
     NO_POINTS,
-    Chosen,
+    ChosenPlaces,
     Closed,
-    Found,
-    Line,
     Points,
-    Question,
+    ScoringAnswer,
+    ScoringLink,
+    ScoringQuestion,
 )
 from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.role import Measurement, PeerError
@@ -55,7 +55,7 @@ class HostScoring(Scoring):
     def __init__(self, party: PartyTask) -> None:
         super().__init__(party)
         settings = party.settings
-        self._line = Line(settings, party.outbox, "answers", settings.guest, settings.own)
+        self._line = ScoringLink(settings, party.outbox, "answers", settings.guest, settings.own)
         self._state = _State()
         # Names in the order of the points that the guest has.
         self._offered = ValueFragments(party.parts, "offered", 5 + settings.most * NAME_BYTES)
@@ -134,7 +134,7 @@ class HostScoring(Scoring):
             return
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
             raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
-        points = read_content(self._line.heard(message), Question).points
+        points = read_content(self._line.heard(message), ScoringQuestion).points
         check_points(points, self._party.settings.most)
         if message.run == version:
             self._answer(*place, points)
@@ -161,7 +161,7 @@ class HostScoring(Scoring):
         self._counts["questions"] += 1
         self._go_to(version, number, OFFERED)
         self._offered.write(msgspec.msgpack.encode(order))
-        self._line.tell(version, number, "found", Found(own, twice))
+        self._line.tell(version, number, "found", ScoringAnswer(own, twice))
 
     def _close(self, version: int, number: int) -> None:
         self._counts["closed_questions"] += 1
@@ -177,7 +177,7 @@ class HostScoring(Scoring):
             return
         if place != now or not state.number:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
-        content: Chosen = read_content(self._line.heard(message), Chosen)
+        content: ChosenPlaces = read_content(self._line.heard(message), ChosenPlaces)
         order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
         names = names_at(numbers_of(content.places, "<u4"), order)
         if message.alignment != set_digest(names, self._line.session(*place)):

@@ -14,21 +14,21 @@ from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, co
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.wire import VERSION
 
-__all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question"]
+__all__ = ["NO_POINTS", "ChosenPlaces", "Closed", "Points", "ScoringAnswer", "ScoringLink", "ScoringQuestion"]
 
 NO_POINTS = -(2**31)
 """In place of points: the host's part is beyond the public bound, or the host has forgotten the entity."""
 
 
-class Question(Blinded, frozen=True):
+class ScoringQuestion(Blinded, frozen=True):
     """The guest has entities without a score. points: theirs, blinded."""
 
 
-class Found(Answer, frozen=True):
+class ScoringAnswer(Answer, frozen=True):
     """own: points of the entities that the host may answer for, blinded. twice: the guest's, blinded by both, in its order."""
 
 
-class Chosen(Aligned, frozen=True):
+class ChosenPlaces(Aligned, frozen=True):
     """The entities in common. places: 32-bit numbers in the order of the host's points; none ends the session."""
 
 
@@ -42,7 +42,7 @@ class Closed(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     """The host refuses: it has answered for as many versions of the model as scoring.versions allows."""
 
 
-class Line:
+class ScoringLink:
     """The two scoring topics between this party and another one.
 
     channel: that the party sends to. other: name of the other party. host: name of the host of the two.

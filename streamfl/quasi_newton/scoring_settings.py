@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from streamfl.quasi_newton.predictions import Prediction
-from streamfl.quasi_newton.scorecard import Scale
+from streamfl.quasi_newton.scorecard import ScoreScale
 from streamfl.records.header_propagation import Carry
 
 __all__ = ["ScoringSettings"]
@@ -28,7 +28,7 @@ class ScoringSettings:
     patience: float
     versions: int
     calibration: int
-    scale: Scale
+    scale: ScoreScale
     topics: Mapping[str, tuple[str, str]]
     encode: Callable[[Prediction], bytes]
     carry: Carry

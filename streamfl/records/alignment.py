@@ -15,18 +15,18 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EntityRows"]
+__all__ = ["AlignedEntities"]
 
 FEWEST_ROWS = 16
 
 
-class EntityRows:
+class AlignedEntities:
     """The entities of a partition, the least recently seen first.
 
     limit: most entities. Before a new one the owner makes room by removing :attr:`oldest`.
     expiry: seconds after which an entity that was not seen again is too old.
 
-    >>> rows = EntityRows(limit=2, expiry=60.0)
+    >>> rows = AlignedEntities(limit=2, expiry=60.0)
     >>> rows.mark(rows.hear(["a", "b"]), now=0.0)
     >>> rows.mark(rows.hear(["a"]), now=30.0)
     >>> list(rows), rows.full, rows.wake_at, next(rows.overdue(now=60.0))

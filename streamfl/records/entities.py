@@ -14,7 +14,7 @@ from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, Section
+from streamfl.settings import FederationSection, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 
@@ -27,7 +27,7 @@ def _are_different(names: list[str]) -> list[str]:
     return names
 
 
-class VerticalMembers(Federation):
+class VerticalMembers(FederationSection):
     """Who learns together. Every member has to be given the same values."""
 
     parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_different)]

@@ -17,7 +17,7 @@ from streamfl.records.times import Timestamps, TimeUnit, zone_named
 from streamfl.role import PeerError
 from streamfl.settings import Section
 
-__all__ = ["MOST_INPUTS", "Input", "InputSection", "Numbers", "check_inputs", "input_names", "remembered_fields"]
+__all__ = ["MOST_INPUTS", "InputReader", "InputSection", "Numbers", "check_inputs", "input_names", "remembered_fields"]
 
 Kind = Literal["number", "boolean", "category", "hour-of-day", "day-of-week", "elapsed-seconds"]
 _TIMES = ("hour-of-day", "day-of-week", "elapsed-seconds")
@@ -177,7 +177,7 @@ def remembered_fields(section: Any, content: dict[str, Any], name: str) -> dict[
     return content
 
 
-class Input:
+class InputReader:
     """Computes an input from a record.
 
     norm: numbers are divided by it. columns: the record's fields, if the settings list them. textual: every value is text.

@@ -14,7 +14,7 @@ from streamfl.records.schema_inference import InferredField, last_name
 from streamfl.records.times import Timestamps
 from streamfl.role import PeerError
 
-__all__ = ["Narrow", "Reading", "narrow_shape"]
+__all__ = ["Narrow", "NarrowRecord", "narrow_shape"]
 
 SPANS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 # Share of a client's samples that have to have all of its values to rule out chance.
@@ -29,7 +29,7 @@ VALUES = {"value", "val", "v", "reading", "measurement", "data"}
 
 
 @dataclass(frozen=True)
-class Reading:
+class NarrowRecord:
     """A record: its client, when it was written in seconds since 1970 (0: not known), and its fields."""
 
     client: str
@@ -60,7 +60,7 @@ class Narrow:
 
 
 def narrow_shape(
-    readings: Sequence[Reading], guesses: Sequence[InferredField], columns: Collection[str] | None = None
+    readings: Sequence[NarrowRecord], guesses: Sequence[InferredField], columns: Collection[str] | None = None
 ) -> Narrow | None:
     """How these records become samples, if they are narrow; else None.
 
@@ -157,7 +157,7 @@ def _by_id(
 
 
 def _by_time(
-    readings: Sequence[Reading],
+    readings: Sequence[NarrowRecord],
     names: Sequence[str],
     times: Sequence[InferredField],
     fields: Mapping[str, Sequence[Any]],

@@ -9,7 +9,7 @@ import msgspec
 
 from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, number_of_text, says_nothing, shown
 from streamfl.records.formats import Format, is_textual
-from streamfl.records.inputs import Input, InputSection, Numbers
+from streamfl.records.inputs import InputReader, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.role import ConfigurationError, PeerError
 
@@ -36,7 +36,7 @@ class SampleFields:
         self._label = None if section.label is None else path_of(section.label, columns)
         self._listed: Path | None = path_of(section.features, columns) if isinstance(section.features, str) else None
         named = section.inputs or [InputSection(field=name) for name in section.features if self._listed is None]
-        self.inputs = [Input(one, section.input_norm, columns, self.textual) for one in named]
+        self.inputs = [InputReader(one, section.input_norm, columns, self.textual) for one in named]
         self._names = [name for one in self.inputs for name in one.names]
         self._places = [str(one.path) for one in self.inputs for _ in one.names]
         fills = _fills(named)

@@ -41,7 +41,7 @@ class Together:
     limit: int = 10_000
 
 
-class Place(NamedTuple):
+class SamplePlace(NamedTuple):
     """A sample of a client."""
 
     client: str
@@ -83,18 +83,18 @@ class _Partition:
     may be stale, because an entry was removed or became younger.
     """
 
-    entries: dict[Place, _Entry] = field(default_factory=dict)
+    entries: dict[SamplePlace, _Entry] = field(default_factory=dict)
     open: dict[str, set[str]] = field(default_factory=dict)
-    ages: list[tuple[float, Place]] = field(default_factory=list)
+    ages: list[tuple[float, SamplePlace]] = field(default_factory=list)
     parts: ChangedParts = field(default_factory=ChangedParts)
 
-    def put(self, place: Place, entry: _Entry) -> None:
+    def put(self, place: SamplePlace, entry: _Entry) -> None:
         self.entries[place] = entry
         if not entry.gone:
             self.open.setdefault(place.client, set()).add(place.place)
         heapq.heappush(self.ages, (entry.since, place))
 
-    def take(self, place: Place) -> _Entry:
+    def take(self, place: SamplePlace) -> _Entry:
         entry = self.entries.pop(place)
         if not entry.gone:
             own = self.open[place.client]
@@ -103,7 +103,7 @@ class _Partition:
                 del self.open[place.client]
         return entry
 
-    def oldest(self) -> tuple[float, Place] | None:
+    def oldest(self) -> tuple[float, SamplePlace] | None:
         """The oldest entry. Ties go to the first name, so that a restart changes nothing."""
         while self.ages:
             since, place = self.ages[0]
@@ -223,10 +223,10 @@ class Assembly:
         yield Measurement("incomplete_samples", "counter", "Samples sent on without all of their inputs", self._incomplete)
         yield Measurement("surplus_values", "counter", "Records for a sample that already had this input", self._surplus)
 
-    def _place(self, client: str, place: str) -> Place:
+    def _place(self, client: str, place: str) -> SamplePlace:
         if self._together.span is not None and re.fullmatch("-?[0-9]{1,20}", place) is None:
             raise PeerError("malformed", f"{place[:60]!r} is no number of a span")
-        return Place(client, place)
+        return SamplePlace(client, place)
 
     def _added(self, entry: _Entry, row: AssemblyRow) -> Values:
         """The values of the entry with those of the row; PeerError if they would be too long."""
@@ -252,7 +252,7 @@ class Assembly:
         if row.time > entry.time:
             entry.time, entry.written = row.time, row.written
 
-    def _spans_over(self, held: _Partition, row: AssemblyRow) -> list[Place]:
+    def _spans_over(self, held: _Partition, row: AssemblyRow) -> list[SamplePlace]:
         """The client's spans that this row ends, oldest first."""
         span, grace = self._together.span, self._together.grace
         if span is None or grace is None:
@@ -262,9 +262,9 @@ class Assembly:
             for place in held.open.get(row.client, ())
             if place != row.place and (int(place) + 1) * span + grace <= row.time
         ]
-        return [Place(row.client, place) for _, place in sorted(over)]
+        return [SamplePlace(row.client, place) for _, place in sorted(over)]
 
-    def _go_on(self, held: _Partition, places: Iterable[Place], why: str, now: float) -> list[Assembled]:
+    def _go_on(self, held: _Partition, places: Iterable[SamplePlace], why: str, now: float) -> list[Assembled]:
         sent = []
         for place in places:
             entry = held.take(place)
@@ -276,30 +276,30 @@ class Assembly:
             self._remember(held, place)
         return sent
 
-    def _give_way(self, held: _Partition, place: Place, now: float) -> list[Assembled]:
+    def _give_way(self, held: _Partition, place: SamplePlace, now: float) -> list[Assembled]:
         sent = [] if held.entries[place].gone else self._go_on(held, [place], "displaced", now)
         self._forget(held, place)
         return sent
 
-    def _forget(self, held: _Partition, place: Place) -> None:
+    def _forget(self, held: _Partition, place: SamplePlace) -> None:
         held.take(place)
         held.parts.forget(_key(place))
 
-    def _remember(self, held: _Partition, place: Place) -> None:
+    def _remember(self, held: _Partition, place: SamplePlace) -> None:
         held.parts.remember(_key(place), held.entries[place])
 
 
 def client_of(key: bytes) -> str | None:
     """The client whose sample is stored under this changelog key; None if the key is not a sample's.
 
-    >>> client_of(_key(Place("north", "60"))), client_of(b"written")
+    >>> client_of(_key(SamplePlace("north", "60"))), client_of(b"written")
     ('north', None)
     """
     kind, _, rest = key.partition(b"/")
     return check_name(rest[2 : 2 + int.from_bytes(rest[:2], "big")]) if kind == b"sample" else None
 
 
-def _key(place: Place) -> bytes:
+def _key(place: SamplePlace) -> bytes:
     client = place.client.encode()
     return b"sample/" + len(client).to_bytes(2, "big") + client + place.place.encode()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from streamfl.role import Measurement
 
-__all__ = ["Progress"]
+__all__ = ["ProgressLine"]
 
 # A new user looks at the log for some seconds, not for a minute.
 FIRST_SECONDS = 10.0
@@ -14,14 +14,14 @@ FIRST_SECONDS = 10.0
 Fact = float | int | str | Mapping[str, int]
 
 
-class Progress:
+class ProgressLine:
     """Makes the facts of the line from measurements that are marked ``headline``, under the names that they have in ``/metrics``.
 
     every: seconds between two lines, 0 for none; the first comes after ``FIRST_SECONDS`` at the latest. clock: seconds that never
     run backwards. For a counter the line has the increase since the last line. Measurements of one name are added up over their
     labels, and the line also has each label's share of a counter that grew.
 
-    >>> progress = Progress(60.0, clock=iter([0.0, 5.0, 10.0]).__next__)
+    >>> progress = ProgressLine(60.0, clock=iter([0.0, 5.0, 10.0]).__next__)
     >>> progress.due(), progress.due()
     (False, True)
     """

@@ -21,7 +21,7 @@ from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.repair import TURN_SECONDS, Repair
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["Moved", "Repartition"]
+__all__ = ["Repartition", "RepartitionResult"]
 
 # Bytes after which a transaction is committed, with the whole client that reached them.
 STEP_BYTES = 2_000_000
@@ -36,7 +36,7 @@ Told = Callable[[str, float, float], object]
 
 
 @dataclass(frozen=True)
-class Moved:
+class RepartitionResult:
     """The result. before, now: numbers of partitions. clients, moved: known and moved clients. drained: records read before."""
 
     before: int
@@ -57,21 +57,23 @@ class Repartition(Repair):
         self._partitioner = ""
         super().__init__(*arguments, **named)
 
-    def deal_anew(self, told: Told) -> Moved:
+    def deal_anew(self, told: Told) -> RepartitionResult:
         """Move the state. told: is called with progress.
 
         ConfigurationError while other workers of the group run, or if it cannot be told where a client's records come now;
         BusUnavailable if not all was done: it can be run again.
         """
 
-        def change(session: Session) -> Moved:
+        def change(session: Session) -> RepartitionResult:
             states = self._states(session)
             clients = self._clients(states)
             if self._before == self._now:
-                return Moved(self._now, self._now, len(clients), 0, 0)
+                return RepartitionResult(self._now, self._now, len(clients), 0, 0)
             drained = self._drain(session, told)
             states = self._states(session)
-            return Moved(self._before, self._now, len(self._clients(states)), self._move(session, states, told), drained)
+            return RepartitionResult(
+                self._before, self._now, len(self._clients(states)), self._move(session, states, told), drained
+            )
 
         return self._do(change, self._take_old, self._subscription.tables)
 

@@ -32,7 +32,7 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.pool import Inline, Pool, WorkEnded
-from streamfl.runtime.progress import Progress
+from streamfl.runtime.progress import ProgressLine
 from streamfl.runtime.tasks import Tasks
 from streamfl.runtime.ticks import Ticks
 from streamfl.state_settings import StateSettings
@@ -89,7 +89,7 @@ class Worker:
         self.metrics.measure = self.measure
         self.lag = Lag(bus, subscription)
         self._journal = Journal(log.warning, monotonic)
-        self._progress = Progress(progress_seconds, monotonic)
+        self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
         self._clock = clock
         self._commit_interval = commit_interval

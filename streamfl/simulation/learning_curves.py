@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamfl.records.labels import Label
 from streamfl.role import DataError
-from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
+from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 
 __all__ = ["curve_arrays", "reports"]
@@ -67,7 +67,7 @@ def _of_trace(name: str, trace: Arrays) -> Page:
     return Page(f"{name}: report of a simulation", "How the federation came to its model.", figures, charts)
 
 
-def _of_topics(name: str, topics: Topics) -> Page:
+def _of_topics(name: str, topics: FederationTopics) -> Page:
     """First predictions of entities against their labels, if the role reads labels."""
     predictions = [one for one in topics.said("predictions") if isinstance(one.says, Mapping)]
     figures = [("predictions read", f"{len(predictions):,}")]
@@ -89,12 +89,12 @@ def _of_topics(name: str, topics: Topics) -> Page:
     return Page(f"{name}: report of {topics.settings.federation.name}", said, figures, charts, notes=notes)
 
 
-def _label_range(topics: Topics) -> tuple[float, float]:
+def _label_range(topics: FederationTopics) -> tuple[float, float]:
     low, high = getattr(getattr(topics.settings, "labels", None), "label_range", None) or (0.0, 1.0)
     return float(low), float(high)
 
 
-def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tuple[float, float]) -> Chart | None:
+def _scored(predictions: Sequence[ReadRecord], labels: Sequence[ReadRecord], label_range: tuple[float, float]) -> Chart | None:
     """Running RMSE of each entity's last prediction before its label, and that of the labels' running mean.
 
     If all predictions came after the label, the first one counts. This happens when a whole history is written at once.

@@ -11,11 +11,11 @@ from streamfl.runtime.bus import Outgoing, Polled, Step, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.wire import encoded_size
 
-__all__ = ["NetworkBus", "Traffic"]
+__all__ = ["NetworkBus", "TopicTraffic"]
 
 
 @dataclass
-class Traffic:
+class TopicTraffic:
     """Traffic on a topic. bytes: including keys, headers and framing."""
 
     messages: int = 0
@@ -40,7 +40,7 @@ class NetworkBus(MemoryBus):
         self._overheard = overheard
         self.between: set[str] = set()
         self.logs: set[str] = set()
-        self.traffic: dict[str, Traffic] = {}
+        self.traffic: dict[str, TopicTraffic] = {}
         # When the next record on its way can be read, or earlier.
         self._next = math.inf
 
@@ -56,7 +56,7 @@ class NetworkBus(MemoryBus):
         super()._append(records)
         for record in records:
             if record.topic in self.between:
-                counted = self.traffic.setdefault(record.topic, Traffic())
+                counted = self.traffic.setdefault(record.topic, TopicTraffic())
                 counted.messages += 1
                 counted.bytes += encoded_size(record.key, record.value, record.headers)
                 if self._overheard is not None:

@@ -17,7 +17,7 @@ from streamfl.role import ConfigurationError, DataError
 from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
 from streamfl.simulation.pictures import check_can_draw
-from streamfl.simulation.system_tools import Asked
+from streamfl.simulation.system_tools import SimulationOptions
 from streamfl.simulation.tables import DataSource, label_told
 from streamfl.system import find_system, installed_systems, load
 
@@ -216,7 +216,7 @@ def simulate(
     options = _own_options(function, options, kind)
     with threadpool_limits(1):
         common["label"] = label_told(settings, table, common["label"])
-        report = function(Asked(settings, table, **common), **options)
+        report = function(SimulationOptions(settings, table, **common), **options)
     if report.interrupted:
         # When the run was interrupted, the program must not go on with half of a result.
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamfl.settings import RoleSettings
 from streamfl.simulation.system_tools import Report
 
-__all__ = ["Arrays", "Chart", "Line", "Page", "Reports", "Seen", "Table", "Topics"]
+__all__ = ["Arrays", "Chart", "FederationTopics", "Line", "Page", "ReadRecord", "Reports", "Table"]
 
 Arrays = Mapping[str, NDArray[Any]]
 """The arrays of ``trace.npz``, by name."""
@@ -81,7 +81,7 @@ class Page:
     notes: Sequence[str] = field(default_factory=list)
 
 
-class Seen(NamedTuple):
+class ReadRecord(NamedTuple):
     """A record that was read. time: its timestamp, in seconds since 1970. size: in bytes. says: its value, plain or decoded."""
 
     time: float
@@ -90,18 +90,18 @@ class Seen(NamedTuple):
     says: Any
 
 
-class Topics(Protocol):
+class FederationTopics(Protocol):
     """What can be read from a federation's topics, whether it still runs or not."""
 
     settings: RoleSettings
 
-    def said(self, name: str) -> Sequence[Seen]:
+    def said(self, name: str) -> Sequence[ReadRecord]:
         """The newest records of a topic by its short name, such as "predictions", oldest first; none if there is no such topic.
 
         Records that cannot be read are left out.
         """
 
-    def messages(self, channel: str) -> Sequence[Seen]:
+    def messages(self, channel: str) -> Sequence[ReadRecord]:
         """The newest messages on one of the role's inputs, decoded by the role; none if it has no such input.
 
         Messages that the role would refuse are left out.
@@ -120,4 +120,4 @@ class Reports:
     """
 
     of_trace: Callable[[Arrays], Page] | None = None
-    of_topics: Callable[[Topics], Page] | None = None
+    of_topics: Callable[[FederationTopics], Page] | None = None

@@ -1,8 +1,8 @@
 """Interfaces between a system's tools and the commands ``streamfl simulate``, ``demo`` and ``replay``.
 
-A simulation is a function of :class:`Asked`, a source is a function of :class:`Replayed`. Both also take, by name, the options that
-they add to the command. Such a parameter is annotated as a :class:`typer.Option`. Its default, None or False, means that the option
-was not given.
+A simulation is a function of :class:`SimulationOptions`, a source is a function of :class:`Replayed`. Both also take, by name, the
+options that they add to the command. Such a parameter is annotated as a :class:`typer.Option`. Its default, None or False, means
+that the option was not given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SYSTEM_ARRAY",
-    "Asked",
     "Demo",
     "Inspection",
     "Readers",
@@ -33,6 +32,7 @@ __all__ = [
     "Report",
     "Rows",
     "Simulation",
+    "SimulationOptions",
     "Source",
     "Standing",
     "Standings",
@@ -46,7 +46,7 @@ SYSTEM_ARRAY = "system"
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulationOptions:
     """Arguments of every simulation.
 
     config: the settings file of any role of the federation, or the settings themselves.

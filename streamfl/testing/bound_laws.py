@@ -11,7 +11,7 @@ from typing import Any
 from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.runtime.pending_step import dead_letter
 from streamfl.testing.extremes import ORDINARY, Extreme, extremes
-from streamfl.testing.subjects import LONG, Run, Subject, Traffic
+from streamfl.testing.subjects import LONG, RoleRun, Subject, Traffic
 from streamfl.wire import MAXIMUM_BYTES, encoded_size
 
 __all__ = ["law_accepted_can_be_written", "what_is_refused"]
@@ -59,7 +59,7 @@ def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> 
 
     Returns the errors of the refused records, by their place in ``records``.
     """
-    run = Run(subject, Traffic([], sorted({record.partition for _, record in records})))
+    run = RoleRun(subject, Traffic([], sorted({record.partition for _, record in records})))
     refused: dict[int, PeerError] = {}
     for place, (channel, record) in enumerate(records):
         try:
@@ -93,8 +93,8 @@ def _assert_fits(what: str, key: bytes | None, value: bytes | None, headers: tup
     assert size <= MAXIMUM_BYTES, f"{what} takes {size} bytes, a record holds {MAXIMUM_BYTES}; its key begins with {begin!r}"
 
 
-def _assert_restored(run: Run, now: float) -> None:
-    successor = Run(run.subject, run.traffic)
+def _assert_restored(run: RoleRun, now: float) -> None:
+    successor = RoleRun(run.subject, run.traffic)
     for slot, value in run.state.items():
         try:
             successor.role.restore(StateChange(*slot, value))

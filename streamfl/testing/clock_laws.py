@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamfl.role import Received, Rejection, Send
-from streamfl.testing.subjects import Run, Subject, Traffic, answers
+from streamfl.testing.subjects import RoleRun, Subject, Traffic, answers
 
 __all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]
 
@@ -29,7 +29,7 @@ def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, re
     records: whether the records' timestamps are ahead too.
     restart: whether a restored role goes on after the clock is right.
     """
-    run = Run(subject, traffic)
+    run = RoleRun(subject, traffic)
     for place, (now, batch) in enumerate(traffic.batches[:end]):
         ahead = AHEAD if place >= begin else 0.0
         run.feed(now + ahead, [_written(one, ahead if records else 0.0) for one in batch])
@@ -51,7 +51,7 @@ def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
     """8. If a clock was ahead by less than the next timeout, it has no effect at all."""
     for place in range(1, len(traffic.batches) + 1):
         where = f"at batch {place}"
-        runs = [Run(subject, traffic).feed_all(traffic.batches[:place]) for _ in range(2)]
+        runs = [RoleRun(subject, traffic).feed_all(traffic.batches[:place]) for _ in range(2)]
         now = traffic.batches[place - 1][0]
         for run in runs:
             run.feed(now, [])
@@ -75,7 +75,7 @@ def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end
     """
     counts = []
     for ahead in (0.0, AHEAD):
-        run = Run(subject, traffic)
+        run = RoleRun(subject, traffic)
         for place, (now, batch) in enumerate(traffic.batches[: end + 1]):
             run.feed_some(now + (ahead if begin <= place < end else 0.0), batch)
         now = traffic.batches[min(end, len(traffic.batches) - 1)][0]
@@ -88,7 +88,7 @@ def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end
     assert not right - ahead_of_it, f"by a clock that is right came {right - ahead_of_it} more"
 
 
-def _settle(run: Run, now: float) -> None:
+def _settle(run: RoleRun, now: float) -> None:
     """Feed the requested ticks. None of them may be at a time of the wrong clock."""
     for _ in range(MOST_TICKS):
         wake_at = run.role.wake_at

@@ -26,7 +26,7 @@ from streamfl.role import Received, Rejection, Send, StateChange
 from streamfl.testing.bound_laws import law_accepted_can_be_written
 from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
-from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, answers, equal
+from streamfl.testing.subjects import LONG, Place, RoleRun, Same, State, Subject, Traffic, answers, equal
 
 __all__ = [
     "Extreme",
@@ -135,8 +135,8 @@ class RoleLaws:
 
 def law_deterministic(subject: Subject, traffic: Traffic) -> None:
     """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
-    first = Run(subject, traffic).feed_all(traffic.batches)
-    second = Run(subject, traffic).feed_all(traffic.batches)
+    first = RoleRun(subject, traffic).feed_all(traffic.batches)
+    second = RoleRun(subject, traffic).feed_all(traffic.batches)
     assert answers(first.replies) == answers(second.replies), "the same input gave two answers"
     assert first.changes == second.changes, "the same input was remembered in two ways"
 
@@ -146,8 +146,8 @@ def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
 
     Messages to one channel, key and partition keep their order; the order between those is free.
     """
-    together = Run(subject, traffic).feed_all(traffic.batches)
-    alone = Run(subject, traffic)
+    together = RoleRun(subject, traffic).feed_all(traffic.batches)
+    alone = RoleRun(subject, traffic)
     for now, batch in traffic.batches:
         alone.feed_all((now, part) for part in [part for part in traffic.parts(batch) if part] or [[]])
     _assert_same_sends(together.replies, alone.replies, subject.same)
@@ -162,8 +162,8 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
     """
     for cut in range(len(traffic.batches) + 1):
         before, after = traffic.batches[:cut], traffic.batches[cut:]
-        stayed = Run(subject, traffic).feed_all(before)
-        moved = Run(subject, traffic)
+        stayed = RoleRun(subject, traffic).feed_all(before)
+        moved = RoleRun(subject, traffic)
         for (channel, partition, key), value in stayed.state.items():
             moved.role.restore(StateChange(channel, partition, key, value))
         moved.changes += [StateChange(*slot, value) for slot, value in stayed.state.items()]
@@ -195,7 +195,7 @@ def law_waiting(subject: Subject, traffic: Traffic) -> None:
     for cut in range(1, len(traffic.batches) + 1):
         before = traffic.batches[:cut]
         now = before[-1][0]
-        run = Run(subject, traffic).feed_all([*before, (now, [])])
+        run = RoleRun(subject, traffic).feed_all([*before, (now, [])])
         waiting = dict(run.role.waiting)
         assert all(count > 0 for count in waiting.values()), f"what does not wait is told of: {waiting}"
         successor = run.restored(now, before)
@@ -214,7 +214,7 @@ def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]
     Both workers read every table, whatever partitions they have. A worker that gets a partition has read the tables up to then. All
     get a tick after each batch: what may be sent depends on real time, so it can only be compared at equal times.
     """
-    stayed, moved = Run(subject, traffic), _Workers(subject, traffic)
+    stayed, moved = RoleRun(subject, traffic), _Workers(subject, traffic)
     for (now, batch), moving in zip(traffic.batches, moves, strict=True):
         stayed.feed_some(now, batch)
         stayed.feed(now, [])
@@ -230,8 +230,8 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
 
     It comes twice: with the timestamp of its batch, and with one long after all others. Its timestamp has no effect either.
     """
-    spared = Run(subject, traffic).feed_all(traffic.batches)
-    troubled = Run(subject, traffic)
+    spared = RoleRun(subject, traffic).feed_all(traffic.batches)
+    troubled = RoleRun(subject, traffic)
     expected: dict[int, str] = {}
     # The copies are told apart by their id, so they must stay alive.
     kept: list[Received] = []
@@ -272,9 +272,9 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
     The copy is a record of its own, like a sender's retry. The worker skips a record that the bus delivers twice. A refused message
     may be valid when it comes again.
     """
-    once = Run(subject, traffic).feed_all(traffic.batches)
+    once = RoleRun(subject, traffic).feed_all(traffic.batches)
     refused = {id(reply.received) for reply in once.replies if isinstance(reply, Rejection)}
-    twice = Run(subject, traffic)
+    twice = RoleRun(subject, traffic)
     late: list[Received] = []
     for now, batch in traffic.batches:
         copies = {
@@ -301,8 +301,8 @@ class _Workers:
 
     def __init__(self, subject: Subject, traffic: Traffic) -> None:
         self.tables = traffic.tables
-        self.log = Run(subject, traffic)
-        self.runs = [self.log, Run(subject, Traffic([], []), self.log.replies, self.log.changes)]
+        self.log = RoleRun(subject, traffic)
+        self.runs = [self.log, RoleRun(subject, Traffic([], []), self.log.replies, self.log.changes)]
         self.places = dict.fromkeys(traffic.partitions, 0)
 
     def step(self, now: float, batch: Sequence[Received], moves: Sequence[Move]) -> None:

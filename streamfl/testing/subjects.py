@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange, receive_at_once
 from streamfl.testing.extremes import Extreme
 
-__all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "answers", "equal"]
+__all__ = ["LONG", "Batch", "Place", "RoleRun", "Same", "State", "Subject", "Traffic", "answers", "equal"]
 
 # Longer than any timeout or expiry of a role, in seconds.
 LONG = 1e9
@@ -85,7 +85,7 @@ class Subject:
 
 
 @dataclass
-class Run:
+class RoleRun:
     """A running role, with everything it sent, refused and remembered."""
 
     subject: Subject
@@ -107,14 +107,14 @@ class Run:
         if batch:
             self.feed(now, batch)
 
-    def feed_all(self, batches: Iterable[Batch]) -> Run:
+    def feed_all(self, batches: Iterable[Batch]) -> RoleRun:
         for now, batch in batches:
             self.feed(now, batch)
         return self
 
-    def restored(self, now: float, batches: Iterable[Batch]) -> Run:
+    def restored(self, now: float, batches: Iterable[Batch]) -> RoleRun:
         """A new role with the restored state and, at ``now``, the table records of these batches. It gets no tick."""
-        restored = Run(self.subject, self.traffic)
+        restored = RoleRun(self.subject, self.traffic)
         for slot, value in self.state.items():
             restored.role.restore(StateChange(*slot, value))
             restored.changes.append(StateChange(*slot, value))

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOTHING", "Alignment", "Decision", "Predicting", "decide"]
+__all__ = ["NOTHING", "AlignmentPolicy", "Decision", "PredictionBatch", "decide"]
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AlignmentPolicy:
     """The rules for predicting, learning and waiting.
 
     quorum: parties that must have sent an entity before it is predicted.
@@ -43,7 +43,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicting:
+class PredictionBatch:
     """Entities to predict.
 
     places: their places among the entities that were considered.
@@ -56,7 +56,7 @@ class Predicting:
     revisions: NDArray[np.int64]
 
 
-NOTHING = Predicting(*(np.zeros(0, kind) for kind in (np.intp, np.int64, np.int64)))
+NOTHING = PredictionBatch(*(np.zeros(0, kind) for kind in (np.intp, np.int64, np.int64)))
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Decision:
 
 
 def decide(
-    rules: Alignment,
+    rules: AlignmentPolicy,
     learning_quorum: int,
     entities: NDArray[Any],
     embeddings: NDArray[Any],

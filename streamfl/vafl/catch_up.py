@@ -14,7 +14,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, InFlightEmbeddings
-from streamfl.vafl.party_life import PartyLife, Window
+from streamfl.vafl.party_life import CatchUpWindow, PartyLife
 
 __all__ = ["CatchUp"]
 
@@ -93,7 +93,7 @@ class CatchUp:
         """End the waiting if it has lasted for its limit."""
         if not self.is_over(waiting, now):
             return
-        self._life.window = Window(begin=self._life.sequence, since=now, alone=not self._life.window.answered)
+        self._life.window = CatchUpWindow(begin=self._life.sequence, since=now, alone=not self._life.window.answered)
 
     def set_back(self, now: float) -> None:
         """Move a time after ``now`` back to ``now``: the clock was ahead."""

@@ -28,10 +28,10 @@ from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.vafl.alignment import NOTHING, Alignment
+from streamfl.vafl.alignment import NOTHING, AlignmentPolicy
 from streamfl.vafl.coordinator_figures import CoordinatorFigures
 from streamfl.vafl.coordinator_partition import CoordinatorPartition, CoordinatorSnapshot
-from streamfl.vafl.entities import Entities
+from streamfl.vafl.entities import CoordinatorEntities
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.intake import Intake
 from streamfl.vafl.label_release import TOLD_BARE, LabelRelease
@@ -43,7 +43,7 @@ from streamfl.vafl.party_watch import PartyWatch
 from streamfl.vafl.predictions import Predictions
 from streamfl.vafl.replies import Replies
 
-__all__ = ["Alignment", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
+__all__ = ["AlignmentPolicy", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
 
 # Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
 STRETCH = 1000
@@ -86,7 +86,7 @@ class VaflCoordinator:
         head: Head,
         loss: OutputLoss,
         steps: HeadSteps,
-        alignment: Alignment,
+        alignment: AlignmentPolicy,
         seed: int,
         fingerprint: int = 0,
         start: bytes = b"",
@@ -158,7 +158,7 @@ class VaflCoordinator:
             partition,
             LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures.counts),
             Parties(count, size),
-            Entities(self.alignment, count, size, self.loss.outputs, self.dtype, figures.tally),
+            CoordinatorEntities(self.alignment, count, size, self.loss.outputs, self.dtype, figures.tally),
             Ledger(self.ledger_limit, None if self.budget is None else self.budget**2),
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from streamfl.recent import WINDOW, Recent
 from streamfl.role import Measurement
 from streamfl.vafl.alignment import Decision
-from streamfl.vafl.entities import Entities, Tally
+from streamfl.vafl.entities import CoordinatorEntities, Tally
 
 __all__ = ["CoordinatorFigures"]
 
@@ -61,7 +61,7 @@ class CoordinatorFigures:
         self.counts["gradients"] += int(decision.answered[learns].sum())
         self.counts["requests"] += int(decision.asked.sum())
 
-    def measure(self, entities: Sequence[Entities]) -> Iterable[Measurement]:
+    def measure(self, entities: Sequence[CoordinatorEntities]) -> Iterable[Measurement]:
         """The metrics. entities: those of each partition."""
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)

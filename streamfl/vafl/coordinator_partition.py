@@ -8,7 +8,7 @@ from itertools import chain
 
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger
-from streamfl.vafl.entities import Entities
+from streamfl.vafl.entities import CoordinatorEntities
 from streamfl.vafl.intake import Intake
 from streamfl.vafl.learning_head import KEY as COUNTERS
 from streamfl.vafl.learning_head import LearningHead
@@ -44,7 +44,7 @@ class CoordinatorPartition:
     partition: int
     head: LearningHead
     parties: Parties
-    entities: Entities
+    entities: CoordinatorEntities
     ledger: Ledger
 
     def snapshot(self) -> CoordinatorSnapshot:

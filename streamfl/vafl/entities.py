@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog_checks import check_name, check_within
-from streamfl.records.alignment import EntityRows
+from streamfl.records.alignment import AlignedEntities
 from streamfl.role import PeerError
-from streamfl.vafl.alignment import Alignment, Decision, Predicting, decide
+from streamfl.vafl.alignment import AlignmentPolicy, Decision, PredictionBatch, decide
 from streamfl.vafl.parties import SentEmbeddings
 from streamfl.vafl.pending_embeddings import PendingEmbeddings
 from streamfl.vafl.remembered_entity import EMBEDDING, ENTITY, RememberedEntity, encode_entities
 
-__all__ = ["LARGEST_OUTPUT", "Entities", "Tally"]
+__all__ = ["LARGEST_OUTPUT", "CoordinatorEntities", "Tally"]
 
 LARGEST_OUTPUT = 1e100
 """Bound of a head's output. Larger outputs are clipped to it, or in single precision to the largest with a finite square."""
@@ -39,7 +39,7 @@ class Tally:
     silent: int = 0
 
 
-class Entities:
+class CoordinatorEntities:
     """The entities of a partition, remembered under keys ``entity/name``. There are M parties.
 
     Methods take n entities by their rows, all different.
@@ -52,10 +52,12 @@ class Entities:
     tally: counts what became of entities, in all partitions.
     """
 
-    def __init__(self, alignment: Alignment, parties: int, embedding_size: int, outputs: int, dtype: Any, tally: Tally) -> None:
+    def __init__(
+        self, alignment: AlignmentPolicy, parties: int, embedding_size: int, outputs: int, dtype: Any, tally: Tally
+    ) -> None:
         self._alignment = alignment
         self._learning_quorum = alignment.learning_quorum or parties
-        self._rows = EntityRows(alignment.limit, alignment.expiry)
+        self._rows = AlignedEntities(alignment.limit, alignment.expiry)
         self._pending = PendingEmbeddings(alignment.reply_seconds)
         self._entities = np.zeros(0, ENTITY)
         self._embeddings = np.zeros((0, parties), EMBEDDING)
@@ -170,7 +172,7 @@ class Entities:
 
     # ---- predicting and learning
 
-    def to_predict(self, rows: NDArray[np.intp]) -> Predicting:
+    def to_predict(self, rows: NDArray[np.intp]) -> PredictionBatch:
         """Choose the entities to predict now, and note them as predicted."""
         entities = self._entities.take(rows)
         present = self._embeddings["held"].take(rows, axis=0).sum(axis=1)
@@ -180,7 +182,7 @@ class Entities:
         chosen, present, revisions = rows[places], present[places], entities["revision"][places]
         self._entities["shown"][chosen] = present
         self._entities["revision"][chosen] = revisions + 1
-        return Predicting(places, present, revisions)
+        return PredictionBatch(places, present, revisions)
 
     def numbers(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Epochs, sequences and parameters' versions of the embeddings, each (n, M)."""

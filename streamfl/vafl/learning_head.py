@@ -46,7 +46,7 @@ class HeadSteps:
     growing: bool = False
 
 
-class Counters(msgspec.Struct, array_like=True):
+class HeadCounters(msgspec.Struct, array_like=True):
     """What is remembered of a head besides its arrays.
 
     steps: the number of steps taken.
@@ -87,7 +87,7 @@ class LearningHead:
         self._parameters = self._first_parameters(start)
         self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, head.size)
         self._gradient = np.zeros(head.size)
-        self._counters = Counters(fingerprint=fingerprint, start=start)
+        self._counters = HeadCounters(fingerprint=fingerprint, start=start)
         # Whether the counters are remembered, and what changed since the last commit.
         self._begun = self._moved = self._stepped = False
 
@@ -178,7 +178,7 @@ class LearningHead:
 
     def restore_counters(self, value: bytes) -> None:
         """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
-        self._counters, self._begun = msgspec.msgpack.decode(value, type=Counters), True
+        self._counters, self._begun = msgspec.msgpack.decode(value, type=HeadCounters), True
         if self._counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
         if not self._counters.steps:

@@ -11,12 +11,12 @@ from streamfl.role import PeerError
 from streamfl.vafl.messages import ANOTHER
 from streamfl.wire import Count
 
-__all__ = ["KEY", "PartyLife", "Window"]
+__all__ = ["KEY", "CatchUpWindow", "PartyLife"]
 
 KEY = b"task"
 
 
-class Window(msgspec.Struct, array_like=True, frozen=True):
+class CatchUpWindow(msgspec.Struct, array_like=True, frozen=True):
     """The entities whose gradients a party that is behind waits for.
 
     begin: embeddings with a higher number belong to the window. since: when the last embedding was sent, or the last gradient came.
@@ -29,7 +29,7 @@ class Window(msgspec.Struct, array_like=True, frozen=True):
     alone: bool = False
 
 
-class Counters(msgspec.Struct, array_like=True):
+class LifeCounters(msgspec.Struct, array_like=True):
     """A life's counters, remembered under one key.
 
     epoch: the life's name, the microsecond in which it began.
@@ -54,7 +54,7 @@ class Counters(msgspec.Struct, array_like=True):
     shown_bare: bool = False
     learnt_bare: bool = False
     start: bytes = b""
-    window: Window = Window()
+    window: CatchUpWindow = CatchUpWindow()
     under_way: Count = 0
 
 
@@ -70,10 +70,10 @@ class PartyLife:
         self._parts = parts
         self._fingerprint = fingerprint
         self._start = start
-        self._counters: Counters | None = None
+        self._counters: LifeCounters | None = None
 
     @property
-    def _known(self) -> Counters:
+    def _known(self) -> LifeCounters:
         assert self._counters is not None, "the life of this partition has not begun"
         return self._counters
 
@@ -112,11 +112,11 @@ class PartyLife:
         return self._known.learnt_bare
 
     @property
-    def window(self) -> Window:
-        return Window() if self._counters is None else self._counters.window
+    def window(self) -> CatchUpWindow:
+        return CatchUpWindow() if self._counters is None else self._counters.window
 
     @window.setter
-    def window(self, window: Window) -> None:
+    def window(self, window: CatchUpWindow) -> None:
         self._known.window = window
         self._remember()
 
@@ -133,7 +133,7 @@ class PartyLife:
     def begin(self, now: float) -> None:
         """Begin the life if it has not begun."""
         if self._counters is None:
-            self._counters = Counters(epoch=epoch_at(now), fingerprint=self._fingerprint, start=self._start)
+            self._counters = LifeCounters(epoch=epoch_at(now), fingerprint=self._fingerprint, start=self._start)
             self._remember()
 
     def renew_epoch(self, now: float) -> None:
@@ -174,7 +174,7 @@ class PartyLife:
 
     def restore(self, value: bytes) -> None:
         """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
-        self._counters = msgspec.msgpack.decode(value, type=Counters)
+        self._counters = msgspec.msgpack.decode(value, type=LifeCounters)
         if self._counters.fingerprint != self._fingerprint:
             raise PeerError("configuration", ANOTHER)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.recent import WINDOW, Recent
 from streamfl.role import Headers, Measurement, Send
-from streamfl.vafl.alignment import Predicting
+from streamfl.vafl.alignment import PredictionBatch
 from streamfl.vafl.heads import OutputLoss
 from streamfl.vafl.messages import Prediction
 
@@ -46,7 +46,7 @@ class Predictions:
         self._recent: Recent[tuple[float, float]] = Recent()
 
     def sends(
-        self, names: Sequence[str], headers: Sequence[Headers], predicting: Predicting, outputs: NDArray[Any]
+        self, names: Sequence[str], headers: Sequence[Headers], predicting: PredictionBatch, outputs: NDArray[Any]
     ) -> list[Send]:
         """One message for each entity that is predicted.
 

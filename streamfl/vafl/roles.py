@@ -19,7 +19,7 @@ from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiv
 from streamfl.role_kind import RoleKind
 from streamfl.secrets import read_secret
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
-from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.party import PartySteps, VaflParty
@@ -151,7 +151,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         steps=HeadSteps(
             settings.optimiser, settings.head_rate, settings.batch_size, learning.regularisation, learning.batch_size is None
         ),
-        alignment=Alignment(
+        alignment=AlignmentPolicy(
             quorum=alignment.quorum,
             learning_quorum=learning.quorum,
             wait_for=learning.wait_for,

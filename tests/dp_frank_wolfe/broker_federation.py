@@ -33,7 +33,7 @@ from scraped import scraped
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Message, codec
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
@@ -355,9 +355,9 @@ def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPat
         party: freeze(inputs[:, list(own_columns(party))], labels, bounds, label_bounds, ROWS) for party in PARTIES
     }
 
-    def place(party: str, window: int, secret: bytes) -> Place:
+    def place(party: str, window: int, secret: bytes) -> ReleaseContext:
         ledger = f"{federation.name}-{party} {federation.ledger(party)['identity']}"
-        return Place(ledger, federation.name, party, window, federation.secret(party))
+        return ReleaseContext(ledger, federation.name, party, window, federation.secret(party))
 
     windows = centre_for(public, windows, lambda party: place(party, number, b"")).windows
     learning = public.settings.learning

@@ -205,7 +205,7 @@ class Hand:
             products = self.selection.products(clip_rows(others, public.selection_plan(self.party).row_bound))
             return "products", Products(encode_array(products), encode_array(gram)), 0
         assert message.kind == "model"
-        model = read_content(message.content, messages.Model)
+        model = read_content(message.content, messages.FittedModel)
         self.weights = (model.columns, model.weights)
         return None
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.manifest import digest_of_rows, manifest_content
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Message, Model, codec, content_of
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, FittedModel, Message, codec, content_of
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
@@ -156,7 +156,7 @@ class Driver:
 
     def model(self, own: Any = None, window: int = 1) -> Received:
         columns, weights = sparse(own)
-        return self.server("model", window, 0, Model(columns, weights))
+        return self.server("model", window, 0, FittedModel(columns, weights))
 
     def begun(self) -> Driver:
         """With a window that is frozen."""

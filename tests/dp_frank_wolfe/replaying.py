@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.tools.direct import Fit
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit
 from streamfl.privacy.integer_distribution import IntegerDistribution, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 
@@ -50,7 +50,7 @@ class _Recorded:
         return found
 
 
-def transcript(run: Callable[[], Fit], module: str, forced: Transcript | None = None) -> tuple[Fit, Transcript]:
+def transcript(run: Callable[[], DirectFit], module: str, forced: Transcript | None = None) -> tuple[DirectFit, Transcript]:
     """Run it, and note every release; with ``forced`` everything that is released is what was released there."""
     found = Transcript()
     add = IntegerNoise.add

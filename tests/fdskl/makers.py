@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.masks import Incarnation
+from streamfl.fdskl.masks import OwnIncarnation
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.worker import FdsklWorker
 
@@ -47,9 +47,9 @@ def secret_bytes(*names: object) -> bytes:
 
 
 @cache
-def life_of(party: int, number: int) -> Incarnation:
+def life_of(party: int, number: int) -> OwnIncarnation:
     """The incarnation that the party gets with its n-th entropy."""
-    return Incarnation(secret_bytes(party, number))
+    return OwnIncarnation(secret_bytes(party, number))
 
 
 def lives(party: int, first: int = 0) -> Callable[[], bytes]:

@@ -23,7 +23,7 @@ from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds
 from streamfl.testing.fuzz.campaign import run
-from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.testing.fuzz.mutations import FuzzedRecord, Mutator
 from streamfl.testing.proof import installed_proofs
 from streamfl.vafl.messages import LARGEST_COMPONENT
 
@@ -98,7 +98,7 @@ def test_wrong_messages_differ_from_the_real_ones() -> None:
     made = [mutator.message() for _ in range(2_000)]
     unchanged = sum(message in real for message in made)
     assert unchanged == 0
-    assert isinstance(made[0], Message)
+    assert isinstance(made[0], FuzzedRecord)
 
 
 def test_numbers_at_bounds_and_next_to_them_are_drawn() -> None:
@@ -106,7 +106,7 @@ def test_numbers_at_bounds_and_next_to_them_are_drawn() -> None:
     bounds = set(declared_bounds())
     # Bounds of messages, of state, and of constants, in every room.
     assert bounds >= {2**53, 127, 1e12, LARGEST_COMPONENT, LARGEST_ALPHA, LARGEST_NUMBER, 1e150}
-    mutator = Mutator(Random(5), [Message("samples", b"e", b'{"id": "e", "t": 1.5}')])
+    mutator = Mutator(Random(5), [FuzzedRecord("samples", b"e", b'{"id": "e", "t": 1.5}')])
     # -0.0 equals 0.
     drawn, zeros = set[float](), set[str]()
     for _ in range(40_000):

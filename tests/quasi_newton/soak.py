@@ -12,7 +12,7 @@ from quasi_newton.proof.observed_messages import messages_of
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.messages import Message, Step, read_content
+from streamfl.quasi_newton.messages import Message, StepDecision, read_content
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 
@@ -130,7 +130,7 @@ def check(verdict: Verdict, left: Left) -> None:
     ready = {topic: sum(one[0] == "ready" for one in told[topic]) for topic in (f"{GUEST}.uploads", f"{HOST}.uploads")}
     verdict.require(list(ready.values()) == [1, 2], f"ready: {ready}")
     steps = [one for one in messages_of(left, f"{FEDERATION}.{GUEST}.decisions") if one.kind == "step"]
-    over = [one.run for one in steps if read_content(one.content, Step).over]
+    over = [one.run for one in steps if read_content(one.content, StepDecision).over]
     verdict.require(over == [1], f"trainings that came to their end: {over}")
     verdict.counts |= {"steps": len(steps)}
 

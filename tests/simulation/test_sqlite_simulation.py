@@ -14,7 +14,7 @@ from mutations import Mutation, check_caught, instead
 from pofmkl.proof.faults import simulate
 
 from streamfl.runtime.bus import Step
-from streamfl.runtime.sqlite.membership import Membership
+from streamfl.runtime.sqlite.membership import SqliteMembership
 from streamfl.runtime.sqlite.session import SqliteSession
 from streamfl.testing.faults.fault_rates import FAULTS
 
@@ -48,7 +48,7 @@ def takes_commits_of_whoever_lost_its_partitions(patch: pytest.MonkeyPatch) -> N
 
 
 def leaves_silent_members_in_the_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "attend", lambda self: self.beat())
+    patch.setattr(SqliteMembership, "attend", lambda self: self.beat())
 
 
 def commits_what_is_remembered_without_what_is_sent(patch: pytest.MonkeyPatch) -> None:

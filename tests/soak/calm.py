@@ -12,7 +12,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import Bus, RoleSettings
+from streamfl.settings import BusSection, RoleSettings
 
 __all__ = ["run_calmly", "written_again"]
 
@@ -26,7 +26,7 @@ def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Out
     bus = MemoryBus()
     topics = all_topics(settings)
     bus.create(list(topics.values()))
-    workers = [build_worker(one.model_copy(update={"bus": Bus(commit_interval_ms=0)}), bus) for one in settings.values()]
+    workers = [build_worker(one.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus) for one in settings.values()]
     for part in load:
         bus.write(part)
         while any(worker.step(0.0) for worker in workers):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamfl.cli.check_inputs import look_at_inputs
-from streamfl.cli.check_state import Remembered
+from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.preflight import Configured, inspect_topics
 from streamfl.role import (
     Channels,
@@ -225,7 +225,7 @@ def test_check_looks_at_both_inputs_of_the_user(bus: MemoryBus) -> None:
     """Protects the setup of an active party: each topic has its finding, and a wrong label is reported like a wrong column."""
     write(bus, "my-columns", a=10)
     bus.write([Outgoing("my-labels", b"a", b"one")])
-    found = {one.check: one for one in look_at_inputs(configured(), bus, ActiveParty(), CHANNELS, Remembered())}
+    found = {one.check: one for one in look_at_inputs(configured(), bus, ActiveParty(), CHANNELS, ChangelogContents())}
     assert found["records of my-columns"].passed
     assert not found["records of my-labels"].passed
     assert "records of toy.sums" in found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.records.alignment import EntityRows
+from streamfl.records.alignment import AlignedEntities
 
 LIMIT, EXPIRY = 3, 10.0
 # Each step: seconds that pass, and the entities that occur then. Every second step is followed by a commit.
@@ -18,7 +18,7 @@ class Owner:
     """Counts how often each entity occurred, and commits the counts."""
 
     def __init__(self) -> None:
-        self.rows = EntityRows(LIMIT, EXPIRY)
+        self.rows = AlignedEntities(LIMIT, EXPIRY)
         self.counts = np.zeros(0, int)
         self.changelog: dict[str, tuple[float, int]] = {}
 
@@ -94,7 +94,7 @@ def test_a_restart_changes_nothing(steps: list[tuple[float, list[str]]], stop: i
 
 def test_what_is_forgotten_before_it_was_written_leaves_no_trace() -> None:
     """Protects the changelog from a tombstone for every entity that came and went between two commits."""
-    rows = EntityRows(LIMIT, EXPIRY)
+    rows = AlignedEntities(LIMIT, EXPIRY)
     rows.mark(rows.hear(["a"]), 0.0)
     rows.remove("a")
     assert not rows.touched
@@ -106,7 +106,7 @@ def test_what_is_forgotten_before_it_was_written_leaves_no_trace() -> None:
 
 def test_a_clock_that_was_ahead_keeps_nothing_for_longer() -> None:
     """Protects expiry: an entity with a time in the future counts as seen now, and is the youngest."""
-    rows = EntityRows(LIMIT, EXPIRY)
+    rows = AlignedEntities(LIMIT, EXPIRY)
     rows.mark(rows.hear(["ahead"]), 1e9)
     rows.mark(rows.hear(["now"]), 100.0)
     names, found = rows.set_back(100.0)
@@ -118,7 +118,7 @@ def test_a_clock_that_was_ahead_keeps_nothing_for_longer() -> None:
 @pytest.mark.parametrize("limit", [1, 100])
 def test_more_than_the_limit_can_be_taken_back(limit: int) -> None:
     """Protects a restart with a lower limit: all entities are restored, until a new one needs the room."""
-    rows = EntityRows(limit, EXPIRY)
+    rows = AlignedEntities(limit, EXPIRY)
     for number in range(50):
         rows.restore(f"e{number}", float(number))
     assert (len(rows), rows.oldest, rows.full) == (50, "e0", limit == 1)

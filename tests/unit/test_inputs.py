@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
-from streamfl.records.inputs import Input, InputSection
+from streamfl.records.inputs import InputReader, InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import load_settings
@@ -203,7 +203,7 @@ def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
     """Protects from fifty years of elapsed time for a missing start, and from a dead letter for a value that may be missing."""
     keys = {"field": "at", "as": "elapsed-seconds", "unit": "s", "since_field": "begun", "missing_values": ["N/A", 0]}
     content = {"at": 1767225600, "begun": begun}
-    of = {missing: Input(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
+    of = {missing: InputReader(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
     assert of[4.5].numbers(content) == (4.5,)
     with pytest.raises(PeerError, match="a time is expected") as caught:
         of["reject"].numbers(content)

@@ -8,7 +8,7 @@ from clock import Clock
 
 from streamfl.role import Measurement, OperatorNotice, PeerError, Record
 from streamfl.runtime.journal import MOST_KINDS, Journal
-from streamfl.runtime.progress import Progress
+from streamfl.runtime.progress import ProgressLine
 
 
 class Book:
@@ -122,7 +122,7 @@ def counter(name: str, value: float, reason: str | None = None, headline: bool =
 def test_progress_tells_what_was_added_and_how_things_stand() -> None:
     """Protects a newcomer's first minute: samples, refusals by reason, lag and error in one line, counted since the last one."""
     clock = Clock()
-    progress = Progress(60.0, clock)
+    progress = ProgressLine(60.0, clock)
     clock.now = 9.9
     assert not progress.due()
     clock.now = 10.0
@@ -147,7 +147,7 @@ def test_progress_tells_what_was_added_and_how_things_stand() -> None:
 def test_progress_can_be_turned_off_and_never_waits_longer_than_asked() -> None:
     """Protects log.progress_seconds: 0 turns it off, and a short interval applies from the start."""
     clock = Clock()
-    off, often = Progress(0.0, clock), Progress(2.0, clock)
+    off, often = ProgressLine(0.0, clock), ProgressLine(2.0, clock)
     clock.now = 2.0
     assert often.due()
     clock.now = 1e6

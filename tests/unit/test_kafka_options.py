@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.options import PACKAGES, check_options
 
 from streamfl.role import ConfigurationError
@@ -30,7 +30,7 @@ def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(options: dict[s
     code 2), not a broker that does not answer (3).
     """
     with pytest.raises(ConfigurationError, match=message) as caught:
-        Cluster("kafka://h:1", options)
+        KafkaCluster("kafka://h:1", options)
     assert SECRET not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ def test_the_last_words_of_a_broker_are_read_before_the_end(transport: type) -> 
     """Protects users with a wrong password on a busy machine: refusal and end of the connection come at once. The refusal used to
     be dropped, so the broker looked unreachable.
     """
-    assert cluster.Cluster
+    assert cluster.KafkaCluster
     broker, client = socket.socketpair()
     with broker, client:
         client.setblocking(False)

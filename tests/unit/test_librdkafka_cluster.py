@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ def test_a_group_waits_a_minute_for_a_member_that_is_gone(options: dict[str, Any
 
     The library refuses a wait that is shorter than the session timeout.
     """
-    assert Cluster(["h:1"], options).longest_rebalance == milliseconds
+    assert LibrdkafkaCluster(["h:1"], options).longest_rebalance == milliseconds

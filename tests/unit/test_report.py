@@ -20,7 +20,7 @@ from streamfl.records.labels import Label
 from streamfl.simulation.drawing import svg
 from streamfl.simulation.html import html
 from streamfl.simulation.learning_curves import curve_arrays
-from streamfl.simulation.page import Chart, Line, Page, Seen, Table
+from streamfl.simulation.page import Chart, Line, Page, ReadRecord, Table
 from streamfl.system import load, systems_with
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -127,13 +127,13 @@ class Read:
 
     def __init__(self, predictions: list[tuple[float, str, float]], labels: list[tuple[float, str, float]]) -> None:
         self.settings = SimpleNamespace(federation=SimpleNamespace(name="loans"), labels=SimpleNamespace(label_range=(10.0, 20.0)))
-        self._predictions = [Seen(at, 0, 1, {"entity": entity, "prediction": value}) for at, entity, value in predictions]
-        self._labels = [Seen(at, 0, 1, Label(entity, entity, value)) for at, entity, value in labels]
+        self._predictions = [ReadRecord(at, 0, 1, {"entity": entity, "prediction": value}) for at, entity, value in predictions]
+        self._labels = [ReadRecord(at, 0, 1, Label(entity, entity, value)) for at, entity, value in labels]
 
-    def said(self, name: str) -> list[Seen]:
+    def said(self, name: str) -> list[ReadRecord]:
         return self._predictions if name == "predictions" else []
 
-    def messages(self, channel: str) -> list[Seen]:
+    def messages(self, channel: str) -> list[ReadRecord]:
         return self._labels if channel == "labels" else []
 
     def remembered(self) -> None:

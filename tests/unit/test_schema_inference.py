@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from streamfl.records.format_inference import infer_format
-from streamfl.records.inputs import Input, InputSection
+from streamfl.records.inputs import InputReader, InputSection
 from streamfl.records.schema_inference import InferredField, infer_fields
 from streamfl.records.topic import TopicSection
 from streamfl.role import DataError
@@ -71,7 +71,7 @@ def test_a_field_is_what_its_values_say(name: str) -> None:
     assert guess.keys == keys
     assert guess.why
     if keys is not None:
-        read = Input(InputSection(field=name, **keys), 1.0)
+        read = InputReader(InputSection(field=name, **keys), 1.0)
         for n in range(ROWS):
             read.numbers({name: make(n)})
 

@@ -6,8 +6,8 @@ import base64
 from typing import Any
 
 import pytest
-from streamfl_connectors.kafka.cluster import Cluster
-from streamfl_connectors.librdkafka.cluster import Cluster as LibrdkafkaCluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.entrance import entrance
 from streamfl_connectors.msk_iam import token as msk_token
 from streamfl_connectors.tokens import Token, Tokens, take_endpoint, take_provider
@@ -129,7 +129,7 @@ def test_a_function_of_ones_own_gives_tokens() -> None:
 def test_wrong_settings_for_tokens_name_the_key(options: dict[str, Any], message: str) -> None:
     """Protects the first start with both connectors: missing or wrong keys are named, and no secret is shown."""
     with pytest.raises(ConfigurationError, match=message):
-        Cluster("kafka://h:1", options)
+        KafkaCluster("kafka://h:1", options)
     dotted = {(name if name == "token_provider" else name.replace("_", ".")): value for name, value in options.items()}
     with pytest.raises(ConfigurationError, match=message):
         LibrdkafkaCluster(["h:1"], dotted)
@@ -138,7 +138,7 @@ def test_wrong_settings_for_tokens_name_the_key(options: dict[str, Any], message
 def test_kafka_pythons_own_option_for_tokens_is_not_for_files() -> None:
     """Protects from an option that only an object can fill."""
     with pytest.raises(ConfigurationError, match="set token_provider"):
-        Cluster("kafka://h:1", {"sasl_oauth_token_provider": "x"})
+        KafkaCluster("kafka://h:1", {"sasl_oauth_token_provider": "x"})
 
 
 def test_librdkafka_may_get_its_tokens_by_itself() -> None:

@@ -25,7 +25,7 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.spans import TracedWorker, Traces, export_traces
 from streamfl.runtime.tracing import begin_traces
-from streamfl.settings import Bus, Federation, RoleSection, RoleSettings, TracingSection
+from streamfl.settings import BusSection, FederationSection, RoleSection, RoleSettings, TracingSection
 
 OF_SAMPLE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 log = logger("streamfl.test")
@@ -197,9 +197,9 @@ def test_log_lines_carry_their_trace(watched: Watched, caplog: pytest.LogCapture
 
 def settings(endpoint: str | None = None, enabled: bool = True) -> RoleSettings:
     return RoleSettings(
-        federation=Federation(name="plant"),
+        federation=FederationSection(name="plant"),
         role=RoleSection(kind="counter"),
-        bus=Bus(url="memory://"),
+        bus=BusSection(url="memory://"),
         tracing=TracingSection(enabled=enabled, endpoint=endpoint),
     )
 

@@ -13,7 +13,7 @@ from streamfl_connectors.librdkafka import connect as connect_librdkafka
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import connect
-from streamfl.settings import Bus
+from streamfl.settings import BusSection
 
 SECRET = "hunter2pass"
 CONFIG = """
@@ -94,7 +94,7 @@ def test_what_to_do_instead_is_said() -> None:
     with pytest.raises(ConfigurationError, match=r"sasl_plain_password .* sasl\.password .* STREAMFL_BUS__OPTIONS__") as refused:
         connect(URLS[0])
     assert SECRET not in str(refused.value)
-    for refusing in (lambda: KafkaBus(URLS[0]), lambda: connect_librdkafka(URLS[2], {}), lambda: Bus(url=URLS[0])):
+    for refusing in (lambda: KafkaBus(URLS[0]), lambda: connect_librdkafka(URLS[2], {}), lambda: BusSection(url=URLS[0])):
         with pytest.raises((ConfigurationError, ValidationError)) as hidden:
             refusing()
         assert SECRET not in str(hidden.value)

@@ -8,7 +8,7 @@ import numpy as np
 
 from streamfl.settings import load_settings
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import SQUARE, SumHead
 
 __all__ = ["make_coordinator", "party_settings"]
@@ -22,7 +22,7 @@ def make_coordinator(**said: Any) -> VaflCoordinator:
         "head": SumHead(np.float64),
         "loss": SQUARE,
         "steps": HeadSteps(),
-        "alignment": Alignment(),
+        "alignment": AlignmentPolicy(),
         "seed": 0,
         "dtype": np.float64,
     }

@@ -21,7 +21,7 @@ from streamfl.seeding import rng_for
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.learning_head import KEY, Counters
+from streamfl.vafl.learning_head import KEY, HeadCounters
 from streamfl.vafl.messages import REPLY
 from streamfl.vafl.remembered_entity import decode_entity
 
@@ -218,7 +218,7 @@ def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
     remembered = {}
     for (partition, key), value in left.latest(f"{FEDERATION}.{COORDINATOR}.state").items():
         if key == KEY:
-            counters = msgspec.msgpack.decode(value, type=Counters)
+            counters = msgspec.msgpack.decode(value, type=HeadCounters)
             learnt[partition] = counters.steps * BATCH + counters.gathered
         elif key.startswith(b"entity/"):
             remembered[key.removeprefix(b"entity/").decode()] = decode_entity(value).label

@@ -85,7 +85,7 @@ def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
     return Unreadable(place.topic, place.partition, offset, cause)
 
 
-class _Batch(DefaultRecordBatch):  # type: ignore[misc]
+class _FetchedBatch(DefaultRecordBatch):  # type: ignore[misc]
     __slots__ = ()
 
     def _maybe_uncompress(self: Any) -> None:
@@ -170,7 +170,7 @@ class _Batches:
                     return self.next_batch()
                 raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which is impossible there")
             self.expected = batch.next_offset
-            batch.__class__ = _Batch
+            batch.__class__ = _FetchedBatch
         self.beyond.pop(self.place, None)
         return batch
 

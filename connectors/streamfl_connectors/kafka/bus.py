@@ -21,7 +21,7 @@ from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSp
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import try_codecs
 from streamfl_connectors.kafka.clients import ask_for_coordinators, discard
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.commits import KafkaCommits
 from streamfl_connectors.kafka.failures import quieten, translated
 from streamfl_connectors.kafka.groups import members
@@ -61,7 +61,7 @@ class KafkaBus:
             )
         # Checked at the start: the first record that needs a missing codec may come after days.
         self._codecs = try_codecs()
-        self.cluster = Cluster(url, options or {})
+        self.cluster = KafkaCluster(url, options or {})
         self._producer: Any = None
         self._lock = threading.Lock()
         quieten()

@@ -23,12 +23,12 @@ from streamfl_connectors.kafka.token_provider import TokenProvider
 from streamfl_connectors.tls import why_refused
 from streamfl_connectors.tokens import check_mechanism, take_endpoint, take_provider
 
-__all__ = ["Cluster"]
+__all__ = ["KafkaCluster"]
 
 mend_transports()
 
 
-class Cluster:
+class KafkaCluster:
     """The cluster at a url, and the user's options: kafka-python's, and ours for the tokens of OAuth.
 
     servers: the brokers' addresses.

@@ -11,7 +11,7 @@ from kafka.errors import KafkaError
 
 from streamfl.runtime.bus import CommitRefused, Step
 from streamfl_connectors.kafka.clients import complete, discard, end_once, wait_for_brokers
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.failures import named
 from streamfl_connectors.kafka.membership import KafkaMembership, library_offsets
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
@@ -29,7 +29,7 @@ class KafkaCommits:
     transactional_id: the name by which the cluster fences earlier producers; None: without transactions.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics, transactional_id: str | None) -> None:
+    def __init__(self, cluster: KafkaCluster, topics: Topics, transactional_id: str | None) -> None:
         self._cluster = cluster
         self._topics = topics
         self._transactional_id = transactional_id

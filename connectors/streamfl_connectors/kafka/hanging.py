@@ -23,7 +23,7 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, transactional_prefix
 from streamfl.runtime.log import logger
 from streamfl_connectors.kafka.clients import complete, discard, end_once, wait_for_brokers
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
 
 __all__ = ["HeldOffsets", "offsets_partition"]
@@ -43,7 +43,7 @@ class HeldOffsets:
     group: the consumer group.
     """
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: KafkaCluster, group: str) -> None:
         self._cluster = cluster
         self._group = group
 

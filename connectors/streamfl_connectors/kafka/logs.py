@@ -16,7 +16,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import TopicPartition, Unreadable
 from streamfl_connectors.kafka.batches import gives_nothing
 from streamfl_connectors.kafka.clients import PendingFetches, answered, close_consumer
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
 from streamfl_connectors.reading import Logs, Reader
@@ -45,7 +45,7 @@ class KafkaLogs(Logs):
     """
 
     def __init__(
-        self, cluster: Cluster, admin: Any, counts: Callable[[Iterable[str]], Mapping[str, int]]
+        self, cluster: KafkaCluster, admin: Any, counts: Callable[[Iterable[str]], Mapping[str, int]]
     ) -> None:
         super().__init__(counts, cluster.connect_timeout)
         self._cluster = cluster
@@ -115,7 +115,7 @@ class KafkaLogs(Logs):
 class KafkaReader(Reader):
     """A consumer without a group that reads the partitions that it is given."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         super().__init__(cluster.connect_timeout)
         self.consumer = cluster.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
         self._milliseconds = int(cluster.connect_timeout * 1000)

@@ -15,7 +15,7 @@ from kafka.structs import MemberState
 from streamfl.runtime.bus import BusUnavailable, Moved, Polled, Step, Subscription, TopicPartition
 from streamfl_connectors.kafka.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, mend_joins
-from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.logs import record_of
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
@@ -34,7 +34,7 @@ class KafkaMembership:
     logs: asked whether a partition has records although none come.
     """
 
-    def __init__(self, cluster: Cluster, logs: Logs, subscription: Subscription) -> None:
+    def __init__(self, cluster: KafkaCluster, logs: Logs, subscription: Subscription) -> None:
         self._subscription = subscription
         # Reading goes on during a join only if the cluster fences the commit.
         self._reads_on = subscription.guarantee == "exactly_once"

@@ -106,7 +106,7 @@ def _hand_over(producer: Any, place: KafkaPartition, records: Sequence[Outgoing]
                 # A new batch, so that its records are those of one call. The sender may take it once the lock is free.
                 settings = accumulator.config
                 builder = MemoryRecordsBuilder(NEWEST_FORMAT, settings["compression_attrs"], settings["batch_size"])
-                batch = _Batch(place, builder)
+                batch = _OutgoingBatch(place, builder)
                 begin = batch.fill(records, begin)
                 accumulator._batches[place].append(batch)
                 accumulator._incomplete.add(batch)
@@ -116,7 +116,7 @@ def _hand_over(producer: Any, place: KafkaPartition, records: Sequence[Outgoing]
         yield batch.delivery
 
 
-class _Batch(ProducerBatch):  # type: ignore[misc]
+class _OutgoingBatch(ProducerBatch):  # type: ignore[misc]
     def __init__(self, place: KafkaPartition, records: MemoryRecordsBuilder) -> None:
         super().__init__(place, records)
         self.delivery = _Delivery(place.topic, self)
@@ -143,7 +143,7 @@ class _Batch(ProducerBatch):  # type: ignore[misc]
 class _Delivery:
     """The result of the records of one batch: together, or as several batches if the batch is split as too large for its topic."""
 
-    def __init__(self, topic: str, batch: _Batch) -> None:
+    def __init__(self, topic: str, batch: _OutgoingBatch) -> None:
         self.topic = topic
         self._batch = batch
         self._results: dict[Any, None] = {batch.produce_future: None}
@@ -174,7 +174,7 @@ class _Delivery:
 class _Parts:
     """Stands in for the futures of a batch's records. Each is made when the library asks for it, because it splits the batch."""
 
-    def __init__(self, delivery: _Delivery, batch: _Batch) -> None:
+    def __init__(self, delivery: _Delivery, batch: _OutgoingBatch) -> None:
         self._delivery = delivery
         self._batch = batch
 

@@ -16,7 +16,7 @@ from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import CODECS
 from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.topics import KafkaTopics
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.commits import LibrdkafkaCommits, checked_limits
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.log import LOG
@@ -45,7 +45,7 @@ class LibrdkafkaBus:
     """
 
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
-        self.cluster = Cluster(servers, options)
+        self.cluster = LibrdkafkaCluster(servers, options)
         self._writer: Writer | None = None
         self._lock = threading.Lock()
         self.codecs()

@@ -27,14 +27,14 @@ from streamfl_connectors.librdkafka.options import (
 from streamfl_connectors.tls import why_refused
 from streamfl_connectors.tokens import check_mechanism
 
-__all__ = ["Cluster"]
+__all__ = ["LibrdkafkaCluster"]
 
 # Every cluster with a group has this topic. A cluster without it, or that hides it, answers all the same.
 ANY_TOPIC = "__consumer_offsets"
 ASK_SECONDS = 0.5
 
 
-class Cluster:
+class LibrdkafkaCluster:
     """The cluster of these brokers, and the user's options.
 
     servers: the brokers' addresses.

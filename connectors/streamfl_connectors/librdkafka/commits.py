@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
@@ -36,7 +36,7 @@ class LibrdkafkaCommits:
     transactional_id: the name by which the cluster fences earlier writers; None: without transactions.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics, transactional_id: str | None, group: str) -> None:
+    def __init__(self, cluster: LibrdkafkaCluster, topics: Topics, transactional_id: str | None, group: str) -> None:
         self._cluster = cluster
         self._topics = topics
         self._transactional_id = transactional_id

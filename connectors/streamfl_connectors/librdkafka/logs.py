@@ -15,7 +15,7 @@ from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.kafka.bus import KafkaBus
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.reading import Logs, Reader
 from streamfl_connectors.silence import END_SECONDS, Silence
@@ -48,7 +48,7 @@ class LibrdkafkaLogs(Logs):
     asked: the same cluster with kafka-python, which finds where the logs begin and end.
     """
 
-    def __init__(self, cluster: Cluster, asked: KafkaBus, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
+    def __init__(self, cluster: LibrdkafkaCluster, asked: KafkaBus, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
         super().__init__(counts, cluster.connect_timeout)
         self._cluster = cluster
         self._asked = asked
@@ -102,7 +102,7 @@ class LibrdkafkaLogs(Logs):
 class LibrdkafkaReader(Reader):
     """A consumer without a group that reads the partitions that it is given."""
 
-    def __init__(self, cluster: Cluster, logs: LibrdkafkaLogs) -> None:
+    def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs) -> None:
         super().__init__(cluster.connect_timeout)
         self.consumer: Consumer = cluster.make(Consumer, **READER)
         self._logs = logs

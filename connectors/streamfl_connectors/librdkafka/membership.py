@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Moved, Polled, Step, Subscription, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
 from streamfl_connectors.positions import Beginnings, Positions, no_offset
@@ -40,7 +40,7 @@ class LibrdkafkaMembership:
     logs: asked where partitions begin and end, and whether a partition has records although none come.
     """
 
-    def __init__(self, cluster: Cluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
+    def __init__(self, cluster: LibrdkafkaCluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
         self._subscription = subscription
         self._logs = logs
         self.positions = Positions()

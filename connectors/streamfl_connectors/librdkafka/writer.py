@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Outgoing
-from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster
 from streamfl_connectors.librdkafka.failures import cause_of, told, translated
 from streamfl_connectors.librdkafka.log import EndTxnAnswers
 
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 5.0
 class Writer:
     """A producer that knows which of its records failed: the library reports that by callbacks."""
 
-    def __init__(self, cluster: Cluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: LibrdkafkaCluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
         self.batch_bytes = batch_bytes
         self._failed: list[tuple[KafkaError, str]] = []
         self._answers = EndTxnAnswers()
@@ -181,7 +181,7 @@ def _at(record: Outgoing) -> int:
 
 
 def ready_writer(
-    cluster: Cluster, present: Writer | None, limits: Mapping[str, int], transactional_id: str | None = None
+    cluster: LibrdkafkaCluster, present: Writer | None, limits: Mapping[str, int], transactional_id: str | None = None
 ) -> Writer:
     """A writer for topics with these limits in bytes: the present one if its batches are small enough.
 

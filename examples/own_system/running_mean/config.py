@@ -5,14 +5,14 @@ from __future__ import annotations
 from pydantic import Field
 
 from streamfl.records.samples import SamplesSection
-from streamfl.settings import Federation, RoleSettings
+from streamfl.settings import FederationSection, RoleSettings
 
 __all__ = ["KIND", "RunningMeanFederation", "RunningMeanSettings"]
 
 KIND = "running-mean"
 
 
-class RunningMeanFederation(Federation):
+class RunningMeanFederation(FederationSection):
     """Who is there."""
 
     clients: int = Field(default=100, ge=1, le=100_000)

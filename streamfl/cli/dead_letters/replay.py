@@ -40,7 +40,7 @@ from streamfl.runtime.bus import (
 from streamfl.runtime.repair import UNREADABLE
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "Replay", "report"]
+__all__ = ["Replay", "ReplayOutcome", "report"]
 
 # The header of a record that was replayed.
 REPLAYED_FROM = "replayed_from"
@@ -52,7 +52,7 @@ TURN_SECONDS = 0.2
 
 
 @dataclass
-class Outcome:
+class ReplayOutcome:
     """The result of a replay.
 
     replayed: the number of letters that went back.
@@ -88,12 +88,12 @@ class Replay:
         self._own_partitions = described[self._topic].partitions
         group = f"{settings.federation.name}.dead-letters-replay"
         self._subscription = Subscription(group, (self._topic,), transactional_id=new_transactional_id(group))
-        self._outcome = Outcome()
+        self._outcome = ReplayOutcome()
         self._to_do: set[int] = set()
         self._done: set[int] = set()
         self._joined = False
 
-    def run(self) -> Outcome:
+    def run(self) -> ReplayOutcome:
         """Replay the partitions that the group assigns. After BusUnavailable run it again: uncommitted writes stay invisible."""
         with closing(self._bus.session(self._subscription)) as session:
             # Letters are read from the beginning of each partition, not from the group's offset.
@@ -214,7 +214,7 @@ PASSED = {
 }
 
 
-def report(outcome: Outcome, format: OutputFormat) -> None:
+def report(outcome: ReplayOutcome, format: OutputFormat) -> None:
     """Print what a replay did, and why letters stay."""
     if format is OutputFormat.JSON:
         print_json(

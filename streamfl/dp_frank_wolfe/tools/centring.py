@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.means import Means, MeansPlan, centred, intercept, plan_means, released_means
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import MEANS_SHARE, Public
 from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.dp_frank_wolfe.window import Window
@@ -36,7 +36,7 @@ class Centred:
         return sum(plan.columns + 1 for plan in self.plans.values())
 
 
-def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], Place]) -> Centred:
+def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places: Callable[[str], ReleaseContext]) -> Centred:
     """Centres the windows by these plans. places: of a party, where its releases belong."""
     means = {}
     for party, window in windows.items():
@@ -47,7 +47,7 @@ def centre(windows: Mapping[str, Window], plans: Mapping[str, MeansPlan], places
     return Centred(found, means, {party: plans[party] for party in windows}, cost)
 
 
-def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Centred:
+def centre_for(public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]) -> Centred:
     """Centres the windows as the parties of these settings do. Leaves them as they are if the parties do not centre."""
     if public.settings.learning.intercept:
         return centre(windows, {party: public.means_plan(party) for party in windows}, places)

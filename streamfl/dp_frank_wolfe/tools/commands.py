@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["simulate"]
 
@@ -23,7 +23,7 @@ DrawsOption = Annotated[
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: SplitOption = None,
     windows: WindowsOption = None,
     epsilon: EpsilonOption = None,

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.blocks import Block, Sampling, step_length
 from streamfl.dp_frank_wolfe.budget import FitPlan, claim, plan_fit
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
+from streamfl.dp_frank_wolfe.party_fit import PartyFit, ReleaseContext
 from streamfl.dp_frank_wolfe.sketch import Sketch
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
 
-__all__ = ["Fit", "Step", "equal_blocks", "fit", "objective", "place", "plans_of"]
+__all__ = ["DirectFit", "DirectStep", "equal_blocks", "fit", "objective", "place", "plans_of"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Step:
+class DirectStep:
     """chosen: vertices, by number of the block. shown: columns whose sketches came with them. objective, gap: before the step."""
 
     chosen: dict[int, Vertex]
@@ -34,13 +34,13 @@ class Step:
 
 
 @dataclass
-class Fit:
+class DirectFit:
     """x: by party. steps: all of them. cost, epsilon: of all that the plans allow. uplink_numbers: signed indices and sketches."""
 
     x: dict[str, Floats]
     cost: float
     epsilon: float
-    steps: list[Step] = field(default_factory=list)
+    steps: list[DirectStep] = field(default_factory=list)
     sums: dict[tuple[str, int], Floats] = field(default_factory=dict)
     uplink_numbers: int = 0
     l1_norm: float = 0.0
@@ -62,8 +62,8 @@ def fit(
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
     late: Callable[[int, str], bool] = lambda iteration, party: False,
     show_objective: bool = True,
-    places: Callable[[str, int, bytes], Place] | None = None,
-) -> Fit:
+    places: Callable[[str, int, bytes], ReleaseContext] | None = None,
+) -> DirectFit:
     """Run all parties.
 
     windows: by party, all with the same labels. plans: by party. until_gap: the fit ends once the gap is at most this; not private.
@@ -76,7 +76,7 @@ def fit(
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
     cost = sum(plan.cost for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
-    done = Fit(iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
+    done = DirectFit(iterate.x, cost, claim(cost, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
     for iteration in range(iterations):
         others = {party: iterate.others(party, sketch.numbers) for party in windows}
         value = objective(windows, iterate.x) if show_objective else np.nan
@@ -102,7 +102,7 @@ def fit(
                     shown.append((party, answer.vertex.column))
                     done.uplink_numbers += sketch.numbers
         iterate.step(chosen, step_length(iteration, sampling.least))
-        done.steps.append(Step(chosen, shown, value, gap))
+        done.steps.append(DirectStep(chosen, shown, value, gap))
     done.l1_norm, done.support = iterate.l1_norm, iterate.support
     return done
 
@@ -144,8 +144,8 @@ def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
     return float(residuals @ residuals) / (2 * len(residuals))
 
 
-def place(party: str, window: int, secret: bytes) -> Place:
-    return Place("direct", "direct", party, window, secret)
+def place(party: str, window: int, secret: bytes) -> ReleaseContext:
+    return ReleaseContext("direct", "direct", party, window, secret)
 
 
 def _members(
@@ -153,7 +153,7 @@ def _members(
     sampling: Sampling,
     sketch: Sketch,
     plans: Mapping[str, FitPlan],
-    at: Callable[[str], Place],
+    at: Callable[[str], ReleaseContext],
     candidates: int | None,
 ) -> dict[str, PartyFit]:
     blocks: dict[str, dict[int, Block]] = {party: {} for party in windows}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 def fitted(
-    public: Public, windows: Mapping[str, Window], number: int, places: Mapping[str, Place]
+    public: Public, windows: Mapping[str, Window], number: int, places: Mapping[str, ReleaseContext]
 ) -> tuple[dict[str, Floats], float]:
     """Weights by party, and the intercept, of a fit in which no party is away.
 

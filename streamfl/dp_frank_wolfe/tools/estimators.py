@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.budget import claim
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
@@ -43,7 +43,7 @@ def marginal(
     shares: Mapping[str, float] = MARGINAL,
     norm: float | None = None,
     window: int = 0,
-    place: Callable[[str, int, bytes], Place] = place,
+    place: Callable[[str, int, bytes], ReleaseContext] = place,
 ) -> Estimate:
     """Top columns by |a_i'y|, then their values and norms.
 
@@ -65,14 +65,14 @@ def two_round(
     secret: bytes = bytes(range(32)),
     shares: Mapping[str, float] = TWO_ROUND,
     window: int = 0,
-    place: Callable[[str, int, bytes], Place] = place,
+    place: Callable[[str, int, bytes], ReleaseContext] = place,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as in :func:`marginal`."""
     plans = _plans(windows, cost, columns, shares)
     return _two_round(windows, plans, lambda party: place(party, window, secret), radius, delta)
 
 
-def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], Place]) -> Estimate:
+def selected(public: Public, windows: Mapping[str, Window], places: Callable[[str], ReleaseContext]) -> Estimate:
     """The estimate by these settings, whatever their shares. windows: centred, if the parties centre. places: of a party."""
     plans, learning = {party: public.selection_plan(party) for party in windows}, public.settings.learning
     call = _marginal if learning.estimator == "marginal" else _two_round
@@ -82,7 +82,7 @@ def selected(public: Public, windows: Mapping[str, Window], places: Callable[[st
 def _marginal(
     windows: Mapping[str, Window],
     plans: Mapping[str, SelectionPlan],
-    place: Callable[[str], Place],
+    place: Callable[[str], ReleaseContext],
     radius: float,
     delta: float,
     norm: float | None = None,
@@ -97,7 +97,7 @@ def _marginal(
 def _two_round(
     windows: Mapping[str, Window],
     plans: Mapping[str, SelectionPlan],
-    place: Callable[[str], Place],
+    place: Callable[[str], ReleaseContext],
     radius: float,
     delta: float,
 ) -> Estimate:
@@ -129,7 +129,7 @@ def _plans(windows: Mapping[str, Window], cost: float, columns: int, shares: Map
 
 
 def _chosen(
-    windows: Mapping[str, Window], plans: Mapping[str, SelectionPlan], place: Callable[[str], Place]
+    windows: Mapping[str, Window], plans: Mapping[str, SelectionPlan], place: Callable[[str], ReleaseContext]
 ) -> tuple[dict[str, PartySelection], Floats]:
     """Parties that have chosen their columns, and the columns' values, party by party."""
     members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party import PartyTask
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSection
-from streamfl.simulation.network import NetworkBus, Traffic
+from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["ASKS", "RELEASES", "FrankWolfeFederation", "bounds_of", "name_of"]
 
@@ -81,7 +81,7 @@ class FrankWolfeFederation:
         found = (worker.role.trouble for worker in self.workers.values())
         return next((text for text in found if text is not None), None)
 
-    def places(self, window: int) -> dict[str, Place]:
+    def places(self, window: int) -> dict[str, ReleaseContext]:
         """Where each party's releases of a window belong, with the secret that their noise is drawn from."""
         return {name: party.settings.place(window) for name, party in self._parties.items()}
 
@@ -107,10 +107,10 @@ class FrankWolfeFederation:
         self.now = max(self.now + self._delay, next_time)
         return True
 
-    def traffic(self, kind: str) -> Traffic:
+    def traffic(self, kind: str) -> TopicTraffic:
         """Traffic between members on topics of this kind, ``RELEASES`` or ``ASKS``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
-        return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
+        return TopicTraffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
     def close(self) -> None:
         for worker in self.workers.values():

@@ -15,10 +15,10 @@ from streamfl.dp_frank_wolfe.messages import (
     Ask,
     Chosen,
     Entities,
+    FittedModel,
     Frozen,
     Manifest,
     Message,
-    Model,
     OtherRows,
     Products,
     VertexAnswer,
@@ -127,10 +127,10 @@ class ReceivedFits:
         elif message.kind == "products":
             fit.products[party] = read_content(content, Products)
         elif message.kind == "model":
-            fit.models[party] = weights_of(read_content(content, Model), self._public.settings.federation.columns[party])
+            fit.models[party] = weights_of(read_content(content, FittedModel), self._public.settings.federation.columns[party])
 
 
-def weights_of(content: Ask | Model, columns: int) -> Floats:
+def weights_of(content: Ask | FittedModel, columns: int) -> Floats:
     """x of a party's columns, from a message."""
     x = np.zeros(columns)
     x[np.frombuffer(content.columns, "<u4")] = np.frombuffer(content.weights, "<f8")

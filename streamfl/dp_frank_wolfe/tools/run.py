@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.budget import claim
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.means import centred, intercept
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.tools.direct import objective
 from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
@@ -253,7 +253,7 @@ def r_squared(predicted: Floats, labels: Floats) -> float | None:
     return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
 
 
-def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, Place], number: int) -> dict[str, Place]:
+def _drawn(settings: DPFrankWolfeSettings, places: Mapping[str, ReleaseContext], number: int) -> dict[str, ReleaseContext]:
     """The same places with other secrets. They follow from the seed if the federation's do."""
     repeats = settings.privacy.insecure_test_noise
     random = rng_for(settings.federation.seed, "draw", number) if repeats else np.random.default_rng()

@@ -17,7 +17,7 @@ from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical import checked_options, deal_table
 
 __all__ = ["fit_rows", "simulate"]
@@ -36,7 +36,7 @@ class _Members(DPFrankWolfeSettings):
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: str | None,
     windows: int | None,
     epsilon: float | None,
@@ -131,7 +131,7 @@ def _promise(outcome: FitOutcome) -> str:
     return f"none: insecure_test_noise; with a secret, {told}" if privacy.insecure_test_noise else told
 
 
-def _read(asked: Asked, epsilon: float | None) -> DPFrankWolfeSettings:
+def _read(asked: SimulationOptions, epsilon: float | None) -> DPFrankWolfeSettings:
     """The settings of any member's file, checked as the server's."""
     if epsilon is not None and not epsilon > 0:
         raise ConfigurationError(f"--epsilon {epsilon:g}: a number above 0, or inf, is expected")

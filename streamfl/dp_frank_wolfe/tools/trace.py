@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.means import means_bits, released_means
 from streamfl.dp_frank_wolfe.messages import Answers
-from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
+from streamfl.dp_frank_wolfe.party_fit import PartyFit, ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionPlan, clip_rows, row_bits
 from streamfl.dp_frank_wolfe.sketch import SignSketch
@@ -72,7 +72,7 @@ class _NotedSelection(PartySelection):
 
 def traced(
     public: Public,
-    places: Mapping[str, Place],
+    places: Mapping[str, ReleaseContext],
     number: int,
     fit: ReceivedFit,
     raw: Mapping[str, Window],
@@ -118,7 +118,7 @@ def traced(
 
 
 def _of_fit(
-    public: Public, places: Mapping[str, Place], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
+    public: Public, places: Mapping[str, ReleaseContext], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
 ) -> tuple[Arrays, Arrays]:
     rounds = max(iteration for iteration, _ in fit.asks) + 1
     chosen = np.zeros((rounds, len(public.blocks), 2), np.int64)
@@ -168,7 +168,7 @@ def _of_fit(
 
 
 def _of_selection(
-    public: Public, places: Mapping[str, Place], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
+    public: Public, places: Mapping[str, ReleaseContext], number: int, fit: ReceivedFit, windows: Mapping[str, Window]
 ) -> tuple[Arrays, Arrays]:
     own: Arrays = {}
     shared: Arrays = {}

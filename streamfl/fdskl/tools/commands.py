@@ -14,7 +14,7 @@ from streamfl.simulation.parties import (
     SplitOption,
     TestFractionOption,
 )
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["simulate"]
 
@@ -24,7 +24,7 @@ ActiveOption = Annotated[
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: SplitOption = None,
     active: ActiveOption = None,
     network_delay: NetworkDelayOption = None,

@@ -23,7 +23,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.network import NetworkBus, Traffic
+from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["BETWEEN", "KernelFederation", "active_member", "settings_of_all"]
 
@@ -192,10 +192,10 @@ class KernelFederation:
         topic = f"{self.settings.federation.name}.predictions"
         return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read(topic)]
 
-    def traffic(self, kind: str) -> Traffic:
+    def traffic(self, kind: str) -> TopicTraffic:
         """The messages between parties of this kind, one of ``BETWEEN``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
-        return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
+        return TopicTraffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
     def figure(self, party: str, name: str) -> float:
         """A measurement of a party, summed over its labels."""

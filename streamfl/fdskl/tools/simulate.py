@@ -16,7 +16,7 @@ from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical import (
     checked_options,
     deal_table,
@@ -43,7 +43,7 @@ class _Members(FdsklSettings):
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: str | None,
     active: str | None,
     network_delay: float | None,

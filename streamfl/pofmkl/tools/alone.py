@@ -23,7 +23,7 @@ from streamfl.pofmkl.roles import server_step
 from streamfl.pofmkl.server_steps import BLOCK, RecursiveLeastSquares
 from streamfl.pofmkl.tools.own_kernels import OneByOne, OwnKernels, OwnLeastSquares
 from streamfl.pofmkl.tools.paper_alone import paper_alone
-from streamfl.pofmkl.tools.sites import Inputs, samples_of
+from streamfl.pofmkl.tools.sites import InputArray, samples_of
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 from streamfl.role import ConfigurationError
 
@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 
 def local_predictions(
-    settings: PofmklSettings, inputs: Inputs, labels: Floats, progress: Callable[[int], None] = lambda samples: None
+    settings: PofmklSettings, inputs: InputArray, labels: Floats, progress: Callable[[int], None] = lambda samples: None
 ) -> Floats:
     """Predictions (T, K) of clients without a server, by the preset; arguments as :func:`alone`.
 
@@ -50,7 +50,7 @@ def local_predictions(
 @np.errstate(over="ignore", invalid="ignore")
 def alone(
     settings: PofmklSettings,
-    inputs: Inputs,
+    inputs: InputArray,
     labels: Floats,
     delay: int = 0,
     progress: Callable[[int], None] = lambda samples: None,

@@ -9,7 +9,7 @@ import typer
 
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.simulation.options import ClientColumnOption, DataOption, LabelOption, SeedOption
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["compare", "simulate"]
 
@@ -20,7 +20,7 @@ RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a clie
 
 
 def simulate(
-    asked: Asked, clients: ClientsOption = None, rounds: RoundsOption = None, client_column: ClientColumnOption = None
+    asked: SimulationOptions, clients: ClientsOption = None, rounds: RoundsOption = None, client_column: ClientColumnOption = None
 ) -> Report:
     """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.tools.streams.deal`."""
     from streamfl.pofmkl.tools.simulate import simulate as run

@@ -19,7 +19,7 @@ from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.tools.federation import simulate
-from streamfl.pofmkl.tools.sites import Inputs, samples_of
+from streamfl.pofmkl.tools.sites import InputArray, samples_of
 from streamfl.role import ConfigurationError
 from streamfl.settings import Section
 
@@ -36,7 +36,7 @@ class Problem:
     """
 
     settings: PofmklSettings
-    inputs: Inputs
+    inputs: InputArray
     labels: NDArray[np.float64]
     names: Sequence[str] | None = None
     delay: int = 0
@@ -51,7 +51,7 @@ class Problem:
         low, high = (0.0, 1.0) if self.settings.samples is None else self.settings.samples.label_range
         return high - low
 
-    def scaled(self) -> tuple[Inputs, NDArray[np.float64]]:
+    def scaled(self) -> tuple[InputArray, NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
         samples = self.settings.samples
         if samples is None:

@@ -12,7 +12,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.pofmkl.tools.sites import Inputs, present
+from streamfl.pofmkl.tools.sites import InputArray, present
 from streamfl.role import ConfigurationError
 from streamfl.seeding import UniformSequence
 
@@ -20,7 +20,7 @@ __all__ = ["federated"]
 
 
 def federated(
-    settings: PofmklSettings, inputs: Inputs, labels: NDArray[np.float64], names: list[str], delay: int = 0
+    settings: PofmklSettings, inputs: InputArray, labels: NDArray[np.float64], names: list[str], delay: int = 0
 ) -> NDArray[np.float64]:
     """Predictions (T, K) of a federation whose labels come ``delay`` samples late.
 

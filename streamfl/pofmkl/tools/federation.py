@@ -22,7 +22,7 @@ from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.tools.alone import local_predictions
 from streamfl.pofmkl.tools.errors import Errors, errors_of, errors_of_challengers, without_regret
 from streamfl.pofmkl.tools.kernel_names import kernel_names
-from streamfl.pofmkl.tools.sites import Inputs, present, samples_of
+from streamfl.pofmkl.tools.sites import InputArray, present, samples_of
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing, Subscription
@@ -30,7 +30,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.log import only_errors
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.settings import Bus, RoleSection
+from streamfl.settings import BusSection, RoleSection
 from streamfl.wire import record_size
 
 __all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
@@ -156,7 +156,7 @@ class Outcome:
 @only_errors()
 def simulate(
     settings: PofmklSettings,
-    inputs: Inputs,
+    inputs: InputArray,
     labels: NDArray[Any],
     *,
     names: Sequence[str] | None = None,
@@ -369,7 +369,7 @@ class _Observer:
 def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
     """A worker of this kind, with its topics. A topic that may have any number of partitions gets one."""
     # The operator's [bus] is for another bus. Here a group from it would hold workers of both kinds.
-    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": Bus(commit_interval_ms=0)})
+    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": BusSection(commit_interval_ms=0)})
     wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
     missing = wanted.keys() - bus.describe(wanted).keys()
     bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])

@@ -16,7 +16,7 @@ from streamfl.pofmkl.tools.errors import in_words
 from streamfl.pofmkl.tools.report import bytes_as_text, regret_over_time
 from streamfl.pofmkl.tools.sites import present, samples_of
 from streamfl.role import ConfigurationError, DataError
-from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
+from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 
 __all__ = ["REPORTS", "bound_over_time", "regularised_regret"]
@@ -231,7 +231,7 @@ def _bytes_chart(x: NDArray[Any], sent: Floats, budget: Floats | None, horizonta
     return Chart("Bytes sent by clients", BYTES, lines, horizontal, "bytes so far", times=times)
 
 
-def _of_topics(topics: Topics) -> Page:
+def _of_topics(topics: FederationTopics) -> Page:
     """From predictions, updates, the model and the clients' stored state."""
     settings = cast(PofmklSettings, topics.settings)
     notes: list[str] = []
@@ -267,7 +267,7 @@ def _of_topics(topics: Topics) -> Page:
     )
 
 
-def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[str, float]] | None, int]:
+def _errors_of_topics(predictions: Iterable[ReadRecord]) -> tuple[tuple[Chart, dict[str, float]] | None, int]:
     """Errors of predictions with a label, in its own unit, and of baselines from the labels. Also how many were left out."""
     squared: dict[str, list[float]] = {"federation": [], "running mean": [], "last label": []}
     sums: dict[str, tuple[float, int, float]] = {}
@@ -295,7 +295,7 @@ def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[st
     return (chart, {name: float(values[-1]) for name, values in curves.items()}), left_out
 
 
-def _bytes_of_topics(updates: Sequence[Seen], settings: PofmklSettings) -> Chart:
+def _bytes_of_topics(updates: Sequence[ReadRecord], settings: PofmklSettings) -> Chart:
     times = np.array([one.time for one in updates])
     sent = np.cumsum([float(one.size) for one in updates])
     clients = len({one.says["client"] for one in updates})
@@ -305,7 +305,7 @@ def _bytes_of_topics(updates: Sequence[Seen], settings: PofmklSettings) -> Chart
     return _bytes_chart(times, sent, budget, "time, UTC", times=True)
 
 
-def _staleness_of_topics(updates: Sequence[Seen], model: Sequence[Seen]) -> Chart:
+def _staleness_of_topics(updates: Sequence[ReadRecord], model: Sequence[ReadRecord]) -> Chart:
     """For each update, how far its version is behind the newest that its shard had published, or that an update names."""
     markers = [one for one in model if isinstance(one.says, Mapping) and "model_version" in one.says]
     events = [(one.time, 0, int(one.says["shard"]), int(one.says["model_version"])) for one in markers]

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from streamfl.kernels import LOGISTIC, frequencies, loss_named, normalised, random_features
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools.sites import Inputs, samples_of
+from streamfl.pofmkl.tools.sites import InputArray, samples_of
 
 __all__ = ["paper_alone"]
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @np.errstate(over="ignore", invalid="ignore")
 def paper_alone(
-    settings: PofmklSettings, inputs: Inputs, labels: Floats, progress: Callable[[int], None] = lambda samples: None
+    settings: PofmklSettings, inputs: InputArray, labels: Floats, progress: Callable[[int], None] = lambda samples: None
 ) -> Floats:
     """Predictions (T, K) of clients that each have parameters of their own. Every kernel learns every sample.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, ServerSettings, SignedVersion, decode_model_record
+from streamfl.pofmkl.messages import UPDATE, KernelParameters, PublishedSettings, SignedVersion, decode_model_record
 from streamfl.role import Record
 
 __all__ = ["model", "updates"]
@@ -42,7 +42,7 @@ def model(settings: PofmklSettings) -> Callable[[Record], Mapping[str, Any]]:
 
     def says(record: Record) -> Mapping[str, Any]:
         message = decode_model_record(record)
-        if isinstance(message, ServerSettings):
+        if isinstance(message, PublishedSettings):
             return {"settings": message.values}
         if isinstance(message, KernelParameters):
             count = len(message.parameters) // number.itemsize

@@ -7,12 +7,12 @@ from functools import partial
 
 from streamfl.pofmkl.tools.report import draw_errors, report
 from streamfl.pofmkl.tools.streams import read_streams, run_with_progress
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["simulate"]
 
 
-def simulate(asked: Asked, clients: int | None, rounds: int | None, client_column: str | None) -> Report:
+def simulate(asked: SimulationOptions, clients: int | None, rounds: int | None, client_column: str | None) -> Report:
     """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.tools.streams.deal`."""
     settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
     outcome = run_with_progress(settings, streams, asked.trace)

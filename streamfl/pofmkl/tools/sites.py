@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Inputs", "Sites", "mean", "present", "samples_of"]
+__all__ = ["InputArray", "Sites", "mean", "present", "samples_of"]
 
 
-class Inputs(Protocol):
+class InputArray(Protocol):
     """Inputs of samples, (T, K, d): an array, or :class:`Sites`. They are read only where there are samples."""
 
     @property

@@ -14,7 +14,7 @@ from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.catch_up import LABELS_A_GRANT
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import KernelParameters, ServerSettings, SignedVersion, decode_model_record
+from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, SignedVersion, decode_model_record
 from streamfl.role import PeerError
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.system_tools import Standing
@@ -135,7 +135,7 @@ def _versions(bus: Bus, topic: str, partitions: int) -> tuple[dict[int, int], fl
             message = decode_model_record(record)
         except PeerError:
             continue
-        if not isinstance(message, KernelParameters | ServerSettings):
+        if not isinstance(message, KernelParameters | PublishedSettings):
             marker = message.marker if isinstance(message, SignedVersion) else message
             versions[record.partition], published = marker.model_version, max(published, record.timestamp)
     return dict(sorted(versions.items())), published

@@ -19,7 +19,7 @@ from streamfl.pofmkl.tools.encoded import encoded_inputs
 from streamfl.pofmkl.tools.federation import Outcome
 from streamfl.pofmkl.tools.federation import simulate as run_federation
 from streamfl.pofmkl.tools.record_size import record_bytes
-from streamfl.pofmkl.tools.sites import Inputs, Sites
+from streamfl.pofmkl.tools.sites import InputArray, Sites
 from streamfl.progress import progress
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, DataError
@@ -56,7 +56,7 @@ class Streams:
     record_bytes: the mean size of the rows as JSON records.
     """
 
-    inputs: Inputs
+    inputs: InputArray
     labels: NDArray[np.float64]
     largest_norm: float
     label_range: tuple[float, float]
@@ -224,7 +224,7 @@ class _Dealt:
 
     def streams(
         self,
-        inputs: Inputs,
+        inputs: InputArray,
         largest_norm: float,
         record_bytes: int,
         unread: tuple[str, ...] = (),

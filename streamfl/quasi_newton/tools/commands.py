@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["Precision", "simulate"]
 
@@ -28,7 +28,7 @@ MostEpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes at mos
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: SplitOption = None,
     precision: PrecisionOption = None,
     network_delay: NetworkDelayOption = None,

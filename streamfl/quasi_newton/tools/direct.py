@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton import taylor
-from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.descent import Descent, DescentSettings
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, column_sums, loss_product
+from streamfl.quasi_newton.own_columns import PRODUCTS, PartyArithmetic, column_sums, loss_product
 
 __all__ = ["Party", "Trace", "partition", "train"]
 
@@ -108,7 +108,7 @@ def partition(rows: int, size: int, seed: int) -> NDArray[np.intp]:
 def train(
     parties: Sequence[Party],
     labels: Floats,
-    learning: Learning,
+    learning: DescentSettings,
     batches: NDArray[np.intp],
     *,
     guest: int = 0,
@@ -156,9 +156,9 @@ def train(
             return trace
 
 
-def _own(party: Party, learning: Learning, numbers: Kinds, guest: bool) -> OwnColumns:
+def _own(party: Party, learning: DescentSettings, numbers: Kinds, guest: bool) -> PartyArithmetic:
     start = np.zeros(party.inputs.shape[1] + guest) if party.start is None else party.start
-    return OwnColumns(party.inputs, learning, numbers, start, intercept=guest, muted=party.muted)
+    return PartyArithmetic(party.inputs, learning, numbers, start, intercept=guest, muted=party.muted)
 
 
 def _total(encoded: Sequence[NDArray[Any]]) -> Floats:
@@ -176,7 +176,12 @@ def _loss(
 
 
 def _offer(
-    own: Sequence[OwnColumns], changes: Sequence[Floats], rows: NDArray[np.intp], numbers: Kinds, descent: Descent, trace: Trace
+    own: Sequence[PartyArithmetic],
+    changes: Sequence[Floats],
+    rows: NDArray[np.intp],
+    numbers: Kinds,
+    descent: Descent,
+    trace: Trace,
 ) -> None:
     """Offer a pair with the batch's curvature along s. All parties keep it, or none."""
     moved = [party.changes(rows, step) for party, step in zip(own, changes, strict=True)]

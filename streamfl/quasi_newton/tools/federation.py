@@ -25,7 +25,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSection
-from streamfl.simulation.network import NetworkBus, Traffic
+from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["BETWEEN", "CurvatureFederation", "columns_named"]
 
@@ -133,10 +133,10 @@ class CurvatureFederation:
         """A metric of a party, summed over its labels."""
         return int(sum(one.value for one in self.workers[party].measure() if one.name == name))
 
-    def traffic(self, kind: str) -> Traffic:
+    def traffic(self, kind: str) -> TopicTraffic:
         """Messages and bytes between members on topics of this kind, one of ``BETWEEN``."""
         counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
-        return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
+        return TopicTraffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
 
     def close(self) -> None:
         for worker in self.workers.values():

@@ -18,7 +18,7 @@ import msgspec
 import streamfl.secrets
 from streamfl.quasi_newton import bignum, key_file
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
-from streamfl.quasi_newton.keys import PrivateKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
 from streamfl.seeding import rng_for
 
 __all__ = ["KEY_BITS", "MadeUp", "fingerprint", "key", "key_path", "made_up_files", "path", "secret"]
@@ -43,7 +43,7 @@ def secret(file: str) -> bytes:
 
 
 @functools.cache
-def key() -> PrivateKey:
+def key() -> PaillierPrivateKey:
     """The coordinator's key, as short as a key may be."""
     calls = iter(range(10**6))
     return generate_key(KEY_BITS, lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))

@@ -19,7 +19,7 @@ from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.federation import BETWEEN, CurvatureFederation
-from streamfl.quasi_newton.tools.trace import Recorder, Rows, prepared
+from streamfl.quasi_newton.tools.trace import PreparedRows, Recorder, prepared
 from streamfl.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import mean_loss
@@ -252,7 +252,7 @@ def _outputs(recorder: Recorder, inputs: dict[str, Floats], guest: str, epoch: i
 
 
 def _alone(
-    settings: QuasiNewtonSettings, rows: Rows, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
+    settings: QuasiNewtonSettings, rows: PreparedRows, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
 ) -> CurvatureFigures | None:
     """Figures of a model that the guest learns alone, on the same batches and by the same rules."""
     learning = settings.learning

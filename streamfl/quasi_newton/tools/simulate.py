@@ -16,7 +16,7 @@ from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
 
 __all__ = ["curvature_rows", "simulate"]
@@ -44,7 +44,7 @@ class _Members(QuasiNewtonSettings):
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: str | None,
     precision: Precision | None,
     network_delay: float | None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton import background_tasks
 from streamfl.quasi_newton.fixed_point import FixedPoint
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.role import Work
 from streamfl.runtime.pool import Inline
@@ -100,19 +100,19 @@ class _Measured:
     def units(self, count: int, kind: FixedPoint) -> int:
         return self._scheme.units(count, kind)
 
-    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+    def encrypt(self, numbers: Sequence[int], place: RandomnessContext) -> bytes:
         with self._seconds.of("encrypt"):
             return self._scheme.encrypt(numbers, place)
 
-    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: RandomnessContext) -> bytes:
         with self._seconds.of("encrypt"):
             return self._scheme.encrypt_packed(numbers, kind, place)
 
-    def hide(self, vector: bytes, place: Place) -> bytes:
+    def hide(self, vector: bytes, place: RandomnessContext) -> bytes:
         with self._seconds.of("encrypt"):
             return self._scheme.hide(vector, place)
 
-    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+    def mask(self, vector: bytes, place: RandomnessContext) -> tuple[bytes, bytes]:
         with self._seconds.of("encrypt"):
             return self._scheme.mask(vector, place)
 
@@ -128,5 +128,5 @@ class _Measured:
         with self._seconds.of("multiply"):
             return self._scheme.product(vector, matrix, kind)
 
-    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: RandomnessContext, digest: bytes) -> list[int]:
         return self._scheme.opened(residues, count, kind, place, digest)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.message_fragments import decoded_in_fragments
 from streamfl.quasi_newton.config import QuasiNewtonSettings
-from streamfl.quasi_newton.messages import Message, Step, codec, read_content
+from streamfl.quasi_newton.messages import Message, StepDecision, codec, read_content
 from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import DECIDING, OUTPUTS, TRAINED
@@ -20,7 +20,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.wire import decode_array
 
-__all__ = ["Recorder", "Rows", "prepared"]
+__all__ = ["PreparedRows", "Recorder", "prepared"]
 
 Floats = NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class Recorder:
         message = self._decode(Record(record.topic, 0, 0, None, record.value))
         if not isinstance(message, Message) or message.kind != "step":
             return
-        step: Step = read_content(message.content, Step)
+        step: StepDecision = read_content(message.content, StepDecision)
         if message.round % 2:
             self.pairs.append((message.round // 2 + 1, step.kept))
             return
@@ -107,7 +107,9 @@ class Recorder:
             if name == self._guest:
                 self.epoch_ends.append(now)
 
-    def arrays(self, rows: Mapping[str, Rows], labels: Floats, learnt: int, batches: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+    def arrays(
+        self, rows: Mapping[str, PreparedRows], labels: Floats, learnt: int, batches: NDArray[np.intp]
+    ) -> dict[str, NDArray[Any]]:
         """All arrays that are needed to compute the training again, by name.
 
         inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded, (entities, columns).
@@ -146,7 +148,7 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PreparedRows:
     """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many are left out.
 
     muted: entities that it learns from with zeros in their place, (entities,).
@@ -157,7 +159,7 @@ class Rows:
     left_out: int
 
 
-def prepared(party: PartyTask, raw: Floats) -> Rows:
+def prepared(party: PartyTask, raw: Floats) -> PreparedRows:
     """The party's columns of all entities, transformed as it fitted to the rows that it learnt from.
 
     raw: (entities, columns), in the order of the entities' names, which are numbers.
@@ -171,4 +173,4 @@ def prepared(party: PartyTask, raw: Floats) -> Rows:
     assert np.array_equal(inputs[order][~far], rounded(kind, learnt)[1][~far]), "the party has other rows"
     muted = np.zeros(len(inputs), np.bool_)
     muted[order] = far
-    return Rows(inputs, muted, preparation.results - inputs.shape[1])
+    return PreparedRows(inputs, muted, preparation.results - inputs.shape[1])

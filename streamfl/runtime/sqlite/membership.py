@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from streamfl.runtime.assignment import deal
 from streamfl.runtime.sqlite.file import Database
 
-__all__ = ["Membership"]
+__all__ = ["SqliteMembership"]
 
 BEATS_PER_TIMEOUT = 5
 
 
-class Membership:
+class SqliteMembership:
     """One member of a group. It joins when it is made.
 
     database: the session's own connection.

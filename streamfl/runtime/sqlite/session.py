@@ -10,7 +10,7 @@ from contextlib import suppress
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.sqlite.file import Database
-from streamfl.runtime.sqlite.membership import Membership
+from streamfl.runtime.sqlite.membership import SqliteMembership
 from streamfl.runtime.sqlite.store import Store
 
 __all__ = ["SqliteSession"]
@@ -59,7 +59,7 @@ class SqliteSession:
         self._database = open()
         try:
             partitions = next(iter(counts.values()), 0)
-            self._member = Membership(self._database, self._group, partitions, session_timeout, monotonic)
+            self._member = SqliteMembership(self._database, self._group, partitions, session_timeout, monotonic)
         except BaseException:
             self._database.close()
             raise

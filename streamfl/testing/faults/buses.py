@@ -19,12 +19,12 @@ from streamfl.runtime.sqlite_bus import SqliteBus
 from streamfl.testing.faults.fault_rates import FaultDraws
 from streamfl.testing.faults.schedule import Changed, Scheduler
 
-__all__ = ["CLUSTERS", "Member", "MemoryCluster", "SqliteCluster"]
+__all__ = ["CLUSTERS", "ClusterMember", "MemoryCluster", "SqliteCluster"]
 
 CLUSTERS = ("memory", "sqlite")
 
 
-class Member(Session, Protocol):
+class ClusterMember(Session, Protocol):
     """A session to which faults can happen."""
 
     def refuse(self) -> None:

@@ -10,7 +10,7 @@ from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.state_settings import STATE_SETTINGS_KEY
-from streamfl.testing.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
+from streamfl.testing.faults.buses import ClusterMember, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.testing.faults.fault_rates import FaultDraws, Rates
 from streamfl.testing.faults.history import History, content
 from streamfl.testing.faults.permanent_faults import DEAF
@@ -65,7 +65,7 @@ class FaultyBus:
         self._repeatable = repeatable
         self._mended = mended
         self._paused_until = 0.0
-        self._sessions: dict[str, list[Member]] = {}
+        self._sessions: dict[str, list[ClusterMember]] = {}
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return self.cluster.partition_of(key, partitions)
@@ -221,7 +221,7 @@ class FaultyBus:
 class FaultySession:
     """A membership on a :class:`FaultyBus`."""
 
-    def __init__(self, bus: FaultyBus, member: Member, subscription: Subscription) -> None:
+    def __init__(self, bus: FaultyBus, member: ClusterMember, subscription: Subscription) -> None:
         self._bus = bus
         self._member = member
         self._subscription = subscription

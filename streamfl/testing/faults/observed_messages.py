@@ -9,7 +9,7 @@ from streamfl.role import Record
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import CheckFailed
 
-__all__ = ["Sent", "Topics", "latest", "require", "sent"]
+__all__ = ["Sent", "TopicReader", "latest", "require", "sent"]
 
 
 def require(holds: bool, text: str) -> None:
@@ -17,7 +17,7 @@ def require(holds: bool, text: str) -> None:
         raise CheckFailed(text)
 
 
-class Topics(Protocol):
+class TopicReader(Protocol):
     """Anything that returns topics' records: a bus, or records read earlier."""
 
     def read(self, topic: str) -> Iterator[Record]: ...
@@ -35,7 +35,7 @@ class Sent(NamedTuple):
     message: Any
 
 
-def sent(bus: Topics, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
+def sent(bus: TopicReader, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
     """The records of a topic, without those that a producer wrote a second time."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     return [
@@ -45,7 +45,7 @@ def sent(bus: Topics, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
     ]
 
 
-def latest(bus: Topics, topic: str) -> dict[tuple[int, bytes], bytes]:
+def latest(bus: TopicReader, topic: str) -> dict[tuple[int, bytes], bytes]:
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in bus.read(topic):
         latest[record.partition, record.key or b""] = record.value

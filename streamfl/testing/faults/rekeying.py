@@ -15,8 +15,7 @@ from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
-from streamfl.settings import Bus as BusSection
-from streamfl.settings import Federation, RoleSection, RoleSettings
+from streamfl.settings import BusSection, FederationSection, RoleSection, RoleSettings
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, Verdict, run
@@ -109,7 +108,7 @@ def scenario(seed: int) -> RekeyScenario:
     together, once = chance(0.7), chance(0.8)
     rates = drawn_rates(draws, seed, once)
     settings = RekeySettings(
-        federation=Federation(name="plant"),
+        federation=FederationSection(name="plant"),
         role=RoleSection(kind=KIND),
         bus=BusSection(
             processing_guarantee="exactly_once" if once else "at_least_once",

@@ -15,10 +15,10 @@ from random import Random
 from types import FrameType
 
 from streamfl.console import print_text, say
-from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.testing.fuzz.mutations import FuzzedRecord, Mutator
 from streamfl.testing.fuzz.systems import targets
 
-__all__ = ["Defect", "Report", "run"]
+__all__ = ["CampaignReport", "Defect", "run"]
 
 BLOCK = 500
 ENOUGH_DEFECTS = 20
@@ -38,11 +38,11 @@ class Defect:
     block: int
     place: str
     error: str
-    message: Message | None
+    message: FuzzedRecord | None
 
 
 @dataclass
-class Report:
+class CampaignReport:
     """Results of a campaign.
 
     taken: messages by target.
@@ -65,12 +65,12 @@ class Report:
         return self.memory[-1] - self.memory[len(self.memory) // 5]
 
 
-def run(messages: int, seed: int, only: str = "") -> Report:
+def run(messages: int, seed: int, only: str = "") -> CampaignReport:
     """Send at least ``messages`` wrong messages, a block to each target in turn. The same seed gives the same messages.
 
     Every block has new roles, so target, block and seed are enough to reproduce a defect.
     """
-    report, began, block = Report(), time.monotonic(), 0
+    report, began, block = CampaignReport(), time.monotonic(), 0
     with warnings.catch_warnings(), _hanging_raises():
         warnings.simplefilter("error")
         while report.messages < messages and len(report.defects) < ENOUGH_DEFECTS:
@@ -112,7 +112,7 @@ def _hanging_raises() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def print_report(report: Report, seed: int) -> None:
+def print_report(report: CampaignReport, seed: int) -> None:
     width = max(map(len, report.taken), default=0)
     for name, count in report.taken.items():
         reasons = {reason: number for (target, reason), number in report.refused.items() if target == name}

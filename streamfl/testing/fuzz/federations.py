@@ -12,7 +12,7 @@ from typing import Any
 
 from streamfl.records.formats import format_named
 from streamfl.testing.fuzz.member import PARTITIONS
-from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.targets import Target
 
 __all__ = ["Corpus", "Fuzzed", "partition_of", "some_of_each", "users_message"]
@@ -27,15 +27,15 @@ class Corpus:
         self.folder = folder
 
     @cache  # noqa: B019 - there are as many as systems
-    def __call__(self, federation: str, *channels: str) -> tuple[Message, ...]:
+    def __call__(self, federation: str, *channels: str) -> tuple[FuzzedRecord, ...]:
         found = []
         for line in self._file(federation).read_text().splitlines():
             content = json.loads(line)
             key, value = (None if text is None else bytes.fromhex(text) for text in (content["key"], content["value"]))
-            found.append(Message(content["channel"], key, value, content["partition"]))
+            found.append(FuzzedRecord(content["channel"], key, value, content["partition"]))
         return tuple(message for message in found if message.channel in channels)
 
-    def write(self, federation: str, messages: Iterable[Message]) -> None:
+    def write(self, federation: str, messages: Iterable[FuzzedRecord]) -> None:
         """Record a federation again."""
         lines = [
             json.dumps({"channel": one.channel, "partition": one.partition, "key": _hex(one.key), "value": _hex(one.value)})
@@ -59,7 +59,7 @@ class Fuzzed:
 
     corpus: Corpus
     federations: Sequence[str]
-    record: Callable[[str], Sequence[Message]]
+    record: Callable[[str], Sequence[FuzzedRecord]]
     targets: Callable[[Random], Mapping[str, Callable[[str], Target]]]
 
 
@@ -68,20 +68,20 @@ def partition_of(name: str) -> int:
     return sum(name.encode()) % len(PARTITIONS)
 
 
-def users_message(channel: str, format: str, name: str, content: Mapping[str, Any]) -> Message:
+def users_message(channel: str, format: str, name: str, content: Mapping[str, Any]) -> FuzzedRecord:
     """A user's record about a client or an entity, keyed by its name."""
-    return Message(channel, name.encode(), format_named(format).encode(dict(content)), partition_of(name))
+    return FuzzedRecord(channel, name.encode(), format_named(format).encode(dict(content)), partition_of(name))
 
 
-def some_of_each(found: Iterable[Message]) -> list[Message]:
+def some_of_each(found: Iterable[FuzzedRecord]) -> list[FuzzedRecord]:
     """The last few messages of each channel and kind of key, in their order."""
     messages = list(found)
     return [message for channel in dict.fromkeys(one.channel for one in messages) for message in _some(messages, channel)]
 
 
-def _some(found: Iterable[Message], channel: str) -> Iterator[Message]:
+def _some(found: Iterable[FuzzedRecord], channel: str) -> Iterator[FuzzedRecord]:
     """The last few messages of each kind of key, in their order."""
-    kinds: dict[bytes, list[Message]] = {}
+    kinds: dict[bytes, list[FuzzedRecord]] = {}
     for message in found:
         if message.channel == channel:
             kinds.setdefault((message.key or b"").partition(b"/")[0][:8], []).append(message)

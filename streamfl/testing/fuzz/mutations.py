@@ -13,7 +13,7 @@ import msgspec
 from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_near_bounds
 from streamfl.wire import MAXIMUM_BYTES
 
-__all__ = ["Message", "Mutator"]
+__all__ = ["FuzzedRecord", "Mutator"]
 
 # Values that programs handle wrongly: limits of number types, values that compare oddly, and characters that control terminals or
 # are invalid.
@@ -74,7 +74,7 @@ DEPTHS = [10, 200, 1000, 5000, 100_000]
 
 
 @dataclass(frozen=True)
-class Message:
+class FuzzedRecord:
     """A record's key, value and partition on one of a role's inputs or tables."""
 
     channel: str
@@ -86,7 +86,7 @@ class Message:
 class Mutator:
     """Makes wrong messages from ``corpus``. The same ``random`` gives the same messages."""
 
-    def __init__(self, random: Random, corpus: Sequence[Message]) -> None:
+    def __init__(self, random: Random, corpus: Sequence[FuzzedRecord]) -> None:
         self._random = random
         self._corpus = corpus
         self._real = frozenset(corpus)
@@ -95,13 +95,13 @@ class Mutator:
             self._append,
         ]  # fmt: skip
 
-    def message(self) -> Message:
+    def message(self) -> FuzzedRecord:
         """A real message with one or more errors. The result may be valid, but is never a message of the corpus."""
         while (message := self._wrong()) in self._real:
             pass
         return message
 
-    def _wrong(self) -> Message:
+    def _wrong(self) -> FuzzedRecord:
         random = self._random
         message = random.choice(self._corpus)
         value, key, partition = message.value or b"", message.key, message.partition

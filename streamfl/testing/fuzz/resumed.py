@@ -17,9 +17,9 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.testing.fuzz.member import NOW, PARTITIONS
-from streamfl.testing.fuzz.mutations import PATTERNS, Message, Mutator
+from streamfl.testing.fuzz.mutations import PATTERNS, FuzzedRecord, Mutator
 
-__all__ = ["Resumed", "Run"]
+__all__ = ["MemoryFederation", "Resumed"]
 
 # Far above any count or mean of a run of some hundred messages, and far below the effect of a damaged exponent.
 LARGEST_FIGURE = 1e6
@@ -45,7 +45,7 @@ class Clock:
 
 
 @dataclass
-class Run:
+class MemoryFederation:
     """A federation on the memory bus.
 
     settings: by member, its settings.
@@ -86,9 +86,9 @@ class Run:
                 latest[topic, record.partition, record.key or b""] = record
         return [record for record in latest.values() if record.value is not None]
 
-    def copy(self) -> Run:
+    def copy(self) -> MemoryFederation:
         """Another federation with the same records in its topics."""
-        other = Run(self.settings, self.written)
+        other = MemoryFederation(self.settings, self.written)
         other.clock.now = self.clock.now
         for topic in self.topics:
             for mine, its in zip(self.bus._topic(topic).partitions, other.bus._topic(topic).partitions, strict=True):
@@ -99,11 +99,11 @@ class Run:
 class Resumed:
     """Restarts a federation with one damaged changelog record. The record has no checksum, as if written by a stranger."""
 
-    def __init__(self, run: Run, member: str, random: Random) -> None:
+    def __init__(self, run: MemoryFederation, member: str, random: Random) -> None:
         self.run = run
         self._random = random
         self._remembered = run.changelog(member)
-        messages = [Message(one.topic, one.key, one.value, one.partition) for one in self._remembered]
+        messages = [FuzzedRecord(one.topic, one.key, one.value, one.partition) for one in self._remembered]
         self._mutator = Mutator(random, messages)
 
     def damaged(self) -> Outgoing:
@@ -150,7 +150,7 @@ class Resumed:
         return True
 
 
-def go_on(run: Run) -> None:
+def go_on(run: MemoryFederation) -> None:
     """Run some more rounds. All figures and predictions must be sane."""
     name = next(iter(run.settings.values())).federation.name
     topic = f"{name}.predictions"

@@ -15,8 +15,8 @@ from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import IgnoredRecord, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.settings import RoleSettings
-from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
-from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.wire import LONGEST_NAME, decode_array
 
 __all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
@@ -32,12 +32,12 @@ AFRESH = 200
 class Target:
     """Receives messages. ``take`` returns the reason of a refusal, None if accepted. Any exception is a defect."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random) -> None:
         self.name = name
         self.messages = messages
         self.random = random
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -48,12 +48,12 @@ class Decoder(Target):
     """A decoder. ``decode`` may only raise PeerError, whatever it gets."""
 
     def __init__(
-        self, name: str, messages: Sequence[Message], random: Random, decode: Callable[[Message], object]
+        self, name: str, messages: Sequence[FuzzedRecord], random: Random, decode: Callable[[FuzzedRecord], object]
     ) -> None:
         super().__init__(name, messages, random)
         self._decode = decode
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         try:
             self._decode(message)
         except PeerError as error:
@@ -64,7 +64,7 @@ class Decoder(Target):
 class Arrays(Target):
     """The decoder of arrays, called with a shape that fits the bytes or another one."""
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         content = message.value or b""
         dtype: Any = self.random.choice([np.float32, np.float64])
         length = len(content) // np.dtype(dtype).itemsize
@@ -81,11 +81,11 @@ class Arrays(Target):
 class Samples(Target):
     """The reader of samples in one format."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, section: SamplesSection) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, section: SamplesSection) -> None:
         super().__init__(name, messages, random)
         self._reader = SampleReader(section)
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         try:
             found = self._reader.decode(Record("readings", 0, 1, message.key, message.value))
         except PeerError as error:
@@ -113,10 +113,10 @@ def _mends(rejections: Sequence[Rejection]) -> bool:
 class RoleTarget(Target):
     """A role, run as a worker runs it: decode, receive, remember."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
         self.settings = settings
-        self._member = Member.of(settings)
+        self._member = FuzzedMember.of(settings)
         self.role = self._member.role
         self.state: dict[tuple[str, int, bytes], bytes] = {}
         self.now = NOW
@@ -132,10 +132,10 @@ class RoleTarget(Target):
     def greet(self) -> None:
         """Make a client known that the wrong messages never imitate."""
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         if message.channel in self._member.channels.inputs:
             # A worker only passes on input records of its assigned partitions.
-            message = Message(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
+            message = FuzzedRecord(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
         if self._offset % GOOD == 0:
             self.feed(self.random.choice(self.messages))
         if self._offset % TICK == 0:
@@ -145,7 +145,7 @@ class RoleTarget(Target):
     def tick(self) -> None:
         self._answered(receive_at_once(self.role, [], self.now))
 
-    def feed(self, message: Message) -> str | None:
+    def feed(self, message: FuzzedRecord) -> str | None:
         self._offset += 1
         self.now += 0.01
         try:
@@ -205,13 +205,13 @@ class RoleTarget(Target):
 class Restored(Target):
     """A role that restores a damaged changelog. Whatever the damage, it may only raise PeerError."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
-        member = Member.of(settings)
+        member = FuzzedMember.of(settings)
         self.role = member.role
         self._channels = member.channels.changelogs
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
         if self.random.randrange(AFRESH) == 0:
             # A changelog has a bounded length. Without this, entries that are restored only once would grow without bound.

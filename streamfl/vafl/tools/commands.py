@@ -16,7 +16,7 @@ from streamfl.simulation.parties import (
     SplitOption,
     TestFractionOption,
 )
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 
 __all__ = ["simulate"]
 
@@ -26,7 +26,7 @@ CoordinatorDelayOption = Annotated[
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: SplitOption = None,
     delays: DelaysOption = None,
     delay_distribution: DelayDistributionOption = None,

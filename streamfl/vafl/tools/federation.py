@@ -66,7 +66,7 @@ class _NetworkSession(MemorySession):
 
 
 @dataclass
-class _Party:
+class _SimulatedParty:
     """``turn``: when its last turn was. ``next``: when its next turn is; inf: it sleeps until something comes for it.
 
     replies: pairs of a time and an offset: from that time on the party can read its gradients before that offset.
@@ -145,7 +145,7 @@ class VerticalFederation:
             worker = self._start(settings.model_copy(update=update))
             draws = rng_for(federation.seed, "vertical", "delays", name)
             up, down = (f"{federation.name}.{name}.{way}" for way in ("embeddings", "gradients"))
-            self.parties.append(_Party(name, worker, own, delays[number], draws, self.now, self.now, up, down))
+            self.parties.append(_SimulatedParty(name, worker, own, delays[number], draws, self.now, self.now, up, down))
         self.bus.arrived = {topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)}
         # Turns of parties; a turn is void if its time is not its party's ``next``.
         self._turns = [(self.now, number) for number in range(len(self.parties))]
@@ -370,7 +370,7 @@ class VerticalFederation:
             if not due:
                 return
 
-    def _feed(self, party: _Party) -> bool:
+    def _feed(self, party: _SimulatedParty) -> bool:
         """Write the party's next samples. Returns whether there were any."""
         room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
         waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.worker, "waiting_samples"))

@@ -17,7 +17,7 @@ from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
@@ -30,7 +30,7 @@ USELESS = "Learn from more rows or in more passes, try another learning.learning
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationOptions,
     split: str | None,
     delays: str | None,
     delay_distribution: DelayDistribution | None,

@@ -15,7 +15,7 @@ from dp_frank_wolfe.proof.observed_messages import names_by_window
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.party import PartyTask
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server import ServerTask
@@ -241,7 +241,7 @@ class ClosedLoop:
         cost = self.public.estimator_cost(self.parties[0]) * len(self.parties)
         return call(windows, cost, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
 
-    def _place(self, party: str, window: int, secret: bytes) -> Place:
+    def _place(self, party: str, window: int, secret: bytes) -> ReleaseContext:
         return self.party(party).settings.place(window)
 
 

@@ -22,8 +22,8 @@ from streamfl.role import ConfigurationError, PeerError, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import Bus
-from streamfl.testing.faults.observed_messages import Topics
+from streamfl.settings import BusSection
+from streamfl.testing.faults.observed_messages import TopicReader
 
 ROWS = 20
 PARTIES = ("p1", "p2")
@@ -80,7 +80,7 @@ def check_paid(
         assert cost <= charged[place] * ROUNDING, f"{place}: releases cost {cost:g}, {charged[place]:g} were charged"
 
 
-def manifests_of(topics: Topics, federation: str = "f", parties: Sequence[str] = PARTIES) -> dict[tuple[str, int], list[str]]:
+def manifests_of(topics: TopicReader, federation: str = "f", parties: Sequence[str] = PARTIES) -> dict[tuple[str, int], list[str]]:
     """By federation and window, its names."""
     found: dict[tuple[str, int], list[str]] = {}
     for party in parties:
@@ -267,7 +267,7 @@ def go_on(
     specs = {spec.name: spec for own in settings.values() for spec in find_kind(own.role.kind).topics(own)}
     present = bus.describe(specs)
     bus.create([replace(spec, partitions=1) for name, spec in specs.items() if name not in present])
-    workers = [build_worker(own.model_copy(update={"bus": Bus(commit_interval_ms=0)}), bus) for own in settings.values()]
+    workers = [build_worker(own.model_copy(update={"bus": BusSection(commit_interval_ms=0)}), bus) for own in settings.values()]
     try:
         bus.write([Outgoing(topic, key, value, 0) for topic, key, value in told])
         while not until() and sum(worker.step(0.0) for worker in workers):

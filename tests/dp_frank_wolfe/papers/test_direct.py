@@ -11,11 +11,11 @@ from sklearn.linear_model import Lasso
 
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
-from streamfl.dp_frank_wolfe.tools.direct import Fit, equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.window import Window
 
 
-def run(windows: dict[str, Window], sampling: Sampling, iterations: int, **options: object) -> Fit:
+def run(windows: dict[str, Window], sampling: Sampling, iterations: int, **options: object) -> DirectFit:
     rows = len(next(iter(windows.values())).labels)
     sketch = IdentitySketch(rows)
     plans = plans_of(windows, sampling, iterations, sketch, math.inf, 10_000, 4.0)

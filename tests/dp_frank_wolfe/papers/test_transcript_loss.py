@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from streamfl.dp_frank_wolfe.blocks import Sampling
 from streamfl.dp_frank_wolfe.budget import FitPlan, budget
 from streamfl.dp_frank_wolfe.sketch import SignSketch
-from streamfl.dp_frank_wolfe.tools.direct import Fit, equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
@@ -71,7 +71,7 @@ def spent(first: Transcript, second: Transcript, loss: Loss = softmax) -> float:
     return total
 
 
-def private(windows: dict[str, Window], plans: dict[str, FitPlan]) -> Fit:
+def private(windows: dict[str, Window], plans: dict[str, FitPlan]) -> DirectFit:
     sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
     return fit(windows, sampling, ITERATIONS, SignSketch(ROWS, 25, 3), plans, show_objective=False)
 
@@ -161,7 +161,9 @@ def test_the_mutant_with_epsilon_for_each_party_is_caught(windows: dict[str, Win
 
 
 @pytest.mark.parametrize("estimator", [marginal, two_round])
-def test_a_row_changes_an_estimate_by_no_more_than_is_charged(windows: dict[str, Window], estimator: Callable[..., Fit]) -> None:
+def test_a_row_changes_an_estimate_by_no_more_than_is_charged(
+    windows: dict[str, Window], estimator: Callable[..., DirectFit]
+) -> None:
     """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together than the ledger has."""
     cost = budget(EPSILON, DELTA, ROWS)
     _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "selection")

@@ -23,7 +23,7 @@ from dp_frank_wolfe.proof.oracle import (
 from dp_frank_wolfe.proof.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
 from dp_frank_wolfe.proof.serving_checks import check_parts_of_entities, check_serving, prediction_cost
 
-from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.dp_frank_wolfe.window import Window
@@ -239,7 +239,7 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
     if not all(models.values()):
         return
     found = {
-        party: weights_of(read_content(own[-1].content, Model), chosen.columns[party]) for party, own in models.items()
+        party: weights_of(read_content(own[-1].content, FittedModel), chosen.columns[party]) for party, own in models.items()
     }
     public = Public(chosen.of(chosen.parties[0]))
     for number, block in enumerate(public.blocks):

@@ -20,10 +20,9 @@ from streamfl.message_fragments import MARK
 from streamfl.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
-from streamfl.testing.fuzz.member import NOW, PARTITIONS
-from streamfl.testing.fuzz.member import Member as Told
-from streamfl.testing.fuzz.mutations import Message as Record
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import COMPARED, Decoder, Restored, RoleTarget, Target, fingerprint
 
 __all__ = ["DP_FRANK_WOLFE", "FEDERATIONS", "MEMBERS", "corpus", "member", "record", "recorded", "run", "settings"]
@@ -63,31 +62,31 @@ def settings(federation: str, name: str) -> DPFrankWolfeSettings:
     return DPFrankWolfeSettings.model_validate(content)
 
 
-def member(federation: str, name: str) -> Told:
+def member(federation: str, name: str) -> FuzzedMember:
     """A member, as good as new."""
-    return Told.of(settings(federation, name))
+    return FuzzedMember.of(settings(federation, name))
 
 
-def sample(entity: str, number: int) -> Record:
+def sample(entity: str, number: int) -> FuzzedRecord:
     """A record of an entity's columns, as a party's users would write it."""
     content = {column: math.sin(number + place) for place, column in enumerate("abc")}
     return replace(users_message("samples", "json", entity, content), partition=0)
 
 
-def label(entity: str, number: int) -> Record:
+def label(entity: str, number: int) -> FuzzedRecord:
     """A record of an entity's label."""
     return replace(users_message("labels", "json", entity, {"y": math.cos(number)}), partition=0)
 
 
-def record(federation: str) -> list[Record]:
+def record(federation: str) -> list[FuzzedRecord]:
     """All messages that each member receives in a small fit, in order, and some of its state, each under "member/channel"."""
     members = {name: member(federation, name) for name in MEMBERS}
-    heard: dict[str, list[Record]] = {name: [] for name in MEMBERS}
-    found: list[Record] = []
+    heard: dict[str, list[FuzzedRecord]] = {name: [] for name in MEMBERS}
+    found: list[FuzzedRecord] = []
     for number in range(ROWS + LEFT):
         for party in PARTIES:
             heard[party] += [sample(f"e-{number}", number), label(f"e-{number}", number)]
-    state: list[Record] = []
+    state: list[FuzzedRecord] = []
     for moment in range(60):
         now = NOW + moment
         for name, one in members.items():
@@ -97,10 +96,10 @@ def record(federation: str) -> list[Record]:
             assert not [reply for reply in replies if isinstance(reply, Rejection)]
             for send in [reply for reply in replies if isinstance(reply, Send) and reply.channel not in ("predictions", "model")]:
                 to, channel = _reader(name, send.channel)
-                heard[to].append(Record(channel, send.key, send.value, send.partition or 0))
+                heard[to].append(FuzzedRecord(channel, send.key, send.value, send.partition or 0))
             found += [replace(record, channel=f"{name}/{record.channel}") for record in told]
             state += [
-                Record(f"{name}/{change.channel}", change.key, change.value, 0)
+                FuzzedRecord(f"{name}/{change.channel}", change.key, change.value, 0)
                 for change in one.role.changed_state()
                 if change.value
             ]
@@ -114,7 +113,7 @@ def _reader(name: str, channel: str) -> tuple[str, str]:
     return (HUB, f"{kind}/{name}") if name != HUB else (to, kind)
 
 
-def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
+def recorded(federation: str, name: str, *channels: str) -> tuple[FuzzedRecord, ...]:
     """The messages that a member received, in order; on the named channels alone, if any."""
     own = settings(federation, name)
     wanted = channels or tuple(ROLES[own.role.kind].channels(own).inputs)
@@ -122,7 +121,7 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
     return tuple(replace(one, channel=one.channel.partition("/")[2]) for one in found)
 
 
-def run(federation: str) -> Run:
+def run(federation: str) -> MemoryFederation:
     """A federation of all members, for tests that restore their state."""
     own = {}
     for name in MEMBERS:
@@ -140,13 +139,13 @@ def run(federation: str) -> Run:
             found += [Outgoing(topic, one.key, one.value, 0) for topic, one in told]
         return found
 
-    return Run(own, written)
+    return MemoryFederation(own, written)
 
 
 class DPFrankWolfeTarget(RoleTarget):
     """A member at any place of a fit."""
 
-    def __init__(self, name: str, messages: Sequence[Record], random: Random, federation: str, member: str) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, federation: str, member: str) -> None:
         self.chosen = settings(federation, member)
         self.at = len(messages)
         self._places = [place for place, one in enumerate(messages) if one.channel not in USERS]
@@ -165,7 +164,7 @@ class DPFrankWolfeTarget(RoleTarget):
         """The partition of the recorded fit."""
         return cast(Any, self.role).task(0)
 
-    def take(self, message: Record) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         if self.random.randrange(ANEW) == 0:
             self._begin_anew(self.random.choice(self._places))
         if self.at < len(self.messages) and self.random.random() < NEXT:
@@ -188,7 +187,7 @@ class DPFrankWolfeTarget(RoleTarget):
             assert reason is None, f"a good message on {message.channel} is refused: {reason}"
         self.tick()
 
-    def _next(self, wrong: Record) -> Record:
+    def _next(self, wrong: FuzzedRecord) -> FuzzedRecord:
         """The next message, with a part of another message's content in its own."""
         message = self.messages[self.at]
         if message.channel in USERS or not message.value or message.value[:1] == MARK:
@@ -209,7 +208,7 @@ class DPFrankWolfeTarget(RoleTarget):
             return content[:place] + random.choice([b"\0", b"\xff"]) * size + content[place + size :]
         return content[:place] + other[:size] + content[place + size * random.randrange(2) :]
 
-    def feed(self, message: Record) -> str | None:
+    def feed(self, message: FuzzedRecord) -> str | None:
         """As for any role, but counts may change when a message is refused."""
         if not self._begun:
             return None
@@ -270,7 +269,7 @@ class DPFrankWolfeTarget(RoleTarget):
 class RestoredMember(Restored):
     """A member that goes on with what it restored from a damaged changelog."""
 
-    def take(self, message: Record) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         reason = super().take(message)
         if self.random.randrange(GOES_ON) == 0:
             self.finish()

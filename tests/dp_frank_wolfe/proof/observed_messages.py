@@ -29,7 +29,7 @@ from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
 from streamfl.role import Headers
 from streamfl.testing.faults.cluster import FaultyBus
-from streamfl.testing.faults.observed_messages import Topics, require
+from streamfl.testing.faults.observed_messages import TopicReader, require
 
 __all__ = ["Drawn", "Observed", "messages_of", "names_by_window", "recorded", "timed_messages"]
 
@@ -129,7 +129,7 @@ class Observed:
         return found
 
 
-def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
+def timed_messages(bus: TopicReader, topic: str) -> Iterator[tuple[float, Message]]:
     """Each message of a topic, with the time of writing. Skips strangers' messages and what a producer wrote again."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     waiting: dict[bytes, dict[int, bytes]] = defaultdict(dict)
@@ -150,7 +150,7 @@ def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
             continue
 
 
-def messages_of(bus: Topics, topic: str) -> list[Message]:
+def messages_of(bus: TopicReader, topic: str) -> list[Message]:
     """The messages of a topic, in order."""
     return [one for _, one in timed_messages(bus, topic)]
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.messages import Answers, Ask, Message, Model, read_content
-from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.messages import Answers, Ask, FittedModel, Message, read_content
+from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
@@ -58,7 +58,7 @@ class Presence:
         return (iteration, party) in self.late
 
 
-def weights_of(content: Ask | Model, columns: int) -> Floats:
+def weights_of(content: Ask | FittedModel, columns: int) -> Floats:
     """x of a party's columns, from a message."""
     x = np.zeros(columns)
     x[np.frombuffer(content.columns, "<u4")] = np.frombuffer(content.weights, "<f8")
@@ -84,7 +84,7 @@ def presence(
             if one.iteration not in answered:
                 continue
             x = weights_of(read_content(one.content, Ask), chosen.columns[party])
-            after = weights_of(read_content(following.content, Ask if following.kind == "ask" else Model), len(x))
+            after = weights_of(read_content(following.content, Ask if following.kind == "ask" else FittedModel), len(x))
             iterate = Iterate(public.blocks, chosen.columns)
             iterate.x[party][:] = x
             answers = answered[one.iteration].answers
@@ -127,13 +127,13 @@ def possibly_heard(
     return found
 
 
-def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> Place:
+def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> ReleaseContext:
     """Where a party's releases of a window belong."""
     own, privacy = anchor(chosen, party), chosen.of(party).privacy
     # Without a promise noise is drawn from what everybody knows.
     known = hashlib.sha256(repr(("dp-frank-wolfe", NAME, chosen.seed, party)).encode()).digest()
     secret = chosen.secret(party) if privacy.is_private else known
-    return Place(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
+    return ReleaseContext(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
 
 
 def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[str]) -> list[Window]:
@@ -152,8 +152,8 @@ def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[s
 
 
 def expected(
-    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], window: int, there: Presence, places: Mapping[str, Place]
-) -> direct.Fit:
+    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], window: int, there: Presence, places: Mapping[str, ReleaseContext]
+) -> direct.DirectFit:
     """The fit of these windows, with the same parties' answers used."""
     public = Public(chosen.of(S))
     learning = public.settings.learning
@@ -177,7 +177,7 @@ def expected(
 def expected_estimate(
     chosen: DPFrankWolfeScenario,
     windows: Mapping[str, Window],
-    places: Mapping[str, Place],
+    places: Mapping[str, ReleaseContext],
     choosers: Sequence[str],
     takers: Sequence[str],
 ) -> dict[str, Floats]:

@@ -17,7 +17,7 @@ from dp_frank_wolfe.proof.oracle import numbers_of, place_of, weights_of
 from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S, samples_of
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Message, Model, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.partials import PartialPlan
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, whole_row
@@ -108,7 +108,7 @@ def _check_party(
     require(bool(known) or not parts, f"{party} tells parts of predictions, and has no model")
     if not known:
         return
-    models = {one.window: weights_of(read_content(one.content, Model), chosen.columns[party]) for one in _of(asks, "model")}
+    models = {one.window: weights_of(read_content(one.content, FittedModel), chosen.columns[party]) for one in _of(asks, "model")}
     versions = [part.model for part in parts]
     require(versions == sorted(versions), f"{party}: parts are of models {versions[:20]}, of an older one after a newer one")
     lenient = _often_announced(chosen, releases)
@@ -290,7 +290,7 @@ def _told_means(
         return 0.0, 0.0, 0.0
     plan = public.means_plan(party)
     means = plan.means(np.frombuffer(content, "<i8").astype(np.int64), public.settings.window.rows)
-    model = next(read_content(one.content, Model) for one in _of(asks, "model") if one.window == window)
+    model = next(read_content(one.content, FittedModel) for one in _of(asks, "model") if one.window == window)
     moved = float(means.columns @ weights_of(model, plan.columns)) / FEATURE_ONE
     return plan.label_precision, means.label / RESIDUAL_ONE, moved
 

@@ -8,7 +8,7 @@ import msgspec
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 
 from streamfl.cli.check_inputs import look_at_inputs
-from streamfl.cli.check_state import Remembered
+from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.preflight import Configured
 from streamfl.dp_frank_wolfe.config import PARTY
 from streamfl.dp_frank_wolfe.roles import ROLES
@@ -25,7 +25,9 @@ def test_a_mistaken_field_is_told_of(tmp_path: Path) -> None:
     bus.create(kind.topics(own))
     bus.write([Outgoing("a-samples", b"anna", msgspec.json.encode({"X0": 1.0, "x1": 1.0, "x2": 1.0, "x3": 1.0}))])
     bus.write([Outgoing("labels", b"anna", b'{"y": 0.5}'), Outgoing("labels", b"bert", b'{"y": "high"}')])
-    found = look_at_inputs(Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), Remembered())
+    found = look_at_inputs(
+        Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), ChangelogContents()
+    )
     by_name = {one.check: one for one in found}
     assert not by_name["records of a-samples"].passed
     assert "x0 is missing" in by_name["records of a-samples"].detail
@@ -45,5 +47,9 @@ def test_looking_at_records_releases_nothing(tmp_path: Path) -> None:
         bus.write([Outgoing("f.a.asks", None, received.record.value)])
     before = (tmp_path / "ledger").read_bytes()
     for _ in range(2):
-        list(look_at_inputs(Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), Remembered()))
+        list(
+            look_at_inputs(
+                Configured(tmp_path / "a.toml", kind, own), bus, kind.build(own), kind.channels(own), ChangelogContents()
+            )
+        )
     assert (tmp_path / "ledger").read_bytes() == before

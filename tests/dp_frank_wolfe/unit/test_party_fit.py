@@ -12,13 +12,13 @@ from dp_frank_wolfe.problems import divided, sparse
 from streamfl.dp_frank_wolfe.blocks import Block
 from streamfl.dp_frank_wolfe.budget import FitPlan, plan_fit
 from streamfl.dp_frank_wolfe.iterate import quantise
-from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place, predictions
+from streamfl.dp_frank_wolfe.party_fit import PartyFit, ReleaseContext, predictions
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.release_bits import Release, release_bits
 
 ROWS, COLUMNS = 200, 12
-PLACE = Place("ledger", "federation", "party-0", 0, bytes(range(32)))
+PLACE = ReleaseContext("ledger", "federation", "party-0", 0, bytes(range(32)))
 SKETCH = SignSketch(ROWS, 20, 1)
 BLOCKS = {0: Block("party-0", tuple(range(6)), 0.5), 3: Block("party-0", tuple(range(6, 12)), 0.5)}
 NONE = np.zeros(COLUMNS)
@@ -85,7 +85,7 @@ def test_at_the_cap_a_block_without_a_shown_column_does_not_answer(window: Windo
 
 
 def released(
-    window: Window, place: Place = PLACE, sketch: SignSketch = SKETCH, plan: FitPlan | None = None
+    window: Window, place: ReleaseContext = PLACE, sketch: SignSketch = SKETCH, plan: FitPlan | None = None
 ) -> dict[int, np.ndarray]:
     """The noise of each column's sketch, all columns shown."""
     plan = plan or plan_fit(1.0, 40, 12, 2.0, sketch)

@@ -33,7 +33,7 @@ EXACT: dict[str, Any] = {"epsilon": float("inf")}
 
 def told_directly(
     server: Server, found: dict[str, Hand], absent: Callable[[int, str], bool] = lambda iteration, party: False
-) -> direct.Fit:
+) -> direct.DirectFit:
     public, learning = server.public, server.settings.learning
     plans = {party: public.fit_plan(party, 1) for party in public.parties}
     until = learning.tolerance or -1.0

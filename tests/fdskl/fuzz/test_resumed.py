@@ -8,13 +8,13 @@ import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from fdskl.proof import fuzz
 
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.resumed import MemoryFederation
 
 ROUNDS = 12
 
 
 @cache
-def after_some_rounds(federation: str) -> Run:
+def after_some_rounds(federation: str) -> MemoryFederation:
     return after_rounds(fuzz.run(federation), ROUNDS)
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.contributions import numbers_of
 from streamfl.fdskl.labelled import CHUNK
-from streamfl.fdskl.masks import Incarnation as LifeKey
-from streamfl.fdskl.masks import masked
+from streamfl.fdskl.masks import OwnIncarnation, masked
 from streamfl.fdskl.messages import (
     INCARNATION,
     PARTIAL_SUM,
@@ -69,7 +68,7 @@ def sample(draw: st.DrawFn, now: float) -> Received:
 
 
 @cache
-def pair_secret(one: LifeKey, other: LifeKey) -> bytes:
+def pair_secret(one: OwnIncarnation, other: OwnIncarnation) -> bytes:
     return one.pair_secret(other.public)
 
 
@@ -88,7 +87,7 @@ class Others:
         self.heard = dict.fromkeys(range(self.parties), 0)
         self.told = 0
 
-    def life(self, party: int) -> LifeKey:
+    def life(self, party: int) -> OwnIncarnation:
         return life_of(party, self.partition if party == self.own else 10 + self.partition + 2 * self.heard[party])
 
     def incarnation(self, party: int, now: float, knows: bool = True) -> Received:

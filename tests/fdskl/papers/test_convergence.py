@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fdskl.proof.convergence import Problem, distances, slope
+from fdskl.proof.convergence import RegularisedRisk, distances, slope
 
 from streamfl.fdskl.losses import LOSSES
 
@@ -14,11 +14,11 @@ RUNS = 8
 REGULARISATION = {"square": 0.2, "logistic": 0.05}
 
 
-def problem(loss: str) -> Problem:
+def problem(loss: str) -> RegularisedRisk:
     """Labels that no linear function tells apart."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(24, 2))
-    return Problem(inputs, np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0), LOSSES[loss], REGULARISATION[loss])
+    return RegularisedRisk(inputs, np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0), LOSSES[loss], REGULARISATION[loss])
 
 
 @pytest.mark.parametrize("loss", ["square", "logistic"])

@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 import msgspec
 import numpy as np
 from fdskl.proof.observed_messages import decode_prediction
-from fdskl.proof.oracle import Model, Oracle, models_of
+from fdskl.proof.oracle import Oracle, RememberedModel, models_of
 from fdskl.proof.replay import check_learning
 from fdskl.proof.scenario import LABELS, FdsklScenario
 
@@ -73,7 +73,7 @@ def check_revisions(chosen: FdsklScenario, entity: str, predictions: list[Predic
 
 
 def check_outputs(
-    chosen: FdsklScenario, oracle: Oracle, models: dict[int, Model], partition: int, predictions: list[Prediction]
+    chosen: FdsklScenario, oracle: Oracle, models: dict[int, RememberedModel], partition: int, predictions: list[Prediction]
 ) -> None:
     """Each prediction is what the model of its version gives for columns that the parties had.
 
@@ -131,7 +131,7 @@ def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities
         require(is_learnt, f"partition {partition}: {fresh} labels wait, {size} are an iteration")
 
 
-def check_features(chosen: FdsklScenario, model: Model) -> None:
+def check_features(chosen: FdsklScenario, model: RememberedModel) -> None:
     """As many features were drawn, kept and dropped as the iterations say."""
     learning = chosen.settings.learning
     block, limit = learning.block_features, learning.features_limit // learning.block_features * learning.block_features

@@ -13,13 +13,13 @@ from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_
 from streamfl.fdskl.losses import MarginLoss
 from streamfl.seeding import rng_for
 
-__all__ = ["Problem", "distances", "slope"]
+__all__ = ["RegularisedRisk", "distances", "slope"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Problem:
+class RegularisedRisk:
     """min over f of mean L(f(x_i), y_i) + (lambda / 2) |f|_H^2 for a Gaussian kernel of bandwidth 1, on a few points.
 
     inputs: (n, d). labels: (n,). regularisation: lambda.
@@ -68,7 +68,7 @@ class Problem:
         return found
 
 
-def distances(problem: Problem, rule: StepRule, step: float, horizons: Sequence[int], runs: int) -> Floats:
+def distances(problem: RegularisedRisk, rule: StepRule, step: float, horizons: Sequence[int], runs: int) -> Floats:
     """E|f_T - f*|^2 for each T, (T,): the mean over points and runs."""
     best = problem.best()
     return np.array(

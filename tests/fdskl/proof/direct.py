@@ -20,7 +20,7 @@ from streamfl.fdskl.newton import of_few, solve_block
 from streamfl.fdskl.schedule import ends_of_iterations
 from streamfl.fdskl.standardisation import moments_of, scaling_of
 
-__all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
+__all__ = ["DirectModel", "Party", "learn", "median_distance", "standardised"]
 
 Floats = NDArray[np.float64]
 # Most distances between entities for the bandwidth, which is their median; rows whose features are computed at a time.
@@ -37,7 +37,7 @@ class Party:
 
 
 @dataclass
-class Learnt:
+class DirectModel:
     """A model and how it was learnt.
 
     outputs: f of each entity that was shown, in that order, by the model before it learnt from the entity.
@@ -113,7 +113,7 @@ def learn(
     seed: int = 0,
     root: int = 0,
     bits: int | None = None,
-) -> Learnt:
+) -> DirectModel:
     """Learn from entities in the order in which their labels come.
 
     labels: (entities,), -1 and +1, or real ones for the square loss.
@@ -122,7 +122,7 @@ def learn(
     """
     order = np.arange(len(labels)) if entities is None else np.asarray(entities)
     inputs = [party.inputs for party in parties]
-    learnt = Learnt()
+    learnt = DirectModel()
     latest = order[: max(learning.first_block, 2 * FEWEST_DISTANCES)][-2 * MOST_DISTANCES :].tolist()
     laplacian = learning.kernel == "laplacian"
     median = learning.bandwidth or learning.bandwidth_multiplier * median_distance(inputs, latest, laplacian)
@@ -147,7 +147,7 @@ class _Newton:
     """A window of rows, each with f and its features in blocks by their numbers."""
 
     def __init__(
-        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: Learnt
+        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: DirectModel
     ) -> None:
         self._learning = learning
         self._phi = features
@@ -241,7 +241,7 @@ class _Sgd:
     """Coefficients over a common scale. (Algorithm 1 for B instances and R features at a time.)"""
 
     def __init__(
-        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: Learnt
+        self, learning: KernelLearningSection, features: _Features, inputs: Sequence[Floats], labels: Floats, learnt: DirectModel
     ) -> None:
         self._learning = learning
         self._phi = features

@@ -34,9 +34,9 @@ from streamfl.role import PeerError, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
-from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
-from streamfl.testing.fuzz.mutations import Message
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
 
 __all__ = ["FDSKL", "FEDERATIONS", "PARTIES", "corpus", "member", "record", "recorded", "run"]
@@ -115,9 +115,9 @@ def settings(federation: str, name: str) -> FdsklSettings:
     )
 
 
-def member(federation: str, name: str) -> Member:
+def member(federation: str, name: str) -> FuzzedMember:
     """A new party."""
-    found = Member.of(settings(federation, name))
+    found = FuzzedMember.of(settings(federation, name))
     always_alike(found.role)
     return found
 
@@ -136,7 +136,7 @@ def always_alike(role: Role) -> None:
         worker.open(partition)
 
 
-def sample(federation: str, entity: str, number: int) -> Message:
+def sample(federation: str, entity: str, number: int) -> FuzzedRecord:
     """A party's sample of an entity, as its users would write it."""
     section = settings(federation, ACTIVE).samples
     assert section is not None
@@ -146,22 +146,22 @@ def sample(federation: str, entity: str, number: int) -> Message:
     return _users(section.format, "samples", section.entity, entity, named)
 
 
-def label(federation: str, entity: str, number: int) -> Message:
+def label(federation: str, entity: str, number: int) -> FuzzedRecord:
     """An entity's label, as users would write it."""
     section = settings(federation, ACTIVE).labels
     assert section is not None
     return _users(section.format, "labels", section.entity, entity, {section.label: float(number % 2)})
 
 
-def _users(format: str, channel: str, field: str | None, entity: str, content: dict[str, Any]) -> Message:
+def _users(format: str, channel: str, field: str | None, entity: str, content: dict[str, Any]) -> FuzzedRecord:
     return users_message(channel, format, entity, content if field is None else {field: entity, **content})
 
 
-def record(federation: str) -> list[Message]:
+def record(federation: str) -> list[FuzzedRecord]:
     """Some messages of every kind from a small run of the federation's roles, each under "party/channel"."""
     parties = {name: member(federation, name) for name in PARTIES}
-    heard: dict[str, list[Message]] = {name: [] for name in parties}
-    found: list[Message] = []
+    heard: dict[str, list[FuzzedRecord]] = {name: [] for name in parties}
+    found: list[FuzzedRecord] = []
     for number in range(ROUNDS):
         entity = f"{ENTITIES[number % len(ENTITIES)]}-{number // (2 * len(ENTITIES))}"
         for name, own in heard.items():
@@ -178,10 +178,12 @@ def record(federation: str) -> list[Message]:
                 for one in _sent(sends):
                     channel, _, to = one.channel.partition("/")
                     for reader in knows if channel == "turns" else [to] if to else []:
-                        heard[reader].append(Message(channel, one.key, one.value, one.partition or 0))
+                        heard[reader].append(FuzzedRecord(channel, one.key, one.value, one.partition or 0))
                 found += [replace(one, channel=f"{name}/{one.channel}") for one in told]
                 found += [
-                    Message(f"{name}/state", one.key, one.value, one.partition) for one in party.role.changed_state() if one.value
+                    FuzzedRecord(f"{name}/state", one.key, one.value, one.partition)
+                    for one in party.role.changed_state()
+                    if one.value
                 ]
     return [one for one in some_of_each(found) if not one.channel.startswith(PARTIES[-1])]
 
@@ -191,13 +193,13 @@ def _sent(replies: Sequence[Send | Rejection]) -> list[Send]:
     return [reply for reply in replies if isinstance(reply, Send)]
 
 
-def recorded(federation: str, name: str, *channels: str) -> tuple[Message, ...]:
+def recorded(federation: str, name: str, *channels: str) -> tuple[FuzzedRecord, ...]:
     """The recorded messages of a party's channels."""
     found = corpus(federation, *(f"{name}/{channel}" for channel in channels))
     return tuple(replace(one, channel=one.channel.partition("/")[2]) for one in found)
 
 
-def run(federation: str) -> Run:
+def run(federation: str) -> MemoryFederation:
     """A federation of all parties, to be resumed from what they remember."""
     own = {}
     for name in PARTIES:
@@ -213,7 +215,7 @@ def run(federation: str) -> Run:
         told += [("truths", label(federation, entity, number))] if number % 4 else []
         return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
 
-    return Run(own, written)
+    return MemoryFederation(own, written)
 
 
 class FdsklTarget(RoleTarget):
@@ -221,7 +223,7 @@ class FdsklTarget(RoleTarget):
 
     role: FdsklWorker
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, member: str) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, federation: str, member: str) -> None:
         self.federation = federation
         self.chosen = settings(federation, member)
         # The last round that it knows of: its name, and the identity of its announcement.
@@ -233,13 +235,13 @@ class FdsklTarget(RoleTarget):
     def begin(self) -> None:
         always_alike(self.role)
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         """Repeated messages are ignored, so most are made new, whatever else is wrong with them."""
         if self.random.random() >= STALE:
             message = self._as_the_next(message)
         return super().take(message)
 
-    def _as_the_next(self, message: Message) -> Message:
+    def _as_the_next(self, message: FuzzedRecord) -> FuzzedRecord:
         try:
             if message.channel == "rounds":
                 self._number += 1
@@ -328,7 +330,7 @@ class OtherTarget(FdsklTarget):
         own = self.role.settings
         fingerprint, numbers = own.fingerprint, [lives[name] for name in PARTIES]
         good = Round(1, fingerprint, ACTIVE, numbers, self._number, PHASES, 1.5, [FeatureRange(0, 2)], [entity])
-        assert self.feed(Message("rounds", None, ROUND.encode(good), partition)) is None
+        assert self.feed(FuzzedRecord("rounds", None, ROUND.encode(good), partition)) is None
         self.now += self.chosen.alignment.reply_seconds
         self.tick()
         pending = task.sums.pending.get((numbers[0], self._number))
@@ -338,7 +340,7 @@ class OtherTarget(FdsklTarget):
 class RestoredMember(Restored):
     """A party that goes on with what it restored from a damaged changelog."""
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         reason = super().take(message)
         if self.random.randrange(GOES_ON) == 0:
             self.finish()

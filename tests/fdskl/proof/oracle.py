@@ -17,7 +17,7 @@ from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.observed_messages import latest
 
-__all__ = ["Model", "Oracle", "models_of"]
+__all__ = ["Oracle", "RememberedModel", "models_of"]
 
 # Rounding of a phase, in radians, if sums are made in another order and frequencies are as large as a Laplacian kernel's.
 ROUNDING = 1e-7
@@ -26,7 +26,7 @@ Columns = Sequence[float] | None
 
 
 @dataclass(frozen=True)
-class Model:
+class RememberedModel:
     """The remembered state of a model: version, kept features from ``first`` on, coefficients (kept,)."""
 
     version: int
@@ -41,7 +41,7 @@ class Model:
         return self.first + len(self.alphas)
 
 
-def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
+def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, RememberedModel]]:
     """By partition and version, the models that all active parties remembered, with their coefficients together."""
     found = [_models_of(bus, chosen, party) for party in chosen.settings.federation.active_parties]
     return {
@@ -54,9 +54,9 @@ def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
     }
 
 
-def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[int, Model]]:
+def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[int, RememberedModel]]:
     """The models that one active party remembered: the last version of each commit."""
-    found: dict[int, dict[int, Model]] = {partition: {} for partition in range(chosen.partitions)}
+    found: dict[int, dict[int, RememberedModel]] = {partition: {} for partition in range(chosen.partitions)}
     size = chosen.settings.learning.block_features
     alphas: dict[int, dict[int, NDArray[np.float64]]] = {partition: {} for partition in range(chosen.partitions)}
     records = sorted(bus.read(f"{chosen.name}.{party}.state"), key=lambda one: (one.partition, one.offset))
@@ -77,7 +77,7 @@ def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[in
             together = np.zeros(last - first)
             for number, own in alphas[partition].items():
                 together[number * size - first : (number + 1) * size - first] = own * scale
-            found[partition][version] = Model(version, first, cursor, bandwidth, dropped, together)
+            found[partition][version] = RememberedModel(version, first, cursor, bandwidth, dropped, together)
     return found
 
 
@@ -90,7 +90,7 @@ class Oracle:
         self._drawn: dict[tuple[int, str, float], Frequencies] = {}
 
     def features(
-        self, partition: int, entity: str, model: Model, first: int, count: int
+        self, partition: int, entity: str, model: RememberedModel, first: int, count: int
     ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
         """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), for all columns there may have been.
 
@@ -112,7 +112,7 @@ class Oracle:
             total = np.sum([phases for _, _, phases in choice], axis=0)
             yield tuple(known for known, _, _ in choice), all(last for _, last, _ in choice), math.sqrt(2) * np.cos(total)
 
-    def tolerance(self, model: Model) -> float:
+    def tolerance(self, model: RememberedModel) -> float:
         """|df| <= sqrt(2) q pi 2^-32 sum |alpha|, and rounding."""
         bits = min(52, self._chosen.settings.aggregation.circle_bits)
         of_circle = len(self._chosen.parties) * math.pi * 2.0**-bits

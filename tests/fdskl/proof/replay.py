@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from fdskl.proof.oracle import Model, Oracle
+from fdskl.proof.oracle import Oracle, RememberedModel
 from fdskl.proof.scenario import FdsklScenario
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 CLOSE = 2e-3
 
 
-def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models: dict[int, Model]) -> None:
+def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models: dict[int, RememberedModel]) -> None:
     """Require that each version is what its iteration makes of the version before and of the entities that it began with.
 
     An iteration that was given up may have begun with other entities, so one of all that began has to fit.
@@ -29,7 +29,7 @@ def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models
         before = models.get(version - 1)
         begun = chosen.observed.begun.get((partition, version - 1), [])
         if before is None and version == 1 and begun:
-            before = Model(0, 0, 0, after.bandwidth, 0, np.zeros(0))
+            before = RememberedModel(0, 0, 0, after.bandwidth, 0, np.zeros(0))
         if before is None or not begun:
             continue
         step = _sgd if chosen.settings.learning.solver == "sgd" else _newton
@@ -38,7 +38,7 @@ def check_learning(chosen: FdsklScenario, oracle: Oracle, partition: int, models
 
 
 def _sgd(
-    chosen: FdsklScenario, oracle: Oracle, partition: int, before: Model, after: Model, entities: list[str]
+    chosen: FdsklScenario, oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str]
 ) -> float:
     """alpha_new = -gamma / (B R) sum_b L'(f(x_b), y_b) phi_new(x_b); all others times (1 - gamma lambda)."""
     learning = chosen.settings.learning
@@ -54,7 +54,7 @@ def _sgd(
 
 
 def _newton(
-    chosen: FdsklScenario, oracle: Oracle, partition: int, before: Model, after: Model, entities: list[str]
+    chosen: FdsklScenario, oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str]
 ) -> float:
     """(Phi' diag(L'') Phi / n + lambda C I) step = -(Phi' L' / n + lambda C alpha), for one block after another."""
     learning = chosen.settings.learning
@@ -96,7 +96,7 @@ def _newton(
 
 
 def _features(
-    oracle: Oracle, partition: int, before: Model, after: Model, entities: list[str], first: int, count: int
+    oracle: Oracle, partition: int, before: RememberedModel, after: RememberedModel, entities: list[str], first: int, count: int
 ) -> Floats:
     """phi of entities that all parties know, (n, count)."""
     del before

@@ -14,7 +14,7 @@ from fdskl.makers import life_of, lives, make_worker, settings_of
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.answered import FARTHEST, MANY_DISTANCES
 from streamfl.fdskl.circle import from_circle, to_circle
-from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
+from streamfl.fdskl.contributions import Contributions, InputNoise, KernelSettings
 from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
 from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.worker import FdsklWorker
@@ -248,7 +248,7 @@ def test_noise_is_of_the_entity_and_not_of_the_question() -> None:
 
     def seen(first: int, entity: str = "a", columns: np.ndarray = row) -> np.ndarray:  # type: ignore[type-arg]
         part = Contributions(
-            kernel=Kernel("gaussian", 1.5), columns=names, seed=1, secret=b"s" * 32, shared=False, parties=2, own=1, root=0,
+            kernel=KernelSettings("gaussian", 1.5), columns=names, seed=1, secret=b"s" * 32, shared=False, parties=2, own=1, root=0,
             mask="none", bits=64, noise=InputNoise(1.0, 0.5, "a secret"), place=(7, 0),
         )  # fmt: skip
         asked = Round(VERSION, 7, "p0", [1, 2], first, PHASES, 100.0, [FeatureRange(first, 40)], [entity])

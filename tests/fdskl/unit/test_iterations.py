@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.iteration import BandwidthSearch, Learning, SgdIteration
+from streamfl.fdskl.iteration import BandwidthSearch, LearningSettings, SgdIteration
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.messages import DISTANCES, FeatureRange
@@ -37,7 +37,7 @@ def number_of(name: str) -> int:
     return int(name.removeprefix("entity-"))
 
 
-def learning(**changed: Any) -> Learning:
+def learning(**changed: Any) -> LearningSettings:
     usual: dict[str, Any] = {
         "loss": loss_named("square"),
         "solver": "newton",
@@ -58,13 +58,13 @@ def learning(**changed: Any) -> Learning:
         "horizon": None,
         "bits": 64,
     }
-    return Learning(**usual | changed)
+    return LearningSettings(**usual | changed)
 
 
 class Active:
     """What an active party has for its iterations, and rounds that are answered by ``PHI``."""
 
-    def __init__(self, settings: Learning) -> None:
+    def __init__(self, settings: LearningSettings) -> None:
         self.settings = settings
         self.parts = ChangedParts()
         self.labelled = LabelledEntities(self.parts, max(settings.window, settings.block_instances))
@@ -226,7 +226,7 @@ class Descent:
     min over alpha_b of sum_n (f_n - y_n)^2 / N + (lambda C / 2) |alpha|^2
     """
 
-    def __init__(self, settings: Learning) -> None:
+    def __init__(self, settings: LearningSettings) -> None:
         self.settings = settings
         self.blocks = settings.features_limit // settings.block_features
         self.alphas: dict[int, Floats] = {}

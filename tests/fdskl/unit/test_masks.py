@@ -19,18 +19,18 @@ from scipy.stats import kstest, uniform
 from streamfl.fdskl import masks
 from streamfl.fdskl.circle import number_type, to_circle
 from streamfl.fdskl.keystream import Keystream, keystream
-from streamfl.fdskl.masks import CHECK_WORDS, Incarnation, checked, mask_key, masked, one_time_mask, paper_mask
+from streamfl.fdskl.masks import CHECK_WORDS, OwnIncarnation, checked, mask_key, masked, one_time_mask, paper_mask
 from streamfl.fdskl.topology import Aggregation, aggregation
 
 WIDTHS = (32, 64)
 Secrets = list[dict[int, bytes]]
 
 
-def incarnations(parties: int, life: int = 0) -> list[Incarnation]:
-    return [Incarnation(bytes([party + 1, life]) + bytes(30)) for party in range(parties)]
+def incarnations(parties: int, life: int = 0) -> list[OwnIncarnation]:
+    return [OwnIncarnation(bytes([party + 1, life]) + bytes(30)) for party in range(parties)]
 
 
-def agreed(lives: list[Incarnation]) -> Secrets:
+def agreed(lives: list[OwnIncarnation]) -> Secrets:
     """Of each party, its secrets with the others."""
     return [
         {peer: one.pair_secret(two.public) for peer, two in enumerate(lives) if peer != own} for own, one in enumerate(lives)
@@ -167,7 +167,7 @@ def test_masks_that_do_not_cancel_are_found(parties: int, bits: int) -> None:
 
 def test_every_life_of_a_task_has_another_number() -> None:
     """Protects rounds that name incarnations: the number is 53 bits of the public key, and a key that is none is refused."""
-    many = [Incarnation(bytes([number, 1]) + bytes(30)) for number in range(200)]
+    many = [OwnIncarnation(bytes([number, 1]) + bytes(30)) for number in range(200)]
     assert len({one.number for one in many}) == 200
     assert all(0 <= one.number < 2**53 for one in many)
     assert max(one.number for one in many) > 2**51
@@ -176,9 +176,9 @@ def test_every_life_of_a_task_has_another_number() -> None:
         with pytest.raises(ValueError):
             one.pair_secret(wrong)
     with pytest.raises(ValueError, match="too few"):
-        Incarnation(bytes(31))
+        OwnIncarnation(bytes(31))
     # X25519 alone would make one key of these two.
-    assert Incarnation(bytes(32)).public != Incarnation(bytes([1]) + bytes(31)).public
+    assert OwnIncarnation(bytes(32)).public != OwnIncarnation(bytes([1]) + bytes(31)).public
 
 
 def messages_of_one_feature(mask: str, count: int) -> tuple[NDArray[Any], NDArray[Any]]:

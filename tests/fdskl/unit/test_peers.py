@@ -7,7 +7,7 @@ import pytest
 from fdskl.makers import life_of, lives, secret_bytes
 
 from streamfl.changelog import ChangedParts
-from streamfl.fdskl.masks import Incarnation as LifeKey
+from streamfl.fdskl.masks import OwnIncarnation
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.peers import MOST_LIVES, Peers
 from streamfl.fdskl.received_rounds import MOST_IDENTITIES, MOST_RUNS, ReceivedRounds
@@ -22,7 +22,9 @@ def peers(parts: ChangedParts | None = None, own: int = 0) -> Peers:
     return Peers(ChangedParts() if parts is None else parts, NAMES, own, lives(own))
 
 
-def told(life: LifeKey, telling: int = 1, sender: str = "b", number: int | None = None, public: bytes | None = None) -> Incarnation:
+def told(
+    life: OwnIncarnation, telling: int = 1, sender: str = "b", number: int | None = None, public: bytes | None = None
+) -> Incarnation:
     return Incarnation(
         VERSION, 1, sender, life.number if number is None else number, life.public if public is None else public, telling, 0
     )
@@ -107,7 +109,7 @@ def test_another_life_has_to_be_told() -> None:
     [
         (told(life_of(1, 0), number=5), "another number"),
         (told(life_of(1, 0), public=bytes(31)), "another number"),
-        (told(LifeKey(secret_bytes(0, 0))), "itself"),
+        (told(OwnIncarnation(secret_bytes(0, 0))), "itself"),
     ],
 )
 def test_a_key_that_is_none_is_refused(message: Incarnation, text: str) -> None:
@@ -192,7 +194,7 @@ def test_two_rounds_of_a_name_are_told_apart() -> None:
 
 def test_two_parties_with_one_life_are_not_all_others() -> None:
     """Protects the active party's process, which asked a round that it refused itself: anybody could write what ended it."""
-    own, first, second = peers(), LifeKey(bytes([1]) * 32), LifeKey(bytes([2]) * 32)
+    own, first, second = peers(), OwnIncarnation(bytes([1]) * 32), OwnIncarnation(bytes([2]) * 32)
     for party in (1, 2):
         own.hear(party, told(first))
     assert own.missing == []

@@ -15,7 +15,7 @@ from streamfl.pofmkl.messages import KERNEL_PARAMETERS, MARKER_KEY, SHARD_VERSIO
 from streamfl.pofmkl.shard import Shard
 from streamfl.role import PeerError, Rejection, StateChange
 from streamfl.testing.fuzz.campaign import run
-from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.mutations import FuzzedRecord
 
 
 def test_kernels_that_are_not_there_and_numbers_too_large_are_among_what_is_refused() -> None:
@@ -56,7 +56,7 @@ def test_a_model_whose_squares_overflow_is_refused(number: float, reason: str) -
     """Protects predictions: parameters that are finite, but whose products are not, would make them infinite."""
     member = fuzz.member("default-async", "pofmkl-client")
     record = KernelParameters(wire.VERSION, 0, wire.encode_array(np.array([0.5, 1.0, number, 0.0], np.float32)))
-    (reply,) = member.role.receive([member.decode(Message("model", b"kernel/0", KERNEL_PARAMETERS.encode(record)))], 1.0)
+    (reply,) = member.role.receive([member.decode(FuzzedRecord("model", b"kernel/0", KERNEL_PARAMETERS.encode(record)))], 1.0)
     assert isinstance(reply, Rejection)
     assert reply.error.reason == reason
 
@@ -67,7 +67,7 @@ def test_a_model_of_a_version_below_zero_is_refused() -> None:
     marker = next(message for message in fuzz.corpus("default-async", "model") if message.key == MARKER_KEY)
     wrong = structs.replace(SHARD_VERSION.decode(marker.value), model_version=-1)
     with pytest.raises(PeerError, match="malformed"):
-        member.decode(Message("model", MARKER_KEY, SHARD_VERSION.encode(wrong), marker.partition))
+        member.decode(FuzzedRecord("model", MARKER_KEY, SHARD_VERSION.encode(wrong), marker.partition))
 
 
 @pytest.mark.parametrize("key", [b"client/press-1", b"client/\xff", b"waiting/\x00\x00\x00\x00\x00\x00\x00\x01press-1"])

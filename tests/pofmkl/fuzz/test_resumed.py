@@ -9,14 +9,14 @@ from damaged_changelog import after_rounds, check_refused_or_harmless
 from pofmkl.proof import fuzz
 
 from streamfl.role import PeerError, StateChange
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.resumed import MemoryFederation
 
 # The default client writes a snapshot every 64 samples, the server's step one every 256 rows.
 ROUNDS = {"paper-lockstep": 4, "default-lockstep": 90, "default-late-labels": 70}
 
 
 @cache
-def after_some_rounds(federation: str) -> Run:
+def after_some_rounds(federation: str) -> MemoryFederation:
     return after_rounds(fuzz.run(federation), ROUNDS[federation])
 
 

@@ -13,7 +13,7 @@ from pofmkl.laws import test_role_laws as pofmkl_laws
 
 from streamfl.pofmkl.messages import Update, decode_model
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
 from streamfl.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject
 from streamfl.wire import VERSION, encode_array
@@ -27,8 +27,8 @@ STEPS: dict[str, Callable[[int], ServerStep]] = {
     "least-squares": lambda kernels: RecursiveLeastSquares(
         kernels, ROW_LENGTH, leak=1e-2, dtype=np.float64, block=3, blocks_per_snapshot=2
     ),
-    "gradient": lambda kernels: StochasticGradient(0.5),
-    "adagrad": lambda kernels: AdaGrad(kernels, ROW_LENGTH, 0.2),
+    "gradient": lambda kernels: StochasticGradientStep(0.5),
+    "adagrad": lambda kernels: AdaGradStep(kernels, ROW_LENGTH, 0.2),
 }
 
 
@@ -168,7 +168,7 @@ def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
 
 def test_a_row_of_the_largest_label_is_accepted_whatever_its_rounding() -> None:
     """Protects honest clients with extreme labels in single precision; a state that no step wrote is refused all the same."""
-    step = StochasticGradient(0.5)
+    step = StochasticGradientStep(0.5)
     role = PofmklServer(clients=2, kernels=1, features=100, dimension=1, step=lambda kernels: step, lockstep=False)
     role.open(0)
     for sequence in range(1, 200):

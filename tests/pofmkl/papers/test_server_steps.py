@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
 from streamfl.role import PeerError
 
 KERNELS, LENGTH, RIDGE, LEAK, BLOCK = 3, 10, 0.1, 3e-3, 8
@@ -146,15 +146,15 @@ def test_the_gradient_steps_are_their_loops(sizes: Sequence[int]) -> None:
         gradient = (z @ adagrad[i] - y) * z
         squares[i] += gradient**2
         adagrad[i] -= 0.2 * gradient / np.sqrt(squares[i])
-    np.testing.assert_allclose(learnt(StochasticGradient(0.5), kernels, rows, sizes), sgd, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(learnt(AdaGrad(KERNELS, LENGTH, 0.2), kernels, rows, sizes), adagrad, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(learnt(StochasticGradientStep(0.5), kernels, rows, sizes), sgd, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(learnt(AdaGradStep(KERNELS, LENGTH, 0.2), kernels, rows, sizes), adagrad, rtol=1e-4, atol=1e-6)
 
 
 def test_adagrad_goes_on_with_its_squares() -> None:
     """Protects AdaGrad's rate from a restart, which would set it back to that of the first row."""
     kernels, units, labels = samples(100)
     rows = labels[:, None] * units
-    stayed, moved = AdaGrad(KERNELS, LENGTH, 0.2), AdaGrad(KERNELS, LENGTH, 0.2)
+    stayed, moved = AdaGradStep(KERNELS, LENGTH, 0.2), AdaGradStep(KERNELS, LENGTH, 0.2)
     theta = stayed.apply(np.zeros((KERNELS, LENGTH)), kernels[:50], rows[:50])
     for key, value in stayed.changed_state():
         assert value is not None
@@ -201,8 +201,8 @@ def test_the_averaged_step_is_equation_ten() -> None:
 
 STEPS: dict[str, Callable[[], ServerStep]] = {
     "least squares": least_squares,
-    "gradient": lambda: StochasticGradient(0.5),
-    "adagrad": lambda: AdaGrad(KERNELS, LENGTH, 0.2),
+    "gradient": lambda: StochasticGradientStep(0.5),
+    "adagrad": lambda: AdaGradStep(KERNELS, LENGTH, 0.2),
 }
 
 
@@ -285,9 +285,9 @@ def test_a_malformed_state_is_refused() -> None:
         (step, b"snapshot/0", encode([0, 4 * BLOCK, np.ones(LENGTH * (LENGTH + 1) // 2).tobytes()])),
         (step, b"snapshot/0", encode([0, 4 * BLOCK, triangle[:-8]])),
         (step, b"snapshot/0", encode([0, 4 * BLOCK, np.full(LENGTH * (LENGTH + 1) // 2, np.nan).tobytes()])),
-        (AdaGrad(KERNELS, LENGTH, 0.2), b"slot/0/1", encode([0, row])),
-        (AdaGrad(KERNELS, LENGTH, 0.2), b"squares/0", encode([-1, row])),
-        (StochasticGradient(0.5), b"squares/0", encode([0, row])),
+        (AdaGradStep(KERNELS, LENGTH, 0.2), b"slot/0/1", encode([0, row])),
+        (AdaGradStep(KERNELS, LENGTH, 0.2), b"squares/0", encode([-1, row])),
+        (StochasticGradientStep(0.5), b"squares/0", encode([0, row])),
         (AveragedStep(2), b"squares/0", encode([0, row])),
     ]
     for of, key, value in wrong:

@@ -16,7 +16,7 @@ from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.members import Member
+from streamfl.pofmkl.members import MemberState
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
 from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.roles import learner as learner_of
@@ -38,7 +38,7 @@ __all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identi
 ROUNDING = 5e-5
 
 
-class Prediction(msgspec.Struct):
+class PredictionRecord(msgspec.Struct):
     client: str
     sample: str
     prediction: float
@@ -56,8 +56,8 @@ def identity(record: Record) -> tuple[str, str]:
     return prediction.client, prediction.sample
 
 
-def _prediction(record: Record) -> Prediction:
-    return msgspec.json.decode(record.value or b"", type=Prediction)
+def _prediction(record: Record) -> PredictionRecord:
+    return msgspec.json.decode(record.value or b"", type=PredictionRecord)
 
 
 def check_bounds(worker: Worker, scenario: Scenario) -> None:
@@ -79,7 +79,7 @@ def check_bounds(worker: Worker, scenario: Scenario) -> None:
 
 def check_said(
     bus: FaultyBus, scenario: Scenario
-) -> tuple[dict[str, list[Prediction]], list[list[Update]]]:
+) -> tuple[dict[str, list[PredictionRecord]], list[list[Update]]]:
     """Checks what clients send, even without a server: counts, order, versions, budgets. Returns predictions and updates."""
     name = scenario.settings.federation.name
     letters = [dict(letter.headers)["text"].decode() for letter in bus.read(f"{name}.dead-letters")]
@@ -103,9 +103,9 @@ def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
             check_replay(scenario, predictions, models)
 
 
-def check_predictions(bus: Bus, scenario: Scenario) -> dict[str, list[Prediction]]:
+def check_predictions(bus: Bus, scenario: Scenario) -> dict[str, list[PredictionRecord]]:
     """Every sample is predicted once (with at_least_once: at least once), in order, on versions that never go back."""
-    by_client: dict[str, list[Prediction]] = defaultdict(list)
+    by_client: dict[str, list[PredictionRecord]] = defaultdict(list)
     for record in bus.read(f"{scenario.settings.federation.name}.predictions"):
         by_client[_prediction(record).client].append(_prediction(record))
     learning = scenario.settings.learning
@@ -240,7 +240,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
     return versions
 
 
-def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], models: list[dict[int, NDArray[Any]]]) -> None:
+def check_replay(scenario: Scenario, predictions: dict[str, list[PredictionRecord]], models: list[dict[int, NDArray[Any]]]) -> None:
     """Each client's predictions are reproduced by replaying its samples one by one on the model versions that it named."""
     settings = scenario.settings
     dimension = settings.samples.dimension if settings.samples is not None else None
@@ -290,7 +290,7 @@ def check_join(bus: Bus, scenario: Scenario) -> None:
     require(not differing, f"labels of these samples were not learnt, or came from nowhere: {differing[:3]}")
 
 
-def check_taught(bus: Bus, scenario: Scenario, predictions: dict[str, list[Prediction]]) -> None:
+def check_taught(bus: Bus, scenario: Scenario, predictions: dict[str, list[PredictionRecord]]) -> None:
     """Each client's stored counts of labels and squared errors cover each sample with its own first label, once."""
     settings = scenario.settings
     assert settings.samples is not None
@@ -329,7 +329,7 @@ def check_alike(bus: Bus, calm: Bus, scenario: Scenario) -> None:
         predictions = {identity(record): record.value for record in one.read(f"{name}.predictions")}
         yield "a prediction", {key: value for key, value in predictions.items() if key in labelled}
         yield "the model", _latest(one.read(f"{name}.model"))
-        yield "the server's state", _canonical(_latest(one.read(f"{name}.pofmkl-server.state")), Member, _SERVER_TIMES)
+        yield "the server's state", _canonical(_latest(one.read(f"{name}.pofmkl-server.state")), MemberState, _SERVER_TIMES)
         clients = _canonical(_latest(one.read(f"{name}.pofmkl-client.state")), ClientRecord, _CLIENT_TIMES)
         # A sample without a label is predicted on any version at hand, and the journal stores the prediction.
         yield "a client's state", clients if all_labelled else _without_journal(clients)

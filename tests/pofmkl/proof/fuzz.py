@@ -24,9 +24,9 @@ from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError, Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
-from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
-from streamfl.testing.fuzz.mutations import Message
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 from streamfl.wire import decode_array
 
@@ -88,12 +88,12 @@ def settings(federation: str, kind: str) -> PofmklSettings:
     )
 
 
-def member(federation: str, kind: str) -> Member:
+def member(federation: str, kind: str) -> FuzzedMember:
     """A new role of this kind."""
-    return Member.of(settings(federation, kind))
+    return FuzzedMember.of(settings(federation, kind))
 
 
-def sample(federation: str, client: str, number: int, label: bool = True) -> Message:
+def sample(federation: str, client: str, number: int, label: bool = True) -> FuzzedRecord:
     """A sample as the federation's users would write it."""
     section = settings(federation, "pofmkl-client").samples
     assert section is not None
@@ -106,7 +106,7 @@ def sample(federation: str, client: str, number: int, label: bool = True) -> Mes
     return users_message("samples", section.format, client, content)
 
 
-def label(federation: str, client: str, number: int) -> Message:
+def label(federation: str, client: str, number: int) -> FuzzedRecord:
     """The label of such a sample, where labels have a topic of their own."""
     section = settings(federation, "pofmkl-client").labels
     assert section is not None
@@ -114,10 +114,10 @@ def label(federation: str, client: str, number: int) -> Message:
     return users_message("labels", section.format, client, content)
 
 
-def record(federation: str) -> list[Message]:
+def record(federation: str) -> list[FuzzedRecord]:
     """Some messages of every kind, from a small run of the federation's roles."""
     client, server = member(federation, "pofmkl-client"), member(federation, "pofmkl-server")
-    found: list[Message] = []
+    found: list[FuzzedRecord] = []
     for number in range(ROUNDS):
         now = NOW + 2.0 * number
         samples = [sample(federation, name, number) for name in CLIENTS]
@@ -125,7 +125,7 @@ def record(federation: str) -> list[Message]:
             samples += [label(federation, name, number - 1) for name in CLIENTS]
         sent: list[Any] = [*client.role.receive([client.decode(one) for one in samples], now), *client.role.receive([], now + 1)]
         updates = [
-            Message("updates", send.key, send.value, send.partition or 0)
+            FuzzedRecord("updates", send.key, send.value, send.partition or 0)
             for send in sent
             if isinstance(send, Send) and send.channel == "updates"
         ]
@@ -133,15 +133,17 @@ def record(federation: str) -> list[Message]:
         # A round has fewer clients than the federation: it closes by its timeout.
         server.role.receive([], now + 100)
         state = list(server.role.changed_state())
-        model = [Message("model", one.key, one.value, one.partition) for one in state if one.channel == "model"]
+        model = [FuzzedRecord("model", one.key, one.value, one.partition) for one in state if one.channel == "model"]
         client.role.receive([client.decode(one) for one in model], now + 1)
         found += [*samples, *updates, *model]
-        found += [Message("server", one.key, one.value, one.partition) for one in state if one.channel == "state" and one.value]
-        found += [Message("client", one.key, one.value, one.partition) for one in client.role.changed_state() if one.value]
+        found += [
+            FuzzedRecord("server", one.key, one.value, one.partition) for one in state if one.channel == "state" and one.value
+        ]
+        found += [FuzzedRecord("client", one.key, one.value, one.partition) for one in client.role.changed_state() if one.value]
     return some_of_each(found)
 
 
-def run(federation: str) -> Run:
+def run(federation: str) -> MemoryFederation:
     """A federation of a server and the clients, with few kernels, for tests that resume from stored state."""
     few = KernelsSection(bandwidths=[0.5, 1.0], views=["centred-lags"]) if federation.startswith("default") else KernelsSection()
     own = {
@@ -155,13 +157,13 @@ def run(federation: str) -> Run:
         told += [("truths", label(federation, name, number - 1)) for name in CLIENTS if late and number]
         return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
 
-    return Run(own, written)
+    return MemoryFederation(own, written)
 
 
 class PofmklTarget(RoleTarget):
     """A role of one of these federations."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, kind: str) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, federation: str, kind: str) -> None:
         self.federation = federation
         super().__init__(name, messages, random, settings(federation, kind))
 
@@ -174,7 +176,7 @@ class ClientTarget(PofmklTarget):
     def greet(self) -> None:
         assert self.feed(sample(self.federation, GOOD_CLIENT, 0, label=False)) is None
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         if message.channel == "samples" and message.partition % len(PARTITIONS) in self.role.full:
             return "held back"
         return super().take(message)
@@ -217,7 +219,7 @@ class ServerTarget(PofmklTarget):
         version = cast(PofmklServer, self.role).snapshot()[partition].model_version
         assert version >= 0
         update = msgspec.structs.replace(template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=version)
-        reason = self.feed(Message("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), partition))
+        reason = self.feed(FuzzedRecord("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), partition))
         assert reason is None, f"a good update was refused: {reason}"
         assert any(key[2] == b"client/" + GOOD_CLIENT.encode() for key in self.state)
 
@@ -233,7 +235,7 @@ class ServerTarget(PofmklTarget):
                 decode_array(record.parameters, dtype, (4,), "parameters")
 
 
-def _changed(message: Message) -> Message:
+def _changed(message: FuzzedRecord) -> FuzzedRecord:
     """A sample in JSON as the change event of its row."""
     return replace(message, value=b'{"op": "c", "after": ' + (message.value or b"null") + b"}")
 

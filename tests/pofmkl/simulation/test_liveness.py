@@ -6,7 +6,7 @@ import pytest
 from mutations import check_caught
 from pofmkl.proof.faults import simulate_liveness
 
-from streamfl.pofmkl.rounds import Round
+from streamfl.pofmkl.rounds import OpenRound
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -17,8 +17,8 @@ def test_servers_that_never_come_back_are_among_the_seeds() -> None:
 
 
 def rounds_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    assert isinstance(Round.over_at, property)
-    patch.setattr(Round, "over_at", property(lambda _self: None))
+    assert isinstance(OpenRound.over_at, property)
+    patch.setattr(OpenRound, "over_at", property(lambda _self: None))
 
 
 def test_a_round_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

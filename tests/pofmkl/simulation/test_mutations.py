@@ -13,12 +13,12 @@ from pofmkl.proof.faults import simulate
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_registry import ClientRegistry
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.members import Members
+from streamfl.pofmkl.members import ShardMembers
 from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.pending_samples import PendingQueues, PendingSamples
-from streamfl.pofmkl.rounds import Round
+from streamfl.pofmkl.rounds import OpenRound
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.staleness import StalenessPolicy
 from streamfl.pofmkl.uploads import Uploads
@@ -240,7 +240,7 @@ def uses_a_version_that_is_not_complete(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_check_sequence_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Members, "was_heard", lambda self, name, epoch, sequence: False)
+    patch.setattr(ShardMembers, "was_heard", lambda self, name, epoch, sequence: False)
 
 
 def not_restored(*kinds: bytes) -> Mutation:
@@ -255,7 +255,7 @@ def not_restored(*kinds: bytes) -> Mutation:
 
 
 def adds_up_in_order_of_arrival(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Round, "in_order", lambda self: [*self.pending.values()])
+    patch.setattr(OpenRound, "in_order", lambda self: [*self.pending.values()])
 
 
 def publishes_no_version(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from streamfl.pofmkl.messages import (
 )
 from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import StochasticGradient
+from streamfl.pofmkl.server_steps import StochasticGradientStep
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.role import PeerError, Received, Record, Rejection, StateChange
@@ -129,7 +129,7 @@ def test_a_model_that_diverges_can_be_taken_back() -> None:
 
     def gradient_server() -> PofmklServer:
         role = PofmklServer(
-            clients=2, kernels=1, features=2, dimension=2, lockstep=False, step=lambda kernels: StochasticGradient(1e6)
+            clients=2, kernels=1, features=2, dimension=2, lockstep=False, step=lambda kernels: StochasticGradientStep(1e6)
         )
         role.open(0)
         return role

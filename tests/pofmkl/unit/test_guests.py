@@ -13,7 +13,7 @@ from pofmkl.unit.test_windowed import assert_same_after_restart, learner, stream
 from streamfl.learning.own_models import REASONS, ModelFailures, OwnModel, decode_remembered
 from streamfl.pofmkl.challenger_memory import PREFIX, REMEMBERED_EVERY
 from streamfl.pofmkl.client import PofmklClient
-from streamfl.pofmkl.client_journal import ChangedParts
+from streamfl.pofmkl.client_journal import ChangedClientParts
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.live_challengers import OFF_LABELS
@@ -98,7 +98,7 @@ def test_a_restart_changes_nothing_where_labels_come_late(cut: int) -> None:
 
 def test_what_was_before_a_change_is_not_taken_back() -> None:
     """Protects a client whose samples are numbered anew: a state of the same number, of before that, is another one."""
-    changed = ChangedParts()
+    changed = ChangedClientParts()
     failures = ModelFailures("expert", ["Counting"])
     experts = StatefulExperts({0: own("Counting")}, "square", 1, 1, 8, changed, failures)
     experts.keep([3], np.zeros((4, 8, 2), np.float32), [4])

@@ -21,7 +21,7 @@ from streamfl.runtime.kinds import build_repartition, build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.memory_log import PartitionLog
 from streamfl.runtime.remembered_settings import is_settings
-from streamfl.runtime.repartition import Moved
+from streamfl.runtime.repartition import RepartitionResult
 from streamfl.runtime.tasks import POSITION_KEY
 
 BEFORE, NOW = 2, 4
@@ -112,7 +112,7 @@ class Plant:
             while worker.step(0.0):
                 pass
 
-    def repartition(self) -> Moved:
+    def repartition(self) -> RepartitionResult:
         return build_repartition(self.settings, self.bus).deal_anew(lambda _of, _done, _total: None)
 
     def predictions(self) -> list[tuple[str, float]]:
@@ -171,9 +171,9 @@ def test_clients_go_on_as_if_there_had_always_been_so_many_partitions(labels: st
     """Protects what every client has learnt: its predictions are those of a federation that never moved."""
     plant, other = Plant(tmp_path, labels, BEFORE), Plant(tmp_path, labels, NOW)
     plant.begin()
-    assert plant.repartition() == Moved(BEFORE, NOW, len(CLIENTS), 4, DRAINED[labels])
+    assert plant.repartition() == RepartitionResult(BEFORE, NOW, len(CLIENTS), 4, DRAINED[labels])
     plant.go_on()
-    assert plant.repartition() == Moved(NOW, NOW, len(CLIENTS), 0, 0)
+    assert plant.repartition() == RepartitionResult(NOW, NOW, len(CLIENTS), 0, 0)
     other.write(range(33), NOW)
     if other.late:
         other.write(range(33), NOW, "truth")

@@ -24,7 +24,7 @@ from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.settings import RoleSettings, load_settings
 from streamfl.simulation.html import html
-from streamfl.simulation.page import Chart, Page, Seen
+from streamfl.simulation.page import Chart, Page, ReadRecord
 
 CONFIGURATION = """
 [federation]
@@ -288,14 +288,14 @@ def test_a_trace_whose_arrays_do_not_fit_is_refused(
 class Said:
     """A federation's topics with what a test puts there; the rest is empty."""
 
-    def __init__(self, settings: PofmklSettings, **said: list[Seen]) -> None:
+    def __init__(self, settings: PofmklSettings, **said: list[ReadRecord]) -> None:
         self.settings: RoleSettings = settings
         self._said = said
 
-    def said(self, name: str) -> list[Seen]:
+    def said(self, name: str) -> list[ReadRecord]:
         return self._said.get(name, [])
 
-    def messages(self, channel: str) -> list[Seen]:
+    def messages(self, channel: str) -> list[ReadRecord]:
         return []
 
     def remembered(self) -> None:
@@ -311,7 +311,7 @@ def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
     """Protects the error from whoever may write predictions: what nobody can compute with is left out, and the page says so."""
     pairs: list[tuple[Any, Any]] = [(1.0, 1.5), (1e300, -1e300), (10**400, 1.0), (2.0, True), (2.0, None)]
     pairs += [(2.0, math.nan), (2.0, 3.0)]
-    told = [Seen(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction}) for label, prediction in pairs]
+    told = [ReadRecord(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction}) for label, prediction in pairs]
     page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), predictions=told))
     assert dict(page.figures)["RMSE, units of the label"] == "1.000"
     assert page.notes[0].startswith("5 predictions are not in the error")
@@ -321,8 +321,8 @@ def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
 def test_budget_and_staleness_are_those_of_the_topics(plant: Path) -> None:
     """Protects whoever looks whether clients keep their budget and hear of the model: both are counted by hand here."""
     update = [(10.0, "a", 0, 400), (12.0, "b", 3, 100), (14.0, "a", 1, 50)]
-    updates = [Seen(at, 0, size, {"client": name, "version": version}) for at, name, version, size in update]
-    model = [Seen(at, 0, 1, {"shard": 0, "model_version": version}) for at, version in ((9.0, 2), (13.0, 5))]
+    updates = [ReadRecord(at, 0, size, {"client": name, "version": version}) for at, name, version, size in update]
+    model = [ReadRecord(at, 0, 1, {"shard": 0, "model_version": version}) for at, version in ((9.0, 2), (13.0, 5))]
     page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), updates=updates, model=model))
     sent, budget = chart(page, "Bytes sent by clients").lines
     assert sent.y.tolist() == [400, 500, 550]

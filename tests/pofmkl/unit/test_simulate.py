@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import run_command
-from streamfl_connectors.replay import Table
+from streamfl_connectors.replay import ReplayTable
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools import federation
@@ -214,7 +214,7 @@ def test_clients_that_cannot_be_told_apart_are_refused(line: Line, command: str,
 
 def test_names_that_are_written_alike_are_refused() -> None:
     """Protects two devices from being learnt as one: a reader of another format may keep texts and numbers in one column."""
-    table = Table({"device": np.array(["1", 1, None, 2], dtype=object)})
+    table = ReplayTable({"device": np.array(["1", 1, None, 2], dtype=object)})
     with pytest.raises(DataError, match="different values that are both written 1"):
         client_names(table, "device", "data")
 

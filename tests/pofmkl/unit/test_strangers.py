@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.pofmkl.members import Members
+from streamfl.pofmkl.members import ShardMembers
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     LARGEST_STEP,
@@ -26,7 +26,7 @@ from streamfl.pofmkl.messages import (
 )
 from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import StochasticGradient
+from streamfl.pofmkl.server_steps import StochasticGradientStep
 from streamfl.received_numbers import MOST_RANGES, NumberRange, note, was_heard
 from streamfl.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.wire import VERSION, decode_array, encode_array
@@ -45,7 +45,7 @@ def server(
         kernels=KERNELS,
         features=ROW // 2,
         dimension=dimension,
-        step=(lambda kernels: StochasticGradient(0.5)) if targets else None,
+        step=(lambda kernels: StochasticGradientStep(0.5)) if targets else None,
         lockstep=lockstep,
         round_timeout=TIMEOUT,
         **given,
@@ -291,7 +291,7 @@ def test_a_client_that_is_forgotten_holds_up_no_round_and_comes_back_as_new() ->
 
 def test_who_was_seen_by_a_clock_that_was_ahead_does_not_stay_for_ever() -> None:
     """Protects seats from a clock that was set back: it counts as seen now, not in an hour."""
-    members = Members(1, DAY)
+    members = ShardMembers(1, DAY)
     members.note("a", 1, 1, 1_000_000.0, 1_000_000.0, True)
     members.set_back(1000.0)
     for now in (1000.0, 1000.0 + DAY - 1):

@@ -16,7 +16,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.spans import Traces
-from streamfl.settings import Bus, RoleSection
+from streamfl.settings import BusSection, RoleSection
 
 OF_SAMPLE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED: Headers = (("traceparent", f"00-{OF_SAMPLE}-00f067aa0ba902b7-01".encode()),)
@@ -32,7 +32,7 @@ def test_a_samples_trace_leads_to_its_prediction_and_not_to_the_server() -> None
         settings = PofmklSettings(
             federation=PofmklFederation(name="plant", clients=1, features=["t"]),
             role=RoleSection(kind=kind),
-            bus=Bus(commit_interval_ms=0),
+            bus=BusSection(commit_interval_ms=0),
             samples=SamplesSection(topic="readings", client="device", features=["t"], label="y"),
         )
         wanted = {spec.name: spec for spec in find_kind(kind).topics(settings)}

@@ -25,7 +25,7 @@ from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.background_tasks import Product
 from streamfl.quasi_newton.bignum import from_bytes, gcd
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.quasi_newton.messages import (
     Blinded,
     Message,
@@ -67,9 +67,9 @@ def trained(secrets: Secrets, hosts: int = 1, **sections: dict[str, Any]) -> Clo
     return loop
 
 
-def private_key(loop: ClosedLoop) -> PrivateKey:
+def private_key(loop: ClosedLoop) -> PaillierPrivateKey:
     key = loop.members["c"].role.task(0).settings.key
-    assert isinstance(key, PrivateKey)
+    assert isinstance(key, PaillierPrivateKey)
     return key
 
 

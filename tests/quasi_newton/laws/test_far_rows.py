@@ -12,7 +12,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import assert_equals_direct
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton.rounds import Rounds
+from streamfl.quasi_newton.rounds import TrainingRounds
 
 ROWS, COLUMNS = 220, 3
 NAMES = ("g", "h1", "c")
@@ -41,17 +41,17 @@ class Heard:
         for place in range(ROWS):
             loop.write("labels", f"customer {place}", msgspec.json.encode({"y": int(labels[place] > 0)}))
         self.sums: list[tuple[bool, list[int]]] = []
-        products, listener = Rounds.products, loop.party(who)
+        products, listener = TrainingRounds.products, loop.party(who)
 
-        def listening(rounds: Rounds, numbers: list[int]) -> list[int]:
+        def listening(rounds: TrainingRounds, numbers: list[int]) -> list[int]:
             if rounds is listener.rounds and not rounds.for_curvature:
                 learnt = list(listener.learnt)
                 self.sums.append((self.name in [learnt[place] for place in rounds.batch], list(numbers)))
             return products(rounds, numbers)
 
-        monkeypatch.setattr(Rounds, "products", listening)
+        monkeypatch.setattr(TrainingRounds, "products", listening)
         loop.settle()
-        monkeypatch.setattr(Rounds, "products", products)
+        monkeypatch.setattr(TrainingRounds, "products", products)
 
     @property
     def differences(self) -> list[float]:

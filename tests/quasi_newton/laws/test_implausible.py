@@ -12,14 +12,14 @@ from quasi_newton.laws.test_eavesdroppers import federation, said
 from quasi_newton.laws.test_retraining import parties
 
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.descent import Descent, DescentSettings
 from streamfl.quasi_newton.guest import GuestTask
-from streamfl.quasi_newton.keys import PublicKey
-from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.quasi_newton.keys import PaillierPublicKey
+from streamfl.quasi_newton.messages import StepDecision, read_content
 from streamfl.quasi_newton.own_columns import PRODUCTS
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.party_settings import FAILED
-from streamfl.quasi_newton.rounds import Rounds
+from streamfl.quasi_newton.rounds import TrainingRounds
 from streamfl.role import PeerError
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
@@ -32,16 +32,16 @@ def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
 
 def lying(patch: pytest.MonkeyPatch, name: str, factor: int) -> None:
     """A party tells residuals or outputs that are so many times the public bound, in each row with a sign of its own."""
-    honest = Rounds.own_numbers
+    honest = TrainingRounds.own_numbers
 
-    def own_numbers(self: Rounds) -> Any:
+    def own_numbers(self: TrainingRounds) -> Any:
         found = honest(self)
         if self._settings.own != name:
             return found
         signs = np.random.default_rng(self._progress.round).choice([-1, 1], len(found))
         return found + signs * factor * self._settings.kinds.inner_products.largest
 
-    patch.setattr(Rounds, "own_numbers", own_numbers)
+    patch.setattr(TrainingRounds, "own_numbers", own_numbers)
 
 
 @pytest.mark.parametrize("factor", [2**6, 2**10, 2**20])
@@ -97,7 +97,7 @@ def uploading(patch: pytest.MonkeyPatch, changed: Any) -> None:
         outputs(self)
 
     def tell_sums(self: GuestTask, vector: bytes) -> None:
-        key = PublicKey(int.from_bytes(self.progress.modulus, "big"))
+        key = PaillierPublicKey(int.from_bytes(self.progress.modulus, "big"))
         one = len(vector) // key.ciphertext_bytes
         sums = decode_ciphertexts(key, vector, one)
         host = decode_ciphertexts(key, kept["outputs"], len(self.rounds.matrix))
@@ -110,7 +110,7 @@ def uploading(patch: pytest.MonkeyPatch, changed: Any) -> None:
 def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets) -> None:
     """Protects the host's outputs: in the loss's place a guest could have two of them decrypted, and told to it with the step."""
 
-    def changed(host: list[int], key: PublicKey, sums: list[int], width: int) -> list[int]:
+    def changed(host: list[int], key: PaillierPublicKey, sums: list[int], width: int) -> list[int]:
         # In the second slot, where the loss is before there are pairs: u_7 + 2^30 u_8 beside it.
         carried = host[7] * pow(host[8], 1 << 30, key.n_squared) % key.n_squared
         return [sums[0] * pow(carried, 1 << width, key.n_squared) % key.n_squared, *sums[1:]]
@@ -118,7 +118,7 @@ def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets
     uploading(monkeypatch, changed)
     loop = federation(secrets, **SHORT)
     loop.settle()
-    steps = [read_content(one.content, Step) for one in said(loop, "f.g.decisions", "step")]
+    steps = [read_content(one.content, StepDecision) for one in said(loop, "f.g.decisions", "step")]
     assert len(steps) >= 2
     assert [step.loss for step in steps] == [0.0] * len(steps)
 
@@ -127,7 +127,7 @@ def test_nobody_is_told_a_loss(monkeypatch: pytest.MonkeyPatch, secrets: Secrets
 def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPatch, secrets: Secrets, slot: int) -> None:
     """Protects outputs and the model: a square below 0, or a loss beyond what outputs within their bounds have, is no sum."""
 
-    def changed(host: list[int], key: PublicKey, sums: list[int], width: int) -> list[int]:
+    def changed(host: list[int], key: PaillierPublicKey, sums: list[int], width: int) -> list[int]:
         beyond = PRODUCTS.encode(np.array([-(2.0**20)]))[0]
         return [sums[0] * (1 + key.n * (int(beyond) << (slot * width))) % key.n_squared, *sums[1:]]
 
@@ -142,7 +142,7 @@ def test_sums_that_no_vectors_have_end_the_training(monkeypatch: pytest.MonkeyPa
 def test_products_are_those_of_vectors() -> None:
     """Protects honest trainings and the coordinator: what vectors have is taken to the last bit, and what none have is not."""
     random = np.random.default_rng(2)
-    descent = Descent(Learning(batch=10))
+    descent = Descent(DescentSettings(batch=10))
     steps, curvatures = [], []
     for _ in range(5):
         step = random.normal(size=6) * 10.0 ** random.uniform(-4, 1)

@@ -19,7 +19,7 @@ from streamfl.quasi_newton.key_file import MOST_KEYS
 from streamfl.quasi_newton.keys import LARGEST_BITS
 from streamfl.quasi_newton.messages import Joined, Ready, content_of
 from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import DECIDING, Progress
+from streamfl.quasi_newton.party_settings import DECIDING, TrainingProgress
 from streamfl.quasi_newton.preparation import Preparation
 from streamfl.quasi_newton.preprocessing import MOST_KNOTS, Preprocessing
 from streamfl.quasi_newton.roles import ROLES, _fingerprint
@@ -198,7 +198,7 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         iterates.end_epoch()
         modulus, told = LARGEST_BITS // 8 * b"n", [34 * b"k"] * MOST_KEYS
         task.progress.become(
-            Progress(2**53, DECIDING, 2**53, DIGEST, modulus, 2**53, DIGEST, content, content, content, "", True, told)
+            TrainingProgress(2**53, DECIDING, 2**53, DIGEST, modulus, 2**53, DIGEST, content, content, content, "", True, told)
         )
         task.exchange.remember()
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns

@@ -13,7 +13,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop, Place
 from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, federation, outcome, trained
 
 from streamfl.quasi_newton import messages
-from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, Step, content_of, place_of
+from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import TRAINED
 from streamfl.role import PeerError, Received, Record, Rejection, receive_at_once
@@ -82,7 +82,7 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         yield "unpinned_key", change(message, content=content_of(Begin(key[:-1] + bytes([key[-1] ^ 4]))))
         yield "weak_key", change(message, content=content_of(Begin(b"")))
     if message.kind == "step":
-        step = msgspec.msgpack.decode(message.content, type=Step)
+        step = msgspec.msgpack.decode(message.content, type=StepDecision)
         # Of a training without a model, and with weights that are no numbers: the first ended a party, the second its next start.
         yield "implausible", change(message, content=content_of(change(step, over=True, epoch_ends=False)))
         if step.coefficients:
@@ -95,7 +95,7 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         residues = msgspec.msgpack.decode(message.content, type=Opened).residues
         yield "shape", change(message, content=content_of(Opened(residues[1:])))
     if message.kind == "step":
-        step = msgspec.msgpack.decode(message.content, type=Step)
+        step = msgspec.msgpack.decode(message.content, type=StepDecision)
         yield "shape", change(message, content=content_of(change(step, coefficients=step.coefficients + bytes(16))))
         if step.coefficients:
             nan = b"\xff" * 8 + step.coefficients[8:]

@@ -13,7 +13,7 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
 from streamfl.quasi_newton import bignum
-from streamfl.quasi_newton.figures import Traffic
+from streamfl.quasi_newton.figures import TrafficCounter
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.scheme import scheme_of
 from streamfl.role import Work
@@ -74,8 +74,8 @@ def formulas(loop: ClosedLoop, name: str) -> list[int]:
     return found
 
 
-def traffic(task: Any) -> Traffic:
-    found: Traffic = (task.exchange if hasattr(task, "exchange") else task).traffic
+def traffic(task: Any) -> TrafficCounter:
+    found: TrafficCounter = (task.exchange if hasattr(task, "exchange") else task).traffic
     return found
 
 

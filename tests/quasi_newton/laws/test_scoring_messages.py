@@ -12,7 +12,7 @@ from quasi_newton.laws.scoring import SCORING, predictions, said, scored, scorin
 
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.messages import Message, content_of, place_of, read_content
-from streamfl.quasi_newton.scoring_messages import NO_POINTS, Chosen, Found, Points, Question
+from streamfl.quasi_newton.scoring_messages import NO_POINTS, ChosenPlaces, Points, ScoringAnswer, ScoringQuestion
 from streamfl.role import Received, Record, Rejection, receive_at_once
 
 KINDS = {"question", "found", "chosen", "points"}
@@ -38,26 +38,26 @@ def by_the_peer(message: Message, content: bytes) -> Iterator[tuple[str, bytes, 
     yield "malformed", b"\xc1", message.alignment
     yield "malformed", b"\x90", message.alignment
     if message.kind == "question":
-        points = read_content(content, Question).points
-        yield "shape", content_of(Question(points + b"1")), b""
-        yield "shape", content_of(Question(bytes(32 * 1001))), b""
-        yield "repeated", content_of(Question(points[:32] + points)), b""
-        yield "malformed", content_of(Question(b"\xff" * 32 + points[32:])), b""
+        points = read_content(content, ScoringQuestion).points
+        yield "shape", content_of(ScoringQuestion(points + b"1")), b""
+        yield "shape", content_of(ScoringQuestion(bytes(32 * 1001))), b""
+        yield "repeated", content_of(ScoringQuestion(points[:32] + points)), b""
+        yield "malformed", content_of(ScoringQuestion(b"\xff" * 32 + points[32:])), b""
     if message.kind == "found":
-        found = read_content(content, Found)
-        yield "shape", content_of(Found(found.own + b"1", found.twice)), b""
-        yield "shape", content_of(Found(found.own, found.twice[32:])), b""
-        yield "shape", content_of(Found(bytes(32 * 1001), found.twice)), b""
-        yield "repeated", content_of(Found(found.own[:32] + found.own, found.twice)), b""
-        yield "repeated", content_of(Found(found.own, found.twice[:32] + found.twice[:-32])), b""
-        yield "malformed", content_of(Found(b"\xff" * 32 + found.own[32:], found.twice)), b""
+        found = read_content(content, ScoringAnswer)
+        yield "shape", content_of(ScoringAnswer(found.own + b"1", found.twice)), b""
+        yield "shape", content_of(ScoringAnswer(found.own, found.twice[32:])), b""
+        yield "shape", content_of(ScoringAnswer(bytes(32 * 1001), found.twice)), b""
+        yield "repeated", content_of(ScoringAnswer(found.own[:32] + found.own, found.twice)), b""
+        yield "repeated", content_of(ScoringAnswer(found.own, found.twice[:32] + found.twice[:-32])), b""
+        yield "malformed", content_of(ScoringAnswer(b"\xff" * 32 + found.own[32:], found.twice)), b""
     if message.kind == "chosen":
-        places = np.frombuffer(read_content(content, Chosen).places, "<u4")
-        yield "shape", content_of(Chosen(places.tobytes() + b"1")), message.alignment
-        yield "alignment", content_of(Chosen(places.tobytes())), bytes(32)
-        yield "alignment", content_of(Chosen(places[1:].tobytes())), message.alignment
-        yield "alignment", content_of(Chosen(np.append(places, places[:1]).tobytes())), message.alignment
-        yield "alignment", content_of(Chosen(np.append(places[1:], np.array([10**6], "<u4")).tobytes())), message.alignment
+        places = np.frombuffer(read_content(content, ChosenPlaces).places, "<u4")
+        yield "shape", content_of(ChosenPlaces(places.tobytes() + b"1")), message.alignment
+        yield "alignment", content_of(ChosenPlaces(places.tobytes())), bytes(32)
+        yield "alignment", content_of(ChosenPlaces(places[1:].tobytes())), message.alignment
+        yield "alignment", content_of(ChosenPlaces(np.append(places, places[:1]).tobytes())), message.alignment
+        yield "alignment", content_of(ChosenPlaces(np.append(places[1:], np.array([10**6], "<u4")).tobytes())), message.alignment
     if message.kind == "points":
         points = np.frombuffer(read_content(content, Points).points, "<i4")
         yield "shape", content_of(Points(points.tobytes() + b"1")), message.alignment
@@ -172,7 +172,7 @@ def test_each_session_has_points_of_its_own() -> None:
     sets = [
         {points[at : at + 32] for at in range(0, len(points), 32)}
         for _, one, content in said(loop, loop.committed)
-        for points in ([read_content(content, Question).points] if one.kind == "question" else [])
+        for points in ([read_content(content, ScoringQuestion).points] if one.kind == "question" else [])
     ]
     assert len(sets) > 3
     assert sum(map(len, sets)) == len(set().union(*sets))

@@ -24,11 +24,11 @@ from benchmarks.quasi_newton.gradient_attacks import (
     solve,
 )
 from benchmarks.quasi_newton.lattice import reduced, signs_of_sums
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
-LEARNING = Learning(batch=100, memory=24)
+LEARNING = DescentSettings(batch=100, memory=24)
 PAGE = Path(__file__).parents[3] / "docs" / "quasi-newton-privacy.md"
 RATE = "names tried out a second"
 # By attack and protection: the least that is found without it, and the most with it. What nothing protects has None.
@@ -88,7 +88,7 @@ def attacked(traces: list[Trace]) -> float:
 
 def test_three_retrainings_tell_a_host_no_more_of_labels_than_one_epoch() -> None:
     """Protects labels: least squares over every gradient the host received, with records that come and batches that go."""
-    once = Learning(batch=100, memory=24, epochs=1)
+    once = DescentSettings(batch=100, memory=24, epochs=1)
     one_epoch = attacked(fixed(federation(), once, retrainings=0))
     traces = fixed(federation(), LEARNING, retrainings=3)
     assert [len(trace.batches) for trace in traces] == [10, 10, 10, 10]
@@ -135,7 +135,7 @@ def test_sums_of_inner_products_tell_no_direction() -> None:
 
     So it knows lengths and angles, and not which column has which weight.
     """
-    own, learning = federation(), Learning(batch=200, memory=4, epochs=3, tolerance=0.0)
+    own, learning = federation(), DescentSettings(batch=200, memory=4, epochs=3, tolerance=0.0)
     random = np.random.default_rng(0)
     turn = np.linalg.qr(random.normal(size=(10, 10)))[0]
     starts = [random.uniform(-0.05, 0.05, 11), random.uniform(-0.05, 0.05, 10)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import LbfgsInvHessProduct
 
 from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs, is_usable, two_loop
-from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.descent import Descent, DescentSettings
 
 Floats = NDArray[np.float64]
 COLUMNS = 9
@@ -65,7 +65,7 @@ def test_sums_over_parties_and_a_full_memory_change_nothing(memory: int) -> None
     edges = [0, 2, 3, COLUMNS]
     parts = [slice(first, end) for first, end in pairwise(edges)]
     own = [OwnPairs(memory, part.stop - part.start) for part in parts]
-    descent = Descent(Learning(memory=memory, learning_rate=1.0, largest_step=1e9, initial_scale="short"))
+    descent = Descent(DescentSettings(memory=memory, learning_rate=1.0, largest_step=1e9, initial_scale="short"))
     steps, curvatures, gradient = pairs(12, seed=1)
     curvatures[4] = -steps[4]
     accepted: list[int] = []
@@ -129,7 +129,7 @@ def test_pairs_without_curvature_are_skipped(products: tuple[float, float, float
 
 def test_a_step_is_never_longer_than_allowed_and_never_uphill() -> None:
     """Protects weights from a batch of outliers, and from products that rounding or a peer has made nonsense."""
-    learning = Learning(learning_rate=0.5, largest_step=0.1)
+    learning = DescentSettings(learning_rate=0.5, largest_step=0.1)
     descent = Descent(learning)
     for size in (1e-4, 1.0, 1e6):
         gradient = size * np.ones(4)
@@ -146,8 +146,8 @@ def test_a_step_is_never_longer_than_allowed_and_never_uphill() -> None:
 
 def test_sgd_is_the_same_code_without_pairs() -> None:
     """Protects the comparison with Hardy et al.: only the curvature may differ."""
-    assert Descent(Learning(optimiser="sgd")).frozen
-    descent = Descent(Learning(optimiser="sgd"))
+    assert Descent(DescentSettings(optimiser="sgd")).frozen
+    descent = Descent(DescentSettings(optimiser="sgd"))
     descent.end_epoch(1.0, 5)
     descent.end_epoch(0.5, 5)
     assert descent.frozen
@@ -155,13 +155,13 @@ def test_sgd_is_the_same_code_without_pairs() -> None:
 
 def test_it_ends_when_two_losses_agree_and_pairs_are_taken_while_they_do_not() -> None:
     """Protects the stopping rule, and the freeze without which the iterates of an epoch never settle."""
-    descent = Descent(Learning(tolerance=1e-5, freeze_below=1e-3, epochs=50))
+    descent = Descent(DescentSettings(tolerance=1e-5, freeze_below=1e-3, epochs=50))
     seen = []
     for loss in (0.6, 0.5, 0.4995, 0.502, 0.50203, 0.502035):
         seen.append((descent.end_epoch(loss, 5), descent.frozen))
     assert seen == [(False, False), (False, False), (False, True), (False, False), (False, True), (True, True)]
     assert descent.converged
-    short = Descent(Learning(epochs=2))
+    short = Descent(DescentSettings(epochs=2))
     assert [short.end_epoch(1.0, 5), short.end_epoch(0.5, 5)] == [False, True]
     assert not short.converged
 
@@ -183,4 +183,4 @@ def test_it_ends_when_two_losses_agree_and_pairs_are_taken_while_they_do_not() -
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     """Protects an operator from a run that fails, or never ends, hours later."""
     with pytest.raises(ValueError, match=r"have to be|are at least"):
-        Learning(**wrong)  # type: ignore[arg-type]
+        DescentSettings(**wrong)  # type: ignore[arg-type]

@@ -14,12 +14,12 @@ from river import datasets
 from sklearn.datasets import load_breast_cancer, make_classification
 
 from streamfl.quasi_newton.config import ITERATIONS
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 Floats = NDArray[np.float64]
-SMALL = Learning(batch=100, epochs=6, tolerance=0.0)
+SMALL = DescentSettings(batch=100, epochs=6, tolerance=0.0)
 
 
 def whole(parts: Sequence[Floats]) -> Floats:
@@ -37,7 +37,9 @@ def optimum(inputs: Floats, labels: Floats, regularisation: float = 0.0) -> Floa
     return np.linalg.solve(columns.T @ columns / (4 * len(labels)) + penalty, columns.T @ labels / (2 * len(labels)))
 
 
-def floats_run(inputs: Floats, labels: Floats, learning: Learning, batches: Floats, start: Floats) -> tuple[Floats, list[float]]:
+def floats_run(
+    inputs: Floats, labels: Floats, learning: DescentSettings, batches: Floats, start: Floats
+) -> tuple[Floats, list[float]]:
     """The algorithm in one place, in floats, with the matrix H written out: weights by iteration, and losses by batch."""
     columns, weights, pairs, sums, last = with_ones(inputs), start.copy(), [], [], None
     penalty = learning.regularisation * np.array([*np.ones(inputs.shape[1]), 0.0])
@@ -76,13 +78,13 @@ def floats_run(inputs: Floats, labels: Floats, learning: Learning, batches: Floa
     return np.array(seen), losses
 
 
-def run(learning: Learning, inputs: Floats, labels: Floats, *ends: int, secret: int | None = 3) -> Trace:
+def run(learning: DescentSettings, inputs: Floats, labels: Floats, *ends: int, secret: int | None = 3) -> Trace:
     return train(split(inputs, *ends, secret=secret), labels, learning, partition(len(labels), learning.batch, 0))
 
 
-@pytest.mark.parametrize("learning", [SMALL, Learning(batch=100, epochs=6, optimiser="sgd", tolerance=0.0)])
+@pytest.mark.parametrize("learning", [SMALL, DescentSettings(batch=100, epochs=6, optimiser="sgd", tolerance=0.0)])
 @pytest.mark.parametrize("ends", [(3,), (2, 3)])
-def test_it_is_the_algorithm_in_floats_to_the_rounding_of_the_messages(learning: Learning, ends: tuple[int, ...]) -> None:
+def test_it_is_the_algorithm_in_floats_to_the_rounding_of_the_messages(learning: DescentSettings, ends: tuple[int, ...]) -> None:
     """Protects the whole: columns over parties, products in place of vectors, and whole numbers change nothing that matters."""
     inputs, labels = problem()
     # Inputs that the public exponent holds exactly, so that only the messages are rounded.
@@ -101,7 +103,7 @@ def test_sums_and_losses_are_those_of_whole_numbers_written_out() -> None:
     """Protects what an encrypted run is compared with: each gradient sum, by Python's integers of any size, three hosts."""
     inputs, labels = problem(rows=300)
     parties = split(50 * inputs, 2, 4, 5, secret=1)
-    trace = train(parties, labels, Learning(batch=100, epochs=2, tolerance=0.0), partition(300, 100, 0))
+    trace = train(parties, labels, DescentSettings(batch=100, epochs=2, tolerance=0.0), partition(300, 100, 0))
     columns = [with_ones(party.inputs) if number == 0 else party.inputs for number, party in enumerate(parties)]
     for iteration, batch in enumerate(trace.visited):
         residuals, loss = [], Fraction(0)
@@ -127,7 +129,9 @@ def test_one_batch_reaches_the_optimum(regularisation: float) -> None:
     """Protects the target: L2 without the intercept, with its part in g and in v."""
     inputs, labels = problem()
     inputs = np.rint(inputs * 256) / 256
-    learning = Learning(batch=600, epochs=400, largest_step=1.0, tolerance=0.0, freeze_below=0.0, regularisation=regularisation)
+    learning = DescentSettings(
+        batch=600, epochs=400, largest_step=1.0, tolerance=0.0, freeze_below=0.0, regularisation=regularisation
+    )
     trace = run(learning, inputs, labels, 2)
     np.testing.assert_allclose(whole([own[-1] for own in trace.weights]), optimum(inputs, labels, regularisation), atol=1e-5)
 
@@ -135,7 +139,7 @@ def test_one_batch_reaches_the_optimum(regularisation: float) -> None:
 def test_mean_iterates_lose_the_batches_noise() -> None:
     """Protects the constant learning rate: without the mean, rates would have to fall, which is forbidden."""
     inputs, labels = problem(rows=6000)
-    trace = run(Learning(batch=300), inputs, labels, 3)
+    trace = run(DescentSettings(batch=300), inputs, labels, 3)
     assert trace.converged
     assert trace.epochs <= 10
     best = optimum(inputs, labels)
@@ -156,13 +160,13 @@ def test_fewer_epochs_than_first_order() -> None:
     inputs /= inputs.std(axis=0)
     best = optimum(inputs, labels)
 
-    def gap(learning: Learning) -> float:
+    def gap(learning: DescentSettings) -> float:
         trace = run(learning, inputs, labels, 4, secret=None)
         return float(np.mean(np.square(with_ones(inputs) @ (whole(trace.model) - best))) / 8)
 
-    assert gap(Learning(batch=400, epochs=4, tolerance=0.0)) < 3e-4
+    assert gap(DescentSettings(batch=400, epochs=4, tolerance=0.0)) < 3e-4
     for rate in (0.3, 0.6, 1.0):
-        assert gap(Learning(batch=400, epochs=16, tolerance=0.0, optimiser="sgd", learning_rate=rate)) > 3e-4
+        assert gap(DescentSettings(batch=400, epochs=16, tolerance=0.0, optimiser="sgd", learning_rate=rate)) > 3e-4
 
 
 def test_outliers_do_not_throw_it_away() -> None:
@@ -171,18 +175,18 @@ def test_outliers_do_not_throw_it_away() -> None:
     inputs[5, 0] = inputs[1700, 3] = 60.0
     numbers = kinds(2, 300, 300, inner_bound=2.0**20)
     parties, batches = split(inputs, 3), partition(3000, 300, 0)
-    bounded = train(parties, labels, Learning(batch=300), batches, numbers=numbers)
+    bounded = train(parties, labels, DescentSettings(batch=300), batches, numbers=numbers)
     assert bounded.losses[-1] < np.log(2)
     with pytest.raises(OutOfBounds):
-        train(parties, labels, Learning(batch=300, largest_step=1e9), batches, numbers=numbers)
+        train(parties, labels, DescentSettings(batch=300, largest_step=1e9), batches, numbers=numbers)
 
 
 def test_warm_start_goes_on_where_it_was() -> None:
     """Protects retraining: from the last model the first epoch's loss is that of the last."""
     inputs, labels = problem(rows=4000)
-    cold = run(Learning(batch=400), inputs, labels, 3)
+    cold = run(DescentSettings(batch=400), inputs, labels, 3)
     warm_parties = [Party(party.inputs, own) for party, own in zip(split(inputs, 3), cold.model, strict=True)]
-    warm = train(warm_parties, labels, Learning(batch=400), cold.batches)
+    warm = train(warm_parties, labels, DescentSettings(batch=400), cold.batches)
     assert warm.losses[0] < cold.losses[0] - 0.01
     assert warm.losses[0] == pytest.approx(cold.losses[-1], abs=2e-3)
     assert warm.epochs < cold.epochs
@@ -193,9 +197,9 @@ def test_outputs_beyond_the_bound_are_refused() -> None:
     inputs, labels = problem(rows=300)
     parties = [Party(inputs[:, :3], np.full(4, 0.0)), Party(inputs[:, 3:], np.full(3, 40.0))]
     with pytest.raises(OutOfBounds):
-        train(parties, labels, Learning(batch=100), partition(300, 100, 0))
+        train(parties, labels, DescentSettings(batch=100), partition(300, 100, 0))
     with pytest.raises(ValueError, match="of 100 rows each"):
-        train(parties, labels, Learning(batch=100), partition(300, 50, 0))
+        train(parties, labels, DescentSettings(batch=100), partition(300, 50, 0))
 
 
 def test_a_trace_is_enough_to_compute_it_again(tmp_path: Path) -> None:
@@ -223,7 +227,7 @@ def test_one_batch_converges(name: str, rows: int) -> None:
     inputs, labels = inputs[:rows], labels[:rows]
     inputs = np.clip((inputs - inputs.mean(axis=0)) / inputs.std(axis=0), -5, 5)
     half = inputs.shape[1] // 2
-    learning = Learning(batch=rows, iterations=ITERATIONS)
+    learning = DescentSettings(batch=rows, iterations=ITERATIONS)
     trace = train([Party(inputs[:, :half]), Party(inputs[:, half:])], labels, learning, partition(rows, rows, 0))
     joined = with_ones(inputs)
     best = np.linalg.lstsq(joined.T @ joined / 4, joined.T @ labels / 2, rcond=None)[0]

@@ -21,7 +21,7 @@ from streamfl.quasi_newton import batches, guest
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.learnt_batches import LearntBatches
 from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.rounds import Rounds
+from streamfl.quasi_newton.rounds import TrainingRounds
 
 COLUMNS, BATCH, EVERY = 10, 100, 1000.0
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Host:
         self.equations: list[tuple[NDArray[np.intp], Floats]] = []
         self.rows: dict[int, Floats] = {}
 
-    def hear(self, rounds: Rounds, party: PartyTask, numbers: list[int]) -> None:
+    def hear(self, rounds: TrainingRounds, party: PartyTask, numbers: list[int]) -> None:
         own, names = rounds.iterates.own, list(party.learnt)
         rows = np.array([int(names[at].removeprefix("customer ")) for at in rounds.batch], dtype=np.intp)
         inputs = np.ldexp(own.integers[rounds.batch].astype(float), -party.settings.kinds.inputs.fraction_bits)
@@ -70,14 +70,14 @@ def attacked(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> tuple[H
     monkeypatch.setattr(batches, "COLUMNS_FACTOR", 5)
     loop = ClosedLoop({name: settings_of(name, 1, columns=COLUMNS, **SECTIONS) for name in ("g", "h1", "c")})
     host, party = Host(), loop.party("h1")
-    products = Rounds.products
+    products = TrainingRounds.products
 
-    def listening(rounds: Rounds, numbers: list[int]) -> list[int]:
+    def listening(rounds: TrainingRounds, numbers: list[int]) -> list[int]:
         if rounds is party.rounds and not rounds.for_curvature:
             host.hear(rounds, party, numbers)
         return products(rounds, numbers)
 
-    monkeypatch.setattr(Rounds, "products", listening)
+    monkeypatch.setattr(TrainingRounds, "products", listening)
     ends = np.linspace(federation.kept, len(federation.labels), 4).astype(int).tolist()
     for first, end in itertools.pairwise([0, *ends]):
         write(loop, federation, first, end)

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.table1 import Problem, Run, read
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 
 
 @pytest.fixture(name="problem", scope="module")
@@ -19,7 +19,7 @@ def _problem(data: Path) -> Problem:
 
 
 def run(problem: Problem, **changed: float) -> Run:
-    return problem.run(Learning(batch=1000, epochs=14, **changed), 0)  # type: ignore[arg-type]
+    return problem.run(DescentSettings(batch=1000, epochs=14, **changed), 0)  # type: ignore[arg-type]
 
 
 def test_credit_default_in_few_epochs_and_as_well_as_the_optimum(problem: Problem) -> None:

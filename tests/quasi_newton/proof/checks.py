@@ -18,7 +18,7 @@ from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenari
 from streamfl.identity.keys import derive
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
+from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
 from streamfl.quasi_newton.tools import made_up_secrets
@@ -177,7 +177,7 @@ def check_coordinator(
     for run, outcome in enumerate(outcomes, start=1):
         trace = outcome.trace
         steps = [
-            msgspec.msgpack.decode(one.content, type=Step)
+            msgspec.msgpack.decode(one.content, type=StepDecision)
             for one in told
             if one.kind == "step" and one.run == run and one.round % 2 == 0
         ]

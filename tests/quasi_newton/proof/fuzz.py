@@ -25,10 +25,9 @@ from streamfl.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
-from streamfl.testing.fuzz.member import NOW, PARTITIONS
-from streamfl.testing.fuzz.member import Member as Told
-from streamfl.testing.fuzz.mutations import Message as Record
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target, fingerprint
 
 __all__ = ["FEDERATIONS", "MEMBERS", "QUASI_NEWTON", "corpus", "member", "record", "recorded", "run", "settings"]
@@ -81,32 +80,32 @@ def settings(federation: str, name: str) -> QuasiNewtonSettings:
     return QuasiNewtonSettings.model_validate(content)
 
 
-def member(federation: str, name: str) -> Told:
+def member(federation: str, name: str) -> FuzzedMember:
     """A new member without state."""
     with made_up_files():
-        return Told.of(settings(federation, name))
+        return FuzzedMember.of(settings(federation, name))
 
 
-def sample(entity: str, number: int) -> Record:
+def sample(entity: str, number: int) -> FuzzedRecord:
     """A record of a party's columns of an entity, as a user would write it."""
     return replace(users_message("samples", "json", entity, {"t": math.sin(number)}), partition=0)
 
 
-def label(entity: str, number: int) -> Record:
+def label(entity: str, number: int) -> FuzzedRecord:
     """A record of an entity's label."""
     return replace(users_message("labels", "json", entity, {"y": float(number % 3 > 0)}), partition=0)
 
 
-def record(federation: str) -> list[Record]:
+def record(federation: str) -> list[FuzzedRecord]:
     """All messages that each member receives in a small training, in order, and some of its state, under "member/channel"."""
     members = {name: member(federation, name) for name in MEMBERS}
-    heard: dict[str, list[Record]] = {name: [] for name in MEMBERS}
-    found: list[Record] = []
+    heard: dict[str, list[FuzzedRecord]] = {name: [] for name in MEMBERS}
+    found: list[FuzzedRecord] = []
     for number in range(BATCH + HELD_OUT):
         entity = f"e-{number}"
         heard[GUEST_NAME] += [sample(entity, number), label(entity, number)]
         heard[HOST_NAME] += [sample(entity, number + 1)] if number else []
-    state: list[Record] = []
+    state: list[FuzzedRecord] = []
     for moment in range(100):
         now = NOW + 10.0 * moment
         for name, one in members.items():
@@ -116,10 +115,10 @@ def record(federation: str) -> list[Record]:
             assert not [reply for reply in replies if isinstance(reply, Rejection)]
             for send in [reply for reply in replies if isinstance(reply, Send) and reply.channel != "predictions"]:
                 to, channel = _reader(name, send.channel)
-                heard[to].append(Record(channel, send.key, send.value, send.partition or 0))
+                heard[to].append(FuzzedRecord(channel, send.key, send.value, send.partition or 0))
             found += [replace(record, channel=f"{name}/{record.channel}") for record in told]
             state += [
-                Record(f"{name}/state", change.key, change.value, 0) for change in one.role.changed_state() if change.value
+                FuzzedRecord(f"{name}/state", change.key, change.value, 0) for change in one.role.changed_state() if change.value
             ]
     assert not any(heard.values())
     return found + some_of_each(state)
@@ -135,7 +134,7 @@ def _reader(name: str, channel: str) -> tuple[str, str]:
     return (GUEST_NAME, f"{kind}/{name}") if kind in ("outputs", "answers") else (to, kind)
 
 
-def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
+def recorded(federation: str, name: str, *channels: str) -> tuple[FuzzedRecord, ...]:
     """The messages that a member received, in order. channels: only on these; none: on all inputs."""
     own = find_kind(KINDS[name]).channels(settings(federation, name))
     wanted = channels or tuple(own.inputs)
@@ -143,7 +142,7 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
     return tuple(replace(one, channel=one.channel.partition("/")[2]) for one in found)
 
 
-def run(federation: str) -> Run:
+def run(federation: str) -> MemoryFederation:
     """A federation of all members, for tests that resume from its state."""
     own = {}
     for name in MEMBERS:
@@ -161,13 +160,13 @@ def run(federation: str) -> Run:
             found += [Outgoing(topic, one.key, one.value, 0) for topic, one in (*told, ("truths", label(entity, place)))]
         return found
 
-    return Run(own, written)
+    return MemoryFederation(own, written)
 
 
 class QuasiNewtonTarget(RoleTarget):
     """A member at any place of a training, or of the scoring after it."""
 
-    def __init__(self, name: str, messages: Sequence[Record], random: Random, federation: str, member: str) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, federation: str, member: str) -> None:
         self.chosen = settings(federation, member)
         self.at = len(messages)
         self._places = [place for place, one in enumerate(messages) if one.channel not in ("samples", "labels")]
@@ -186,7 +185,7 @@ class QuasiNewtonTarget(RoleTarget):
         task: PartyTask | CoordinatorTask = cast(Any, self.role).task(0)
         return task
 
-    def take(self, message: Record) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         if self.random.randrange(ANEW) == 0:
             self._begin_anew(self.random.choice(self._places))
         if self.at < len(self.messages) and self.random.random() < NEXT:
@@ -218,7 +217,7 @@ class QuasiNewtonTarget(RoleTarget):
         self.now += 2 * self.chosen.alignment.settle_seconds
         self.tick()
 
-    def _next(self, wrong: Record) -> Record:
+    def _next(self, wrong: FuzzedRecord) -> FuzzedRecord:
         """The expected next message, correctly sealed, but with its content damaged, perhaps by part of another message."""
         message = self.messages[self.at]
         if message.channel in ("samples", "labels") or not message.value or message.value[:1] == MARK:
@@ -300,11 +299,11 @@ class QuasiNewtonTarget(RoleTarget):
 class RestoredMember(Restored):
     """A member that goes on with state restored from a damaged changelog."""
 
-    def __init__(self, name: str, messages: Sequence[Record], random: Random, settings: QuasiNewtonSettings) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, settings: QuasiNewtonSettings) -> None:
         with made_up_files():
             super().__init__(name, messages, random, settings)
 
-    def take(self, message: Record) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         reason = super().take(message)
         if self.random.randrange(GOES_ON) == 0:
             self.finish()

@@ -18,7 +18,7 @@ from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
 from streamfl.role import Headers
-from streamfl.testing.faults.observed_messages import Topics
+from streamfl.testing.faults.observed_messages import TopicReader
 
 __all__ = ["Observed", "messages_of", "recorded", "whole_messages"]
 
@@ -66,7 +66,7 @@ def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
             continue
 
 
-def messages_of(bus: Topics, topic: str, repeated: Iterable[tuple[str, int, int]] = ()) -> list[Message]:
+def messages_of(bus: TopicReader, topic: str, repeated: Iterable[tuple[str, int, int]] = ()) -> list[Message]:
     """The messages of a topic, in order. repeated: places of records that a producer wrote a second time; they are skipped."""
     places = set(repeated)
     return list(whole_messages(one.value for one in bus.read(topic) if (one.topic, one.partition, one.offset) not in places))

@@ -14,7 +14,7 @@ from quasi_newton.proof.produced_records import LABELS, LAST_ENTITIES, Again, is
 
 from streamfl.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.quasi_newton.messages import StepDecision, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.role import TopicSpec
@@ -204,7 +204,7 @@ class QuasiNewtonScenario:
         told = messages_of(bus, f"{NAME}.{party}.decisions")
         latest = max((one.run for one in told), default=0)
         ends = (one for one in reversed(told) if one.run == latest)
-        if any(one.kind == "failed" or (one.kind == "step" and read_content(one.content, Step).over) for one in ends):
+        if any(one.kind == "failed" or (one.kind == "step" and read_content(one.content, StepDecision).over) for one in ends):
             return True
         return any(one.kind == "failed" for one in messages_of(bus, f"{NAME}.{party}.uploads"))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamfl.quasi_newton.keys import PrivateKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
 
 
 def entropy(seed: str) -> Callable[[int], bytes]:
@@ -17,15 +17,15 @@ def entropy(seed: str) -> Callable[[int], bytes]:
 
 
 @pytest.fixture(name="private", scope="session")
-def _private() -> PrivateKey:
+def _private() -> PaillierPrivateKey:
     return generate_key(512, entropy("one"))
 
 
 @pytest.fixture(name="other", scope="session")
-def _other() -> PrivateKey:
+def _other() -> PaillierPrivateKey:
     return generate_key(512, entropy("another"))
 
 
 @pytest.fixture(name="longer", scope="session")
-def _longer() -> PrivateKey:
+def _longer() -> PaillierPrivateKey:
     return generate_key(1024, entropy("longer"))

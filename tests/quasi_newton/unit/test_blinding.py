@@ -19,15 +19,15 @@ from scipy.stats import binomtest, chisquare
 
 from streamfl.quasi_newton.blinding import Encryptor, exponent_bits
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
-from streamfl.quasi_newton.keys import PrivateKey, PublicKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain
-from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
 from streamfl.role import PeerError
 
 SECRET, OTHER = bytes(range(32)), bytes(range(1, 33))
-PLACE = Place("federation", "run", "host", 3, "inner-products")
+PLACE = RandomnessContext("federation", "run", "host", 3, "inner-products")
 PLACES = [
     replace(PLACE, federation="federation2"),
     replace(PLACE, run="run2"),
@@ -45,7 +45,7 @@ def framed(*parts: bytes) -> bytes:
 
 @given(st.lists(st.integers(-(2**400), 2**400), max_size=5))
 @settings(deadline=None, max_examples=20)
-def test_what_is_encrypted_is_decrypted_by_phe(private: PrivateKey, numbers: list[int]) -> None:
+def test_what_is_encrypted_is_decrypted_by_phe(private: PaillierPrivateKey, numbers: list[int]) -> None:
     """Protects the plaintexts: they are Paillier's, whatever blinds them. The oracle is phe's own decryption."""
     n = int(private.public.n)
     theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), int(private.p), int(private.q))
@@ -54,7 +54,7 @@ def test_what_is_encrypted_is_decrypted_by_phe(private: PrivateKey, numbers: lis
 
 
 @pytest.fixture(name="longer", scope="module")
-def _longer() -> PrivateKey:
+def _longer() -> PaillierPrivateKey:
     """Of 1,024 bits, the same in every run: an exponent is a quarter of them."""
     drawn = hashlib.shake_256(b"a key for tests")
     blocks = count(0, 64)
@@ -92,7 +92,7 @@ def test_it_is_the_blinding_that_the_paper_describes(name: str, request: pytest.
 @example(b"\xff" * 32)
 @example(b"\1" + bytes(31))
 @example(bytes(31) + b"\x80")
-def test_any_exponent_is_the_power_that_it_says(longer: PrivateKey, exponent: bytes) -> None:
+def test_any_exponent_is_the_power_that_it_says(longer: PaillierPrivateKey, exponent: bytes) -> None:
     """Protects what decrypts: the product in two halves is Python's power for every exponent, the least and the largest too."""
     encryptor = _encryptor(int(longer.p), int(longer.q))
     expected = pow(int(encryptor.h), int.from_bytes(exponent, "little"), int(longer.public.n_squared))
@@ -101,16 +101,16 @@ def test_any_exponent_is_the_power_that_it_says(longer: PrivateKey, exponent: by
 
 @cache
 def _encryptor(p: int, q: int) -> Encryptor:
-    return Encryptor(PrivateKey(p, q).public, SECRET)
+    return Encryptor(PaillierPrivateKey(p, q).public, SECRET)
 
 
 @pytest.mark.parametrize(("bits", "wanted"), [(512, 256), (1024, 256), (2048, 256), (3072, 384), (4096, 512), (8192, 1024)])
 def test_exponents_are_as_long_as_is_said(bits: int, wanted: int) -> None:
     """Protects the blinding from a square root of all exponents that could be tried: 256 bits, and an eighth of a longer key's."""
-    assert exponent_bits(PublicKey(2**bits - 1)) == wanted
+    assert exponent_bits(PaillierPublicKey(2**bits - 1)) == wanted
 
 
-def test_blindings_are_spread_over_the_group(longer: PrivateKey) -> None:
+def test_blindings_are_spread_over_the_group(longer: PaillierPrivateKey) -> None:
     """Protects equal numbers from a look at their ciphertexts: of 2,000 that encrypt 0, remainders modulo n are spread evenly, by
     their size and by small moduli, and half of them are squares modulo either prime.
     """
@@ -123,7 +123,7 @@ def test_blindings_are_spread_over_the_group(longer: PrivateKey) -> None:
         assert binomtest(squares, count_of).pvalue > 1e-3
 
 
-def test_h_lies_in_no_small_part_of_the_group(private: PrivateKey) -> None:
+def test_h_lies_in_no_small_part_of_the_group(private: PaillierPrivateKey) -> None:
     """Protects the blinding: -y^2 is no square for either prime, so h generates all that blinding is to reach."""
     for secret in (SECRET, OTHER):
         h = int(Encryptor(private.public, secret).h)
@@ -131,7 +131,7 @@ def test_h_lies_in_no_small_part_of_the_group(private: PrivateKey) -> None:
             assert pow(h, (prime - 1) // 2, prime) == prime - 1
 
 
-def test_an_identical_redo_is_identical_bytes(private: PrivateKey) -> None:
+def test_an_identical_redo_is_identical_bytes(private: PaillierPrivateKey) -> None:
     """Protects law 7: after a crash the same is sent, and a second process draws as the first did."""
     encryptor, again = Encryptor(private.public, SECRET), Encryptor(private.public, SECRET)
     for numbers in ([5, 5, -1], []):
@@ -141,11 +141,13 @@ def test_an_identical_redo_is_identical_bytes(private: PrivateKey) -> None:
         assert Masks(private.public, SECRET).mask(first, PLACE) == Masks(private.public, SECRET).mask(first, PLACE)
 
 
-def test_whatever_differs_gives_other_randomness_everywhere(private: PrivateKey, other: PrivateKey) -> None:
+def test_whatever_differs_gives_other_randomness_everywhere(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
     """Protects an altered redo: a number, a field of the place, secret, key or length, and nothing is drawn twice."""
     numbers = [5, 5, -1]
     seen: list[bytes] = []
-    draws: list[tuple[PrivateKey, bytes, Place, list[int]]] = [(private, SECRET, place, numbers) for place in (PLACE, *PLACES)]
+    draws: list[tuple[PaillierPrivateKey, bytes, RandomnessContext, list[int]]] = [
+        (private, SECRET, place, numbers) for place in (PLACE, *PLACES)
+    ]
     draws += [(private, OTHER, PLACE, numbers), (other, SECRET, PLACE, numbers)]
     draws += [(private, SECRET, PLACE, altered) for altered in ([5, 5, -2], [5, -1, 5], [5, 5], [5, 5, -1, 0])]
     for key, secret, place, content in draws:
@@ -156,13 +158,13 @@ def test_whatever_differs_gives_other_randomness_everywhere(private: PrivateKey,
     assert len(set(seen)) == len(seen)
 
 
-def test_equal_numbers_are_not_equal_ciphertexts(private: PrivateKey) -> None:
+def test_equal_numbers_are_not_equal_ciphertexts(private: PaillierPrivateKey) -> None:
     """Protects one-hot columns and labels: who sees a vector cannot sort its rows into classes."""
     ciphertexts = Encryptor(private.public, SECRET).encrypt([1] * 20, PLACE)
     assert len(set(ciphertexts)) == 20
 
 
-def test_rerandomised_ciphertexts_say_the_same(private: PrivateKey) -> None:
+def test_rerandomised_ciphertexts_say_the_same(private: PaillierPrivateKey) -> None:
     """Protects the values of what leaves."""
     encryptor = Encryptor(private.public, SECRET)
     first = encryptor.encrypt([1, -2, 3], PLACE)
@@ -171,7 +173,7 @@ def test_rerandomised_ciphertexts_say_the_same(private: PrivateKey) -> None:
     assert not set(first) & set(second)
 
 
-def test_a_mask_comes_off_again(private: PrivateKey) -> None:
+def test_a_mask_comes_off_again(private: PaillierPrivateKey) -> None:
     """Protects the party's gradient: packed, masked, blinded, decrypted, unmasked and unpacked it is what it was."""
     packing, masks = Packing(private.public, FixedPoint(0, 10**9)), Masks(private.public, SECRET)
     encryptor = Encryptor(private.public, SECRET)
@@ -185,7 +187,7 @@ def test_a_mask_comes_off_again(private: PrivateKey) -> None:
             packing.unpack(masks.unmask(answer, *wrong), len(numbers))
 
 
-def test_an_answer_that_is_no_residue_is_refused(private: PrivateKey) -> None:
+def test_an_answer_that_is_no_residue_is_refused(private: PaillierPrivateKey) -> None:
     """Protects the party from a number that looks like another after the mask is off."""
     for plaintext in (int(private.public.n), -1):
         with pytest.raises(PeerError) as caught:
@@ -193,7 +195,7 @@ def test_an_answer_that_is_no_residue_is_refused(private: PrivateKey) -> None:
         assert caught.value.reason == "out_of_bounds"
 
 
-def test_numbers_outside_the_group_are_refused(private: PrivateKey) -> None:
+def test_numbers_outside_the_group_are_refused(private: PaillierPrivateKey) -> None:
     """Protects a sum from coming out as its remainder."""
     n = int(private.public.n)
     encryptor = Encryptor(private.public, SECRET)
@@ -205,7 +207,7 @@ def test_numbers_outside_the_group_are_refused(private: PrivateKey) -> None:
         Encryptor(private.public, SECRET[:31])
 
 
-def test_vectors_of_numpy_and_of_python_are_the_same(private: PrivateKey) -> None:
+def test_vectors_of_numpy_and_of_python_are_the_same(private: PaillierPrivateKey) -> None:
     """Protects a redo by another way of computing: what kind of integer a number was must not change a byte."""
     encryptor, numbers = Encryptor(private.public, SECRET), [5, -(2**40), 0]
     expected = encryptor.encrypt(numbers, PLACE)

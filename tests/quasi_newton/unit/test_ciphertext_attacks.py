@@ -17,33 +17,33 @@ from streamfl.quasi_newton import blinding
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import encode_ciphertexts
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PrivateKey, PublicKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
 from streamfl.role import PeerError
 
 HOST, GUEST = bytes(range(32)), bytes(range(1, 33))
-AT_HOST = Place("credit", "run", "host", 1, "inner-products")
-AT_GUEST = Place("credit", "run", "guest", 1, "residuals")
+AT_HOST = RandomnessContext("credit", "run", "host", 1, "inner-products")
+AT_GUEST = RandomnessContext("credit", "run", "guest", 1, "residuals")
 KINDS = kinds(2, 300, 300, input_bound=16)
 
 
-def bare_plaintext(key: PublicKey, ciphertext: int) -> int | None:
+def bare_plaintext(key: PaillierPublicKey, ciphertext: int) -> int | None:
     """m where the ciphertext is 1 + n m, what anybody can read; signed."""
     n = int(key.n)
     quotient, rest = divmod(int(ciphertext) - 1, n)
     return None if rest else quotient - n * (2 * quotient > n)
 
 
-def differences(key: PublicKey, one: Sequence[int], two: Sequence[int]) -> list[int | None]:
+def differences(key: PaillierPublicKey, one: Sequence[int], two: Sequence[int]) -> list[int | None]:
     """What the quotients of two vectors show of the differences of their plaintexts."""
     n_squared = int(key.n_squared)
     return [bare_plaintext(key, int(a) * pow(int(b), -1, n_squared) % n_squared) for a, b in itertools.product(one, two)]
 
 
-def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(private: PrivateKey) -> None:
+def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(private: PaillierPrivateKey) -> None:
     """Protects the labels: the host knows [[u_A]], and without new blinding [[D]] [[u_A]]^-1 = 1 + n (u_B - 2 y)."""
     generator = random.Random(0)
     of_host = [generator.randint(-(2**28), 2**28) for _ in range(20)]
@@ -67,7 +67,7 @@ def test_the_host_reads_the_labels_of_residuals_that_are_not_blinded_anew(privat
     assert private.decrypt(ours) == private.decrypt(naive)
 
 
-def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PrivateKey) -> None:
+def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PaillierPrivateKey) -> None:
     """Protects magnitudes: phe's encoder puts an exponent that follows the value beside each ciphertext, in the clear."""
     theirs = phe.PaillierPublicKey(int(private.public.n))
     values = [2.0**-20, 0.001, 0.5, 3.7, 50.0]
@@ -85,12 +85,12 @@ def test_phes_exponents_tell_magnitudes_and_ours_are_public(private: PrivateKey)
     assert KINDS.inner_products.fraction_bits == 24
 
 
-def test_no_h_comes_from_anybody(private: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_h_comes_from_anybody(private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects everything: with h = 1 each ciphertext is bare. A key is n and no more, and h is made of the party's secret."""
     public = private.public
     content = public.to_bytes() + (1).to_bytes(128, "big")
     with pytest.raises(PeerError):
-        PublicKey.from_bytes(content, public.bits, hashlib.sha256(content).hexdigest())
+        PaillierPublicKey.from_bytes(content, public.bits, hashlib.sha256(content).hexdigest())
     made = {int(Encryptor(public, secret).h) for secret in (HOST, GUEST)}
     assert len(made) == 2
     assert 1 not in made
@@ -111,19 +111,19 @@ class Transcript(msgspec.Struct):
     answers: list[int]
 
 
-def written(private: PrivateKey, of_guest: list[int], sent: list[int], matrix: np.ndarray) -> Transcript:
+def written(private: PaillierPrivateKey, of_guest: list[int], sent: list[int], matrix: np.ndarray) -> Transcript:
     """What a guest writes in an iteration, and would write again after a crash."""
     public = private.public
     encryptor, masks = Encryptor(public, GUEST), Masks(public, GUEST)
     computed = add_plain(public, sent, of_guest)
     packed = Packing(public, KINDS.gradients).pack_ciphertexts(transposed_product(public, computed, matrix))
-    place = Place("credit", "run", "guest", 1, "gradients")
+    place = RandomnessContext("credit", "run", "guest", 1, "gradients")
     masked, _ = masks.mask(packed, place)
     uploads = encryptor.rerandomise(masked, place)
     return Transcript(encryptor.rerandomise(computed, AT_GUEST), uploads, private.decrypt(uploads))
 
 
-def redo(private: PrivateKey) -> tuple[Transcript, Transcript, Transcript]:
+def redo(private: PaillierPrivateKey) -> tuple[Transcript, Transcript, Transcript]:
     """An iteration, the same once more, and with one number altered: a late label, a corrected record."""
     generator = random.Random(1)
     of_guest = [generator.randint(-(2**28), 2**28) for _ in range(12)]
@@ -133,7 +133,7 @@ def redo(private: PrivateKey) -> tuple[Transcript, Transcript, Transcript]:
     return tuple(written(private, numbers, sent, matrix) for numbers in (of_guest, of_guest, altered))  # type: ignore[return-value]
 
 
-def test_an_altered_redo_shows_no_difference(private: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_altered_redo_shows_no_difference(private: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects what was sent before a crash and read by somebody: no quotient of ciphertexts and no difference of masked residues
     shows a difference of plaintexts. Randomness that is keyed by a counter alone shows them all, and which number was altered.
     """
@@ -158,7 +158,7 @@ def test_an_altered_redo_shows_no_difference(private: PrivateKey, monkeypatch: p
     assert shown(first, altered)
 
 
-def test_the_coordinator_sees_uniform_residues(private: PrivateKey) -> None:
+def test_the_coordinator_sees_uniform_residues(private: PaillierPrivateKey) -> None:
     """Protects gradients: masked, what is decrypted is uniform on 0 .. n - 1; unmasked, it is the gradient to the last bit."""
     public = private.public
     n = int(public.n)
@@ -166,7 +166,7 @@ def test_the_coordinator_sees_uniform_residues(private: PrivateKey) -> None:
     encryptor = Encryptor(public, HOST)
     gradient, seen = [3, -1, 2], []
     for iteration in range(300):
-        place = Place("credit", "run", "host", iteration, "gradients")
+        place = RandomnessContext("credit", "run", "host", iteration, "gradients")
         masked, _ = masks.mask(encryptor.encrypt(packing.pack(gradient), place), place)
         seen += private.decrypt(masked)
     assert packing.unpack(private.decrypt(encryptor.encrypt(packing.pack(gradient), AT_HOST)), 3) == gradient

@@ -8,15 +8,15 @@ import pytest
 
 from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.keys import PrivateKey
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.keys import PaillierPrivateKey
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.role import PeerError
 
-PLACE = Place("federation", "run", "host", 1, "inner-products")
+PLACE = RandomnessContext("federation", "run", "host", 1, "inner-products")
 REASONS = {"shape", "ciphertext_range", "ciphertext_factor", "ciphertext_bare", "ciphertext_repeated"}
 
 
-def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PrivateKey) -> None:
+def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PaillierPrivateKey) -> None:
     """Protects magnitudes: nothing around a ciphertext depends on the value inside."""
     encryptor = Encryptor(private.public, bytes(range(32)))
     sizes = set()
@@ -29,7 +29,7 @@ def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PrivateKe
     assert decode_ciphertexts(private.public, b"", 0) == []
 
 
-def test_what_no_member_can_have_encrypted_is_refused(private: PrivateKey) -> None:
+def test_what_no_member_can_have_encrypted_is_refused(private: PaillierPrivateKey) -> None:
     """Protects the products and the decryption: zero, one, multiples of a factor, bare plaintexts, numbers beyond the group."""
     public = private.public
     n, n_squared, p = int(public.n), int(public.n_squared), int(private.p)
@@ -47,7 +47,7 @@ def test_what_no_member_can_have_encrypted_is_refused(private: PrivateKey) -> No
             assert caught.value.reason == reason
 
 
-def test_the_same_ciphertext_twice_is_refused(private: PrivateKey) -> None:
+def test_the_same_ciphertext_twice_is_refused(private: PaillierPrivateKey) -> None:
     """Protects from a vector that was put together of another's pieces: whoever blinds anew sends no two alike."""
     encryptor = Encryptor(private.public, b"s" * 32)
     one, other = encryptor.encrypt([3, 3], PLACE)
@@ -57,14 +57,14 @@ def test_the_same_ciphertext_twice_is_refused(private: PrivateKey) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 10**12])
-def test_a_vector_of_another_length_is_refused(private: PrivateKey, count: int) -> None:
+def test_a_vector_of_another_length_is_refused(private: PaillierPrivateKey, count: int) -> None:
     """Protects memory, and each row from another row's ciphertext."""
     with pytest.raises(PeerError) as caught:
         decode_ciphertexts(private.public, bytes(128 * 3), count)
     assert caught.value.reason == "shape"
 
 
-def test_no_bytes_lead_to_anything_but_a_counted_reason(private: PrivateKey) -> None:
+def test_no_bytes_lead_to_anything_but_a_counted_reason(private: PaillierPrivateKey) -> None:
     """Protects the role from a stranger's bytes."""
     generator = random.Random(0)
     for _ in range(300):

@@ -11,7 +11,7 @@ from command_line import run_command
 
 from streamfl.quasi_newton import bignum, key_file
 from streamfl.quasi_newton.key_file import make_key_file, read_key_file
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 
 
 class Line:
@@ -94,10 +94,10 @@ def test_a_rotation_may_change_the_length(line: Line) -> None:
 
 
 def test_a_new_key_with_a_factor_of_an_old_one_is_refused(
-    line: Line, private: PrivateKey, other: PrivateKey, monkeypatch: pytest.MonkeyPatch
+    line: Line, private: PaillierPrivateKey, other: PaillierPrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects both keys from a machine without entropy: whoever sees two moduli with a common factor has both keys."""
-    drawn = iter([private, PrivateKey(private.p, other.q)])
+    drawn = iter([private, PaillierPrivateKey(private.p, other.q)])
     monkeypatch.setattr(key_file, "generate_key", lambda bits, entropy: next(drawn))
     make_key_file(line.path, 512)
     code, out, said = line("rotate")

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.quasi_newton.descent import FARTHEST, Descent, DescentState, Learning
+from streamfl.quasi_newton.descent import FARTHEST, Descent, DescentSettings, DescentState
 
 BOUND = 0.1
 
@@ -18,7 +18,7 @@ def length(descent: Descent, square: float) -> float:
 
 def test_the_bound_grows_while_it_shortens_each_step_and_losses_fall() -> None:
     """Protects tables whose optimum is far away, and all others from steps that were longer for one moment."""
-    descent = Descent(Learning(batch=10, largest_step=BOUND))
+    descent = Descent(DescentSettings(batch=10, largest_step=BOUND))
     for number, loss in enumerate((8.0, 7.0, 6.0, 5.0, 4.0, 3.0)):
         assert length(descent, 1e6) == pytest.approx(BOUND * min(2.0**number, FARTHEST))
         descent.end_epoch(loss, 1)
@@ -32,7 +32,7 @@ def test_the_bound_grows_while_it_shortens_each_step_and_losses_fall() -> None:
 
 def test_many_batches_keep_their_bound() -> None:
     """Protects large tables: a batch with outliers never throws the weights far."""
-    descent = Descent(Learning(batch=10, largest_step=BOUND))
+    descent = Descent(DescentSettings(batch=10, largest_step=BOUND))
     for loss in (8.0, 7.0, 6.0):
         assert length(descent, 1e6) == pytest.approx(BOUND)
         descent.end_epoch(loss, 3)
@@ -42,13 +42,13 @@ def test_many_batches_keep_their_bound() -> None:
 @pytest.mark.parametrize(("batches", "expected"), [(1, [False, False, False, False, True]), (3, [False, True, False, True, True])])
 def test_two_losses_that_agree_by_chance_are_not_the_end_of_one_batch(batches: int, expected: list[bool]) -> None:
     """Protects the last directions of little curvature, and trainings of many batches from a pass more than they need."""
-    descent = Descent(Learning(batch=10))
+    descent = Descent(DescentSettings(batch=10))
     assert [descent.end_epoch(loss, batches) for loss in (0.5, 0.5, 0.4, 0.4, 0.4)] == expected
 
 
 def test_it_goes_on_as_it_was() -> None:
     """Protects a coordinator that is started again, also in the middle of an epoch, and one that a release before wrote."""
-    learning = Learning(batch=10, largest_step=BOUND)
+    learning = DescentSettings(batch=10, largest_step=BOUND)
     first = Descent(learning)
     for loss in (8.0, 7.0, 7.0):
         first.step(np.array([1e6]))

@@ -13,11 +13,11 @@ from streamfl.quasi_newton.blinding import Encryptor
 from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.end_to_end import EncryptedLink
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.quasi_newton.masks import Masks
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 
 HOSTS, BATCH = ("bank", "shop", "phone"), 24
 COLUMNS = {"bank": 5, "shop": 1, "phone": 8, "guest": 3}
@@ -25,14 +25,16 @@ SECRETS = {name: bytes([number]) * 31 + name.encode()[:1] for number, name in en
 KINDS = kinds(len(COLUMNS), BATCH, BATCH)
 
 
-def place(name: str, kind: str) -> Place:
-    return Place("credit", "run", name, 1, kind)
+def place(name: str, kind: str) -> RandomnessContext:
+    return RandomnessContext("credit", "run", name, 1, kind)
 
 
 class Federation:
     """Who computes what of an iteration. columns: (batch, n) by party. u: (batch,) by party. labels: -1 or 1."""
 
-    def __init__(self, private: PrivateKey, columns: dict[str, NDArray[np.float64]], u: dict[str, NDArray[np.float64]]) -> None:
+    def __init__(
+        self, private: PaillierPrivateKey, columns: dict[str, NDArray[np.float64]], u: dict[str, NDArray[np.float64]]
+    ) -> None:
         self.private, self.key = private, private.public
         self.inputs = {name: KINDS.inputs.encode(values) for name, values in columns.items()}
         self.u = {name: KINDS.inner_products.encode(values) for name, values in u.items()}
@@ -88,7 +90,7 @@ def drawn(kinds: Kinds, _: int) -> tuple[dict[str, NDArray[np.float64]], dict[st
 
 @pytest.mark.parametrize("make", [at_the_bounds, drawn])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_gradient_and_loss_are_those_of_the_integers(private: PrivateKey, make, sign: int) -> None:  # type: ignore[no-untyped-def]
+def test_gradient_and_loss_are_those_of_the_integers(private: PaillierPrivateKey, make, sign: int) -> None:  # type: ignore[no-untyped-def]
     """Protects the iterates: three hosts, masked, extremes at the bounds, to the last bit; and the count of ciphertexts."""
     columns, u = make(KINDS, sign)
     federation = Federation(private, columns, u)
@@ -117,7 +119,7 @@ def test_gradient_and_loss_are_those_of_the_integers(private: PrivateKey, make, 
     assert all(2**412 < plaintext < private.public.n - 2**412 for plaintext in federation.seen_by_coordinator)
 
 
-def test_residuals_to_each_host_are_blinded_by_themselves(private: PrivateKey) -> None:
+def test_residuals_to_each_host_are_blinded_by_themselves(private: PaillierPrivateKey) -> None:
     """Protects hosts from one another: the same residuals to two of them are no equal ciphertexts."""
     columns, u = drawn(KINDS, 1)
     federation = Federation(private, columns, u)

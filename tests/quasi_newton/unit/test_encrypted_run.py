@@ -11,18 +11,18 @@ from quasi_newton.makers import problem, split
 
 from streamfl.quasi_newton import taylor
 from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.descent import Descent, Learning
+from streamfl.quasi_newton.descent import Descent, DescentSettings
 from streamfl.quasi_newton.fixed_point import FixedPoint, kinds
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, loss_product
+from streamfl.quasi_newton.own_columns import PRODUCTS, PartyArithmetic, loss_product
 from streamfl.quasi_newton.packing import Packing
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.tools.direct import Party, partition, train
 
 BATCH, PARTIES = 24, 3
-LEARNING = Learning(batch=BATCH, epochs=4, tolerance=0.0, regularisation=0.01)
+LEARNING = DescentSettings(batch=BATCH, epochs=4, tolerance=0.0, regularisation=0.01)
 KINDS = kinds(PARTIES, BATCH, BATCH)
 Floats = NDArray[np.float64]
 
@@ -30,10 +30,10 @@ Floats = NDArray[np.float64]
 class Encrypted:
     """The steps of a run of which a plain one has numbers. The guest is the first party."""
 
-    def __init__(self, private: PrivateKey, parties: Sequence[Party], labels: Floats) -> None:
+    def __init__(self, private: PaillierPrivateKey, parties: Sequence[Party], labels: Floats) -> None:
         self.private, self.key = private, private.public
         self.own = [
-            OwnColumns(party.inputs, LEARNING, KINDS, party.start, intercept=number == 0)  # type: ignore[arg-type]
+            PartyArithmetic(party.inputs, LEARNING, KINDS, party.start, intercept=number == 0)  # type: ignore[arg-type]
             for number, party in enumerate(parties)
         ]
         secrets = [bytes([number]) * 32 for number in range(PARTIES)]
@@ -42,8 +42,8 @@ class Encrypted:
         self.signs, self.labels = KINDS.inputs.encode(labels), KINDS.labels.encode(labels)
         self.iteration = 0
 
-    def place(self, party: int, kind: str) -> Place:
-        return Place("credit", "run", f"party {party}", self.iteration, kind)
+    def place(self, party: int, kind: str) -> RandomnessContext:
+        return RandomnessContext("credit", "run", f"party {party}", self.iteration, kind)
 
     def hidden_sum(self, numbers: Sequence[NDArray[Any]], kind: str) -> list[int]:
         """Encrypted by the hosts, added by the guest, whose own numbers are added in the clear."""
@@ -109,7 +109,7 @@ class Encrypted:
         return loss, coefficients, pairs
 
 
-def test_an_encrypted_run_is_the_plain_one(private: PrivateKey) -> None:
+def test_an_encrypted_run_is_the_plain_one(private: PaillierPrivateKey) -> None:
     """Protects what the plain run is for: tables and tests of accuracy are those of the encrypted protocol, exactly."""
     inputs, labels = problem(rows=5 * BATCH, columns=7)
     parties, batches = split(inputs, 3, 5, secret=2), partition(5 * BATCH, BATCH, 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.party_settings import GATHERING
 from streamfl.quasi_newton.readiness import HeldOut, Readiness
@@ -80,7 +80,7 @@ def test_who_is_held_out_counts_as_known(entities: int, least: int, ready: bool)
     for number in range(50):
         table.put(f"e{number}", 10.0, bytes(8), 1 if number % 2 else -1)
     assert (table.known, 20 < table.complete < 48) == (50, True)
-    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=Learning(), least_batch=least, key=b"k")
+    settings: Any = SimpleNamespace(entities=entities, settle=5.0, learning=DescentSettings(), least_batch=least, key=b"k")
     progress: Any = SimpleNamespace(phase=GATHERING, has_said=False)
     batches: Any = ()
     assert Readiness(parts, settings, progress, table, batches).due_at == (15.0 if ready else None)

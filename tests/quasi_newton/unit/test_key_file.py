@@ -11,7 +11,7 @@ import pytest
 
 from streamfl.quasi_newton import key_file
 from streamfl.quasi_newton.key_file import add_key, make_key_file, read_key_file
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.role import ConfigurationError
 
 
@@ -118,11 +118,13 @@ def test_what_is_no_file_of_keys_is_refused(path: Path, content: bytes) -> None:
         read_key_file(path)
 
 
-def test_two_keys_of_a_file_with_a_common_factor_are_refused(path: Path, private: PrivateKey, other: PrivateKey) -> None:
+def test_two_keys_of_a_file_with_a_common_factor_are_refused(
+    path: Path, private: PaillierPrivateKey, other: PaillierPrivateKey
+) -> None:
     """Protects both keys: a divisor of two moduli is found in microseconds."""
     if (private.p - 1) % 3 == 0 and (other.q - 1) % 3 == 0:
         pytest.fail("choose other keys for the tests")
-    key_file._write_beside(path, [private, PrivateKey(private.p, other.q)])
+    key_file._write_beside(path, [private, PaillierPrivateKey(private.p, other.q)])
     (path.parent / (path.name + ".new")).rename(path)
     with pytest.raises(ConfigurationError, match="in common with the key"):
         read_key_file(path)

@@ -10,7 +10,7 @@ import phe
 import pytest
 
 from streamfl.quasi_newton.bignum import is_prime, long
-from streamfl.quasi_newton.keys import PrivateKey, PublicKey, generate_key
+from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
 from streamfl.role import PeerError
 
 
@@ -18,11 +18,11 @@ def fingerprint(n: int) -> str:
     return hashlib.sha256(int(n).to_bytes((int(n).bit_length() + 7) // 8, "big")).hexdigest()
 
 
-def refused(n: int, bits: int = 512, older: tuple[PublicKey, ...] = ()) -> str:
+def refused(n: int, bits: int = 512, older: tuple[PaillierPublicKey, ...] = ()) -> str:
     """What is said of a modulus that the configuration itself pins."""
     content = int(n).to_bytes(bits // 8, "big")
     with pytest.raises(PeerError) as caught:
-        PublicKey.from_bytes(content, bits, hashlib.sha256(content).hexdigest(), older)
+        PaillierPublicKey.from_bytes(content, bits, hashlib.sha256(content).hexdigest(), older)
     assert caught.value.reason == "weak_key"
     return caught.value.text
 
@@ -47,27 +47,27 @@ def test_no_key_of_another_size_is_made(bits: int) -> None:
         generate_key(bits)
 
 
-def test_it_decrypts_what_phe_encrypts(private: PrivateKey) -> None:
+def test_it_decrypts_what_phe_encrypts(private: PaillierPrivateKey) -> None:
     """Protects the yardstick: it is the same cryptosystem."""
     theirs = phe.PaillierPublicKey(int(private.public.n))
     numbers = [0, 1, 2**200, int(private.public.n) - 1]
     assert private.decrypt([long(theirs.raw_encrypt(number)) for number in numbers]) == numbers
 
 
-def test_a_key_crosses_the_wire_whole(private: PrivateKey) -> None:
+def test_a_key_crosses_the_wire_whole(private: PaillierPrivateKey) -> None:
     """Protects the first step of every member: the key that is pinned is the key that is used."""
     public = private.public
     assert public.fingerprint == fingerprint(public.n)
-    taken = PublicKey.from_bytes(public.to_bytes(), 512, public.fingerprint, [public])
+    taken = PaillierPublicKey.from_bytes(public.to_bytes(), 512, public.fingerprint, [public])
     assert taken == public
     assert hash(taken) == hash(public)
     assert taken.ciphertext_bytes == 128
 
 
-def test_a_key_that_is_not_pinned_is_refused(private: PrivateKey, other: PrivateKey) -> None:
+def test_a_key_that_is_not_pinned_is_refused(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
     """Protects the parties from a key of whoever can write to the topic."""
     with pytest.raises(PeerError) as caught:
-        PublicKey.from_bytes(other.public.to_bytes(), 512, private.public.fingerprint)
+        PaillierPublicKey.from_bytes(other.public.to_bytes(), 512, private.public.fingerprint)
     assert caught.value.reason == "unpinned_key"
 
 
@@ -79,7 +79,7 @@ def prime(bits: int, remainder: int = 3) -> int:
             return drawn
 
 
-def test_keys_that_anybody_could_break_are_refused(private: PrivateKey, other: PrivateKey) -> None:
+def test_keys_that_anybody_could_break_are_refused(private: PaillierPrivateKey, other: PaillierPrivateKey) -> None:
     """Protects the parties from a coordinator's bad luck, and from a file that was edited: each of these is decrypted at once."""
     p, q = int(private.p), int(private.q)
     assert "modulo 4" in refused(private.public.n - 1)
@@ -93,7 +93,7 @@ def test_keys_that_anybody_could_break_are_refused(private: PrivateKey, other: P
     assert "in common" in refused(p * int(other.q), older=(other.public, private.public))
     assert "bytes of a key" in _refused_length(private)
     # What is wrong in none of these ways is taken.
-    PublicKey(p * q).check(512, [other.public])
+    PaillierPublicKey(p * q).check(512, [other.public])
 
 
 def _with_factor(factor: int) -> int:
@@ -104,21 +104,21 @@ def _with_factor(factor: int) -> int:
     return n
 
 
-def _refused_length(private: PrivateKey) -> str:
+def _refused_length(private: PaillierPrivateKey) -> str:
     with pytest.raises(PeerError) as caught:
-        PublicKey.from_bytes(private.public.to_bytes() + b"\x00", 512, private.public.fingerprint)
+        PaillierPublicKey.from_bytes(private.public.to_bytes() + b"\x00", 512, private.public.fingerprint)
     return caught.value.text
 
 
-def test_primes_that_are_none_make_no_private_key(private: PrivateKey) -> None:
+def test_primes_that_are_none_make_no_private_key(private: PaillierPrivateKey) -> None:
     """Protects decryption: with a composite factor it returns wrong numbers and no error."""
     p, q = int(private.p), int(private.q)
     for one, two in ((p, q + 2), (p * q, 3), (p, p), (p, prime(256, 1)), (1, p * q)):
         with pytest.raises(ValueError, match="not two primes"):
-            PrivateKey(one, two)
+            PaillierPrivateKey(one, two)
 
 
-def test_a_private_key_shows_nothing_of_itself(private: PrivateKey) -> None:
+def test_a_private_key_shows_nothing_of_itself(private: PaillierPrivateKey) -> None:
     """Protects the secret from logs."""
     assert str(private.p) not in repr(private)
     assert f"{int(private.p):x}"[:16] not in repr(private)

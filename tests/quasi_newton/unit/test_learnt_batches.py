@@ -15,7 +15,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton import learnt_batches
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.learnt_batches import LearntBatches
-from streamfl.quasi_newton.party_settings import FAILED, TRAINED, Progress
+from streamfl.quasi_newton.party_settings import FAILED, TRAINED, TrainingProgress
 from streamfl.quasi_newton.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.roles import _party_settings
 from streamfl.quasi_newton.table import EntityTable
@@ -179,11 +179,11 @@ def test_held_out_is_a_share_that_only_the_secret_tells() -> None:
     assert abs(len(one & other) / 2000 - 0.25) < 0.04
 
 
-def readiness(**sections: Any) -> tuple[Readiness, EntityTable, Progress, set[str]]:
+def readiness(**sections: Any) -> tuple[Readiness, EntityTable, TrainingProgress, set[str]]:
     settings = _party_settings(settings_of("g", 1, **sections))
     parts, taken = ChangedParts(), set[str]()
     table = EntityTable(parts, 1, True, 1e6, 1000, Counter(), taken.__contains__)
-    progress = Progress()
+    progress = TrainingProgress()
     return Readiness(parts, settings, progress, table, made()), table, progress, taken
 
 

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
 from streamfl.quasi_newton.descent import DescentState
-from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.quasi_newton.messages import StepDecision, read_content
 
 pytestmark = pytest.mark.long
 
@@ -51,7 +51,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 def test_a_training_is_that_of_the_topics(watched: Watched) -> None:
     """Protects whoever looks at the board after restarts: loss, training, iterations and phases are the topics'."""
     decisions = messages_of(watched.left(), f"{FEDERATION}.bank.decisions")
-    steps = [read_content(one.content, Step) for one in decisions if one.kind == "step"]
+    steps = [read_content(one.content, StepDecision) for one in decisions if one.kind == "step"]
     assert steps[-1].over
     # Nobody is told a loss: the coordinator alone knows it.
     assert not any(step.loss for step in steps)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.near_rows import TOLERANCE, far_from_all
 from streamfl.quasi_newton.preparation import Preparation
@@ -114,7 +114,7 @@ def test_the_bound_costs_no_convergence() -> None:
             inputs, muted = rows.learnt(preparation)
             parties.append(Party(inputs, muted=muted))
             tests.append(preparation.apply(later[:, part]))
-        trace = train(parties, signs, Learning(batch=BATCH), np.arange(ROWS).reshape(BATCHES, BATCH))
+        trace = train(parties, signs, DescentSettings(batch=BATCH), np.arange(ROWS).reshape(BATCHES, BATCH))
         found[largest] = trace
         outputs = trace.outputs(tests)
         if largest < 1:

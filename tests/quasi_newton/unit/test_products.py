@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton import products
 from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.keys import PaillierPrivateKey
 from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 
-PLACE = Place("federation", "run", "guest", 1, "residuals")
+PLACE = RandomnessContext("federation", "run", "guest", 1, "residuals")
 
 
 @pytest.fixture(name="encryptor", scope="module")
-def _encryptor(private: PrivateKey) -> Encryptor:
+def _encryptor(private: PaillierPrivateKey) -> Encryptor:
     return Encryptor(private.public, bytes(range(32)))
 
 
-def signed(private: PrivateKey, ciphertexts: list[int]) -> list[int]:
+def signed(private: PaillierPrivateKey, ciphertexts: list[int]) -> list[int]:
     n = int(private.public.n)
     return [int(plaintext) - n * (2 * plaintext > n) for plaintext in private.decrypt(ciphertexts)]
 
 
-def one_by_one(private: PrivateKey, ciphertexts: list[int], matrix: NDArray[np.int64]) -> list[int]:
+def one_by_one(private: PaillierPrivateKey, ciphertexts: list[int], matrix: NDArray[np.int64]) -> list[int]:
     """prod_i c_i^X_ij with Python's own powers."""
     modulus = int(private.public.n_squared)
     results = []
@@ -57,7 +57,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_it_is_the_product_of_powers(private: PrivateKey, encryptor: Encryptor, name: str) -> None:
+def test_it_is_the_product_of_powers(private: PaillierPrivateKey, encryptor: Encryptor, name: str) -> None:
     """Protects every gradient: the same group element as power by power, hence the same bytes whatever the window."""
     matrix = SHAPES[name](np.random.default_rng(1))
     numbers = [random.Random(2).randint(-(2**31), 2**31) for _ in range(len(matrix))]
@@ -68,7 +68,9 @@ def test_it_is_the_product_of_powers(private: PrivateKey, encryptor: Encryptor, 
 
 
 @pytest.mark.parametrize("bits", range(2, 15))
-def test_every_window_gives_the_same(private: PrivateKey, encryptor: Encryptor, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_window_gives_the_same(
+    private: PaillierPrivateKey, encryptor: Encryptor, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Protects determinism: members with batches of other sizes choose other windows."""
     matrix = np.random.default_rng(bits).integers(-(2**20), 2**20, (25, 2))
     matrix[0] = [2**20, -(2**20)]
@@ -126,7 +128,7 @@ class Counted:
         return Counted()
 
 
-def test_what_is_no_matrix_for_these_rows_is_refused(private: PrivateKey) -> None:
+def test_what_is_no_matrix_for_these_rows_is_refused(private: PaillierPrivateKey) -> None:
     """Protects rows from another row's numbers, and digits from overflow."""
     for matrix in (np.zeros((2, 1)), np.zeros((3, 1), dtype=np.int64), np.zeros(2, dtype=np.int64)):
         with pytest.raises(ValueError, match="expected int64"):
@@ -137,7 +139,7 @@ def test_what_is_no_matrix_for_these_rows_is_refused(private: PrivateKey) -> Non
         transposed_product(private.public, [3, 5], np.array([[-(2**63)], [0]]))
 
 
-def test_sums_are_sums(private: PrivateKey, encryptor: Encryptor) -> None:
+def test_sums_are_sums(private: PaillierPrivateKey, encryptor: Encryptor) -> None:
     """Protects the residuals: with several hosts, with numbers of any sign, as phe has them."""
     one, two, three = [5, -7, 2**100], [-5, -8, 2**101], [1, 2, -(2**102)]
     first, second = encryptor.encrypt(one, PLACE), encryptor.encrypt(two, PLACE)
@@ -150,7 +152,7 @@ def test_sums_are_sums(private: PrivateKey, encryptor: Encryptor) -> None:
         assert (encrypted + number).ciphertext(be_secure=False) == sum_
 
 
-def test_vectors_of_other_lengths_are_not_added(private: PrivateKey) -> None:
+def test_vectors_of_other_lengths_are_not_added(private: PaillierPrivateKey) -> None:
     """Protects against rows that silently fall away."""
     with pytest.raises(ValueError):
         add(private.public, [3, 5], [3])

@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.scorecard import Calibration, Scale, fit_calibration, points_of_party, score
+from streamfl.quasi_newton.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
 from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,7 @@ def test_calibration_stays_finite_where_outputs_separate_the_labels() -> None:
 
 def test_points_double_the_odds() -> None:
     """Protects the meaning of points: 600 at 50 to one, and 20 more for twice as good odds."""
-    scale, calibration = Scale(600.0, 50.0, 20.0), Calibration(0.3, 1.5)
+    scale, calibration = ScoreScale(600.0, 50.0, 20.0), Calibration(0.3, 1.5)
     for odds, points in ((50.0, 600.0), (100.0, 620.0), (25.0, 580.0)):
         output = (-np.log(odds) - 0.3) / 1.5
         assert score(np.array([output]), calibration, scale)[0] == pytest.approx(points)
@@ -82,7 +82,7 @@ def test_the_parties_files_add_up_to_the_score(method: Method) -> None:
     raw = [random.normal(3, 2, (400, 3)), random.lognormal(0, 1, (400, 2))]
     raw[0][::20, 1] = np.nan
     labels = np.where(random.random(400) < 0.3, 1.0, -1.0)
-    calibration, scale = Calibration(-0.2, 1.4), Scale()
+    calibration, scale = Calibration(-0.2, 1.4), ScoreScale()
     outputs, files = np.zeros(400), []
     for number, own in enumerate(raw):
         guest = number == 0

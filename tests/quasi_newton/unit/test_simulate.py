@@ -15,10 +15,10 @@ from quasi_newton.simulated import ROWS, TEST, THREE, TWO, Line
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 
-LEARNING = Learning(batch=100, memory=3, curvature_every=2, regularisation=0.01)
+LEARNING = DescentSettings(batch=100, memory=3, curvature_every=2, regularisation=0.01)
 # Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an iteration; before the
 # first one ready, begin, blinded, answer and aligned.
 BEFORE, EACH = 5, 7

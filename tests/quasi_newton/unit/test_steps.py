@@ -9,12 +9,12 @@ import pytest
 
 from streamfl.quasi_newton import background_tasks
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.randomness import RandomnessContext
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.tools import steps
 from streamfl.role import Work
 
-OWN, PLACE = background_tasks.Own(b"", b""), Place("f", "1", "g", 0, "outputs")
+OWN, PLACE = background_tasks.Own(b"", b""), RandomnessContext("f", "1", "g", 0, "outputs")
 KIND = background_tasks.Kind.of(kinds(2, 100, 100).gradients)
 THREE = numbers_to_bytes([1, 2, 3])
 MATRIX = np.ones((3, 2), "<i8").tobytes()

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.descent import DescentSettings
 from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.own_columns import OwnColumns
+from streamfl.quasi_newton.own_columns import PartyArithmetic
 from streamfl.quasi_newton.preparation import Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
@@ -42,7 +42,7 @@ def test_it_scores_a_row_as_training_did(method: Method, intercept: bool, rows: 
     """Protects scores: clipping, rounding and the intercept are those of training, after a way through bytes too."""
     model = model_of(rows, method, intercept)
     inputs, kept = model.preparation.apply(rows), model.preparation.kept
-    trained = OwnColumns(inputs, Learning(), KINDS, model.weights, intercept=intercept)
+    trained = PartyArithmetic(inputs, DescentSettings(), KINDS, model.weights, intercept=intercept)
     expected = KINDS.inner_products.decode(trained.outputs(np.arange(len(rows))))
     for one in (model, TrainedModel.decode(model.encode())):
         np.testing.assert_allclose(one.outputs(rows), expected, atol=2.0**-24)

@@ -8,14 +8,14 @@ import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from vafl.proof import fuzz
 
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.vafl.config import COORDINATOR
 
 ROUNDS = {"vafl-network-softmax": 12, "vafl-square-bounded": 12}
 
 
 @cache
-def after_some_rounds(federation: str) -> Run:
+def after_some_rounds(federation: str) -> MemoryFederation:
     return after_rounds(fuzz.run(federation), ROUNDS[federation])
 
 

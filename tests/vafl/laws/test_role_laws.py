@@ -16,7 +16,7 @@ from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Received, Record, Send
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
-from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.networks import DenseNetwork
@@ -210,15 +210,15 @@ class TestPartyThatIsBehind(RoleLaws):
 
 PARTIES = ("a", "b", "c")
 ALIGNMENTS = {
-    "async": Alignment(quorum=2, learning_quorum=2, wait_for=1, expiry=2.5, limit=3),
-    "synchronous": Alignment(quorum=1, wait_for=3, expiry=1e6, limit=100, keep=True),
-    "bounded": Alignment(
+    "async": AlignmentPolicy(quorum=2, learning_quorum=2, wait_for=1, expiry=2.5, limit=3),
+    "synchronous": AlignmentPolicy(quorum=1, wait_for=3, expiry=1e6, limit=100, keep=True),
+    "bounded": AlignmentPolicy(
         quorum=1, learning_quorum=1, wait_for=2, max_staleness=1, reply_seconds=0.4, expiry=1e6, limit=100, revise=False
     ),
     # There is room for two entities, and one that is learnt from makes room.
-    "crowded": Alignment(quorum=1, learning_quorum=1, expiry=1e6, limit=2),
+    "crowded": AlignmentPolicy(quorum=1, learning_quorum=1, expiry=1e6, limit=2),
     # All are waited for, for a time.
-    "patient": Alignment(quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True),
+    "patient": AlignmentPolicy(quorum=1, max_staleness=1, requests=1, reply_seconds=0.4, expiry=2.5, limit=4, keep=True),
 }
 
 

@@ -14,7 +14,7 @@ from vafl.makers import make_coordinator
 
 from streamfl.records.labels import Label
 from streamfl.role import Received, Record, Send
-from streamfl.vafl.coordinator import Alignment
+from streamfl.vafl.coordinator import AlignmentPolicy
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.wire import VERSION, encode_array
 
@@ -46,7 +46,7 @@ class Member:
 class Conversation:
     """A coordinator whose sum of embeddings is told by every gradient, 2 (sum - label), and a record of all that was said."""
 
-    def __init__(self, alignment: Alignment) -> None:
+    def __init__(self, alignment: AlignmentPolicy) -> None:
         self.bound = alignment.max_staleness
         self.role = make_coordinator(parties=PARTIES, alignment=alignment)
         self.role.open(0)
@@ -172,7 +172,7 @@ def test_no_gradient_is_computed_from_what_is_older_than_the_bound(bound: int | 
     computed from is its latest and at most D steps old, and the figures of staleness are of just these.
     Nobody is waited for without end.
     """
-    alignment = Alignment(
+    alignment = AlignmentPolicy(
         quorum=1,
         learning_quorum=data.draw(st.sampled_from([None, 1, 2])),
         wait_for=data.draw(st.sampled_from([1, 1, 2])),
@@ -201,7 +201,7 @@ def test_a_bound_is_kept_for_all_parties_of_a_row() -> None:
     """
     found = {}
     for bound in (None, 2):
-        conversation = Conversation(Alignment(quorum=1, learning_quorum=1, max_staleness=bound, keep=True))
+        conversation = Conversation(AlignmentPolicy(quorum=1, learning_quorum=1, max_staleness=bound, keep=True))
         for _ in range(2):
             for entity in ENTITIES:
                 conversation.labelled(entity)

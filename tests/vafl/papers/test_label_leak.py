@@ -16,7 +16,7 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
 from streamfl.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import Alignment, HeadSteps
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps
 from streamfl.vafl.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.networks import DenseNetwork
@@ -39,7 +39,7 @@ def gradients(head: Head, loss: OutputLoss, noise: float, labels: NDArray[Any], 
         loss=loss,
         # Theta_0 stands still, for what is told to be comparable.
         steps=HeadSteps("sgd", 1e-12, 10_000),
-        alignment=Alignment(quorum=2, wait_for=2, keep=True),
+        alignment=AlignmentPolicy(quorum=2, wait_for=2, keep=True),
         gradient_noise=noise,
         noise_secret="5e" * 32,
     )

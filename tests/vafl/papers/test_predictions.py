@@ -13,7 +13,7 @@ from scipy.special import logit
 from vafl.makers import make_coordinator
 
 from streamfl.role import Received, Record, Send
-from streamfl.vafl.coordinator import Alignment
+from streamfl.vafl.coordinator import AlignmentPolicy
 from streamfl.vafl.heads import LOGISTIC, Head, NetworkHead, SumHead
 from streamfl.vafl.messages import Embedding, Prediction
 from streamfl.vafl.networks import DenseNetwork
@@ -25,7 +25,7 @@ HEADS: dict[str, Head] = {"sum": SumHead(), "linear network": NetworkHead(DenseN
 
 def predicted(head: Head, embeddings: NDArray[np.float32], **alignment: Any) -> list[NDArray[np.float64]]:
     """The log-odds of every prediction of each entity, whose parties show it one after the other. embeddings: (entities, 2)."""
-    role = make_coordinator(parties=PARTIES, head=head, loss=LOGISTIC, alignment=Alignment(**alignment), dtype=np.float32)
+    role = make_coordinator(parties=PARTIES, head=head, loss=LOGISTIC, alignment=AlignmentPolicy(**alignment), dtype=np.float32)
     role.open(0)
     batch = []
     for number, row in enumerate(embeddings):

@@ -17,7 +17,7 @@ from vafl.papers.reference import COUNTS, Reference, Said, Shown
 
 from streamfl.records.labels import Label
 from streamfl.role import Received, Record, Rejection, Send, StateChange
-from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
 from streamfl.vafl.networks import DenseNetwork
@@ -45,7 +45,7 @@ class Settings:
     loss: OutputLoss
     hidden: tuple[int, ...] | None
     steps: HeadSteps
-    alignment: Alignment
+    alignment: AlignmentPolicy
 
     def head(self) -> Head:
         if self.hidden is None:
@@ -80,7 +80,7 @@ def drawn_settings(draws: np.random.Generator) -> Settings:
         batch_size=int(draws.integers(1, 9)),
         regularisation=float(draws.choice([0.0, 0.1])),
     )
-    alignment = Alignment(
+    alignment = AlignmentPolicy(
         quorum=int(draws.integers(1, parties + 1)),
         learning_quorum=None if draws.random() < 0.4 else int(draws.integers(1, parties + 1)),
         wait_for=int(draws.integers(1, draws.integers(1, parties + 1) + 1)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vafl.proof.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.testing.faults.observed_messages import Sent, Topics, latest, require, sent
+from streamfl.testing.faults.observed_messages import Sent, TopicReader, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.in_flight_embeddings import InFlightEmbedding, decode_in_flight
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -25,7 +25,7 @@ from streamfl.vafl.remembered_entity import RememberedEntity, decode_entity
 __all__ = ["check_alike", "check_outcome"]
 
 
-def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
+def check_outcome(bus: TopicReader, chosen: VaflScenario) -> None:
     """Check counts, order and answers, and replay every party's model from its gradients."""
     name = chosen.settings.federation.name
     for member in chosen.members:
@@ -49,7 +49,7 @@ def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
         check_sums(bus, chosen)
 
 
-def check_predictions(bus: Topics, chosen: VaflScenario) -> None:
+def check_predictions(bus: TopicReader, chosen: VaflScenario) -> None:
     """Exactly the entities that met their quorum have predictions, in order, each from more parties than the one before.
 
     An entity that was forgotten begins anew, and may get no prediction.
@@ -159,7 +159,7 @@ def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> Non
 
 
 def check_quorum(
-    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: TopicReader, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """No entity is learnt from before a quorum of parties has sent it, until the coordinator may have waited once in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
@@ -180,7 +180,7 @@ def check_quorum(
 
 
 def check_coordinator(
-    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: TopicReader, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """The coordinator remembers no entity that is ready to be learnt from. It forgets an entity, or gives up a party, no earlier
     than allowed. A party without an answer, though all parties were there, belongs to a forgotten entity.
@@ -233,7 +233,7 @@ def check_coordinator(
     require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
 
 
-def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+def check_model(bus: TopicReader, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
     """A party's parameters follow from its features and its gradients in order, and each embedding from the version it names.
 
     Not checked with batch_size left out: a step then depends on how many entities were under way, which no topic shows.
@@ -280,7 +280,7 @@ def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[
             require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
 
 
-def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[np.float64]]:
+def _shown(bus: TopicReader, chosen: VaflScenario, party: str) -> dict[str, NDArray[np.float64]]:
     """By entity, the model's inputs, (1, inputs): each input standardised by those of its partition so far.
 
     In the order of the topic, whichever processes were killed meanwhile. In the moments an input counts as no farther from the mean
@@ -312,7 +312,7 @@ def _shown(bus: Topics, chosen: VaflScenario, party: str) -> dict[str, NDArray[n
     return found
 
 
-def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
+def _forgotten(bus: TopicReader, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
     """Partition and sequence number of the embeddings that the party had forgotten when their gradient came, and the partitions
     where this is unclear: the gradient was there when the entity expired.
     """
@@ -340,7 +340,7 @@ def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent
     return forgotten, unclear
 
 
-def check_sums(bus: Topics, chosen: VaflScenario) -> None:
+def check_sums(bus: TopicReader, chosen: VaflScenario) -> None:
     """With a sum as head, all parties get the same gradient of an entity. Checked where all parties are answered together."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
@@ -353,7 +353,7 @@ def check_sums(bus: Topics, chosen: VaflScenario) -> None:
         require(len(values) == 1, f"{entity}: parties got {len(values)} different gradients of one sum")
 
 
-def check_alike(bus: Topics, calm: Topics, chosen: VaflScenario) -> None:
+def check_alike(bus: TopicReader, calm: TopicReader, chosen: VaflScenario) -> None:
     """In synchronous runs every member's parameters equal those of a run without faults, up to rounding."""
     name = chosen.settings.federation.name
     for member in chosen.members:

@@ -19,9 +19,9 @@ from msgspec import structs
 from streamfl.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
-from streamfl.testing.fuzz.member import NOW, Member
-from streamfl.testing.fuzz.mutations import Message
-from streamfl.testing.fuzz.resumed import Run
+from streamfl.testing.fuzz.member import NOW, FuzzedMember
+from streamfl.testing.fuzz.mutations import FuzzedRecord
+from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply, bounded_array
@@ -137,12 +137,12 @@ def settings(federation: str, name: str) -> VaflSettings:
     )
 
 
-def member(federation: str, name: str) -> Member:
+def member(federation: str, name: str) -> FuzzedMember:
     """A new member without state."""
-    return Member.of(settings(federation, name))
+    return FuzzedMember.of(settings(federation, name))
 
 
-def sample(federation: str, entity: str, number: int) -> Message:
+def sample(federation: str, entity: str, number: int) -> FuzzedRecord:
     """A sample of an entity, as a party's users would write it."""
     section = settings(federation, WRONG[0]).samples
     assert section is not None
@@ -152,22 +152,22 @@ def sample(federation: str, entity: str, number: int) -> Message:
     return _users(section.format, "samples", section.entity, entity, named)
 
 
-def label(federation: str, entity: str, number: int) -> Message:
+def label(federation: str, entity: str, number: int) -> FuzzedRecord:
     """The label of an entity, as users would write it."""
     section = settings(federation, COORDINATOR).labels
     assert section is not None
     return _users(section.format, "labels", section.entity, entity, {section.label: float(number % 2)})
 
 
-def _users(format: str, channel: str, field: str | None, entity: str, content: dict[str, Any]) -> Message:
+def _users(format: str, channel: str, field: str | None, entity: str, content: dict[str, Any]) -> FuzzedRecord:
     return users_message(channel, format, entity, content if field is None else {field: entity, **content})
 
 
-def record(federation: str) -> list[Message]:
+def record(federation: str) -> list[FuzzedRecord]:
     """Record some messages of every kind from a small run of the federation's roles."""
     coordinator, parties = member(federation, COORDINATOR), {name: member(federation, name) for name in (*WRONG, *GOOD)}
-    heard: dict[str, list[Message]] = {name: [] for name in parties}
-    found: list[Message] = []
+    heard: dict[str, list[FuzzedRecord]] = {name: [] for name in parties}
+    found: list[FuzzedRecord] = []
     for number in range(ROUNDS):
         now = NOW + number
         entity = f"{ENTITIES[number % len(ENTITIES)]}-{number // (2 * len(ENTITIES))}"
@@ -175,16 +175,16 @@ def record(federation: str) -> list[Message]:
         told = [label(federation, entity, number)] if number % 3 else []
         for name, party in parties.items():
             sends = receive_at_once(party.role, [party.decode(one) for one in (*heard[name], *shown)], now)
-            told += [Message(f"embeddings/{name}", one.key, one.value, one.partition or 0) for one in _sent(sends)]
+            told += [FuzzedRecord(f"embeddings/{name}", one.key, one.value, one.partition or 0) for one in _sent(sends)]
             # Parties are at most one round ahead of the replies, so that some replies ask for newer embeddings.
             heard[name] = []
         for one in _sent(receive_at_once(coordinator.role, [coordinator.decode(each) for each in told], now)):
             channel, _, name = one.channel.partition("/")
             if channel == "gradients":
-                heard[name].append(Message("gradients", one.key, one.value, one.partition or 0))
+                heard[name].append(FuzzedRecord("gradients", one.key, one.value, one.partition or 0))
         found += [*shown, *told, *heard[WRONG[0]]]
         for channel, role in ((COORDINATOR, coordinator.role), (PARTY, parties[WRONG[0]].role)):
-            found += [Message(channel, one.key, one.value, one.partition) for one in role.changed_state() if one.value]
+            found += [FuzzedRecord(channel, one.key, one.value, one.partition) for one in role.changed_state() if one.value]
         for name in (*WRONG[1:], *GOOD):
             list(parties[name].role.changed_state())
     return [one for one in some_of_each(found) if not one.channel.endswith(GOOD)]
@@ -195,7 +195,7 @@ def _sent(replies: Sequence[Send | Rejection]) -> list[Send]:
     return [reply for reply in replies if isinstance(reply, Send)]
 
 
-def run(federation: str) -> Run:
+def run(federation: str) -> MemoryFederation:
     """A federation of the coordinator and all parties, for tests of members that restart from their state."""
     own = {}
     for name in (COORDINATOR, *WRONG, *GOOD):
@@ -211,13 +211,13 @@ def run(federation: str) -> Run:
         told += [("truths", label(federation, entity, number))] if number % 3 else []
         return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
 
-    return Run(own, written)
+    return MemoryFederation(own, written)
 
 
 class VaflTarget(RoleTarget):
     """A member of one of these federations."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, member: str) -> None:
+    def __init__(self, name: str, messages: Sequence[FuzzedRecord], random: Random, federation: str, member: str) -> None:
         self.federation = federation
         self.chosen = settings(federation, member)
         self.dtype: Any = np.float64 if self.chosen.federation.precision == "float64" else np.float32
@@ -249,10 +249,10 @@ class PartyTarget(VaflTarget):
     def begin(self) -> None:
         self._shown: dict[str, Embedding] = {}
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         return super().take(self._to_the_last(message) if message.channel == "gradients" else message)
 
-    def _to_the_last(self, message: Message) -> Message:
+    def _to_the_last(self, message: FuzzedRecord) -> FuzzedRecord:
         """Most replies get the numbers of the last embedding, whatever else is wrong with them: a party ignores other replies."""
         try:
             reply = REPLY.decode(message.value)
@@ -276,7 +276,7 @@ class PartyTarget(VaflTarget):
         assert shown.entity == entity
         reply = self._reply(shown)
         before = self.measured("gradients")
-        assert self.feed(Message("gradients", entity.encode(), reply, partition_of(entity))) is None
+        assert self.feed(FuzzedRecord("gradients", entity.encode(), reply, partition_of(entity))) is None
         assert self.measured("gradients") == before + 1, "a good gradient was not taken"
         assert all(math.isfinite(one.value) for one in self.role.measure())
 
@@ -298,10 +298,10 @@ class CoordinatorTarget(VaflTarget):
     def begin(self) -> None:
         self._sequence = 1000
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         return super().take(self._as_the_next(message) if message.channel.startswith("embeddings/") else message)
 
-    def _as_the_next(self, message: Message) -> Message:
+    def _as_the_next(self, message: FuzzedRecord) -> FuzzedRecord:
         """Most embeddings get new numbers: the coordinator ignores old ones, whatever else is wrong with them."""
         try:
             shown = EMBEDDING.decode(message.value)
@@ -321,7 +321,7 @@ class CoordinatorTarget(VaflTarget):
             values = encode_array(np.full(self.chosen.federation.embedding_size, 0.25, self.dtype))
             fingerprint = EMBEDDING.decode(self._real_embedding().value).fingerprint
             shown = EMBEDDING.encode(Embedding(VERSION, fingerprint, entity, 1, number, 0, values))
-            assert self.feed(Message(f"embeddings/{name}", entity.encode(), shown, partition_of(entity))) is None
+            assert self.feed(FuzzedRecord(f"embeddings/{name}", entity.encode(), shown, partition_of(entity))) is None
         assert self.feed(label(self.federation, entity, 1)) is None
         # After this time the coordinator does not wait for the other parties, which send nothing of it.
         self.now += self.chosen.alignment.reply_seconds
@@ -342,14 +342,14 @@ class CoordinatorTarget(VaflTarget):
                 self.check_array(reply.gradient, "gradient")
         self.answers.append(send)
 
-    def _real_embedding(self) -> Message:
+    def _real_embedding(self) -> FuzzedRecord:
         return next(one for one in self.messages if one.channel.startswith("embeddings/"))
 
 
 class RestoredMember(Restored):
     """A member that goes on with the state that it restored from a damaged changelog."""
 
-    def take(self, message: Message) -> str | None:
+    def take(self, message: FuzzedRecord) -> str | None:
         reason = super().take(message)
         if self.random.randrange(GOES_ON) == 0:
             self.finish()
@@ -361,11 +361,11 @@ class RestoredMember(Restored):
         list(self.role.measure())
 
 
-def _decode_embedding(message: Message) -> None:
+def _decode_embedding(message: FuzzedRecord) -> None:
     bounded_array(EMBEDDING.decode(message.value).values, np.float32, 2, "embedding")
 
 
-def _decode_reply(message: Message) -> None:
+def _decode_reply(message: FuzzedRecord) -> None:
     gradient = REPLY.decode(message.value).gradient
     if gradient:
         bounded_array(gradient, np.float32, 2, "gradient")

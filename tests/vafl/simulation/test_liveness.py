@@ -9,7 +9,7 @@ from mutations import after, check_caught
 from vafl.proof.faults import simulate, simulate_liveness
 from vafl.proof.scenario import FOR_EVER
 
-from streamfl.vafl.entities import Entities
+from streamfl.vafl.entities import CoordinatorEntities
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -28,7 +28,7 @@ def waits_for_who_never_answers(patch: pytest.MonkeyPatch) -> None:
                 self._pending.put(name, row, FOR_EVER)
         return result
 
-    after(patch, Entities, "settle", change)
+    after(patch, CoordinatorEntities, "settle", change)
 
 
 def test_a_coordinator_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

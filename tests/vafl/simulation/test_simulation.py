@@ -18,7 +18,7 @@ from streamfl.learning.optimisers import AdaGrad
 from streamfl.testing.faults.fault_rates import FAULTS
 from streamfl.testing.faults.federation import run
 from streamfl.vafl.coordinator import VaflCoordinator
-from streamfl.vafl.entities import Entities
+from streamfl.vafl.entities import CoordinatorEntities
 from streamfl.vafl.in_flight_embeddings import InFlightEmbeddings
 from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.parties import Parties
@@ -96,7 +96,7 @@ def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
         self._learning_quorum = 1
         return real(self, *given)
 
-    instead(patch, Entities, "decide", change)
+    instead(patch, CoordinatorEntities, "decide", change)
 
 
 def answers_twice(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def answers_twice(patch: pytest.MonkeyPatch) -> None:
         self._embeddings["fresh"][rows] = self._embeddings["held"][rows]
         return result
 
-    after(patch, Entities, "settle", change)
+    after(patch, CoordinatorEntities, "settle", change)
 
 
 def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def leaves_late_parties_waiting(patch: pytest.MonkeyPatch) -> None:
         self._entities["rounds"][rows] = 0
         return result
 
-    after(patch, Entities, "settle", change)
+    after(patch, CoordinatorEntities, "settle", change)
 
 
 def learns_from_whatever_is_old(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def forgets_by_the_first_message(patch: pytest.MonkeyPatch) -> None:
             rows._since[rows[name]] = known[name]
         return admitted
 
-    instead(patch, Entities, "admit", change)
+    instead(patch, CoordinatorEntities, "admit", change)
 
 
 def learns_from_a_step_older(patch: pytest.MonkeyPatch) -> None:
@@ -179,18 +179,18 @@ def gives_up_who_answered_too(patch: pytest.MonkeyPatch) -> None:
             self._embeddings["asked"][row] = self._embeddings["held"][row]
         return real(self, now)
 
-    instead(patch, Entities, "give_up_waiting", change)
+    instead(patch, CoordinatorEntities, "give_up_waiting", change)
 
 
 def waits_for_the_quorum_without_end(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, rows: Any, outdated: Any, behind: Any) -> Any:
         return real(self, rows, outdated, behind & False)
 
-    instead(patch, Entities, "decide", change)
+    instead(patch, CoordinatorEntities, "decide", change)
 
 
 def writes_outputs_beyond_what_is_read(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, Entities, "predicted", lambda real, self, rows, outputs: real(self, rows, outputs + 1e101))
+    instead(patch, CoordinatorEntities, "predicted", lambda real, self, rows, outputs: real(self, rows, outputs + 1e101))
 
 
 def forgets_too_early(patch: pytest.MonkeyPatch) -> None:

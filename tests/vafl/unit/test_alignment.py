@@ -10,7 +10,7 @@ from vafl.makers import make_coordinator
 
 from streamfl.records.labels import Label
 from streamfl.role import Received, Record, Send
-from streamfl.vafl.coordinator import Alignment, VaflCoordinator
+from streamfl.vafl.coordinator import AlignmentPolicy, VaflCoordinator
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.wire import VERSION, encode_array
 
@@ -20,7 +20,7 @@ PARTIES = ("bank", "shop")
 def coordinator(**alignment: object) -> VaflCoordinator:
     role = make_coordinator(
         parties=PARTIES,
-        alignment=Alignment(**alignment),  # type: ignore[arg-type]
+        alignment=AlignmentPolicy(**alignment),  # type: ignore[arg-type]
     )
     role.open(0)
     return role

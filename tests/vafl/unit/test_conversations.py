@@ -17,7 +17,7 @@ from streamfl.records.samples import Sample
 from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import Alignment, HeadSteps
+from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps
 from streamfl.vafl.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.networks import DenseNetwork
@@ -45,7 +45,7 @@ class Coordinator:
 
     def __init__(self, fingerprint: int = 0, **alignment: Any) -> None:
         alignment = {"learning_quorum": alignment.get("quorum", 1), **alignment}
-        self.role = make_coordinator(parties=PARTIES, alignment=Alignment(**alignment), fingerprint=fingerprint)
+        self.role = make_coordinator(parties=PARTIES, alignment=AlignmentPolicy(**alignment), fingerprint=fingerprint)
         self.role.open(0)
         self.sequences = dict.fromkeys(PARTIES, 0)
 
@@ -338,7 +338,7 @@ def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
         parties=PARTIES,
         embedding_size=3,
         loss=softmax_loss(3),
-        alignment=Alignment(quorum=1, keep=True),
+        alignment=AlignmentPolicy(quorum=1, keep=True),
     )
     role.open(0)
     for number, (values, label) in enumerate((([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 0.0], 2.0), ([5.0, 2.0, 1.0], 0.0))):
@@ -896,7 +896,7 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
     coordinator = make_coordinator(
         parties=PARTIES,
         head=SumHead(),
-        alignment=Alignment(learning_quorum=1),
+        alignment=AlignmentPolicy(learning_quorum=1),
         dtype=np.float32,
         gradient_noise=2.0,
         noise_secret="5e" * 32,

@@ -12,7 +12,7 @@ from vafl.makers import make_coordinator
 from streamfl.records.header_propagation import Carry, FollowedAcross
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, Received, Record, Rejection, Send
-from streamfl.vafl.alignment import Alignment
+from streamfl.vafl.alignment import AlignmentPolicy
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
@@ -81,7 +81,7 @@ def embedding(name: str, entity: str, headers: Headers) -> Received:
 def test_a_prediction_has_the_headers_of_the_embedding_that_led_to_it(last: str) -> None:
     """Protects a trace from ending at the coordinator, and from going on with another entity's or party's headers."""
     carry = FollowedAcross().carried(by_party=False)
-    role = make_coordinator(alignment=Alignment(quorum=2), carry=carry)
+    role = make_coordinator(alignment=AlignmentPolicy(quorum=2), carry=carry)
     role.open(0)
     first = "shop" if last == "bank" else "bank"
     of = {"bank": TRACE, "shop": (("x-request-id", b"42"), ("seal", b"x"))}

@@ -20,7 +20,7 @@ from streamfl.records.labels import Label
 from streamfl.role import ConfigurationError, PeerError, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import Alignment
+from streamfl.vafl.coordinator import AlignmentPolicy
 from streamfl.vafl.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.wire import VERSION, encode_array
@@ -34,7 +34,7 @@ class Coordinator:
     def __init__(
         self, noise: float = NOISE, state: Iterable[StateChange] = (), loss: OutputLoss = LOGISTIC, **options: Any
     ) -> None:
-        alignment = options.pop("alignment", Alignment(quorum=1, learning_quorum=1, wait_for=1))
+        alignment = options.pop("alignment", AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=1))
         options = {"noise_secret": SECRET, **options}
         self.role = make_coordinator(
             parties=options.pop("parties", PARTIES),
@@ -111,7 +111,7 @@ def test_an_entity_that_comes_back_has_noise_of_its_own() -> None:
 
 def test_within_a_life_the_noise_is_one() -> None:
     """Protects from averaging: parties that are told one after the other, and again after a restart, are told the same."""
-    alignment = Alignment(quorum=1, learning_quorum=1, wait_for=1, keep=True)
+    alignment = AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=1, keep=True)
     coordinator = Coordinator(alignment=alignment)
     told = coordinator.lives("ann")
     later = Coordinator(state=coordinator.state, alignment=alignment)
@@ -146,7 +146,7 @@ def test_noise_is_named_by_all_that_it_belongs_to(what: str) -> None:
 @pytest.mark.parametrize("change", [{"noise": 2.0}, {"noise_secret": "a5" * 32}])
 def test_another_noise_within_a_life_is_another_telling(change: dict[str, Any]) -> None:
     """Protects from a restart with other settings between two parties' gradients: the second has other noise, and counts."""
-    before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1))
+    before = Coordinator(alignment=AlignmentPolicy(quorum=1, learning_quorum=1))
     before.labelled("ann")
     (first,) = before.shown("bank", "ann")
     after = Coordinator(state=before.state, **change)
@@ -207,7 +207,7 @@ def test_what_is_withheld_is_counted_and_forgotten() -> None:
 
 def test_nobody_is_asked_for_what_would_not_be_learnt_from() -> None:
     """Protects parties' budgets: a newer embedding of an entity whose label may not be told would be shown for nothing."""
-    alignment = Alignment(quorum=1, learning_quorum=1, max_staleness=0)
+    alignment = AlignmentPolicy(quorum=1, learning_quorum=1, max_staleness=0)
     coordinator = Coordinator(budget=1.0, alignment=alignment)
     coordinator.lives("ann")
     coordinator.shown("bank", "ann")
@@ -268,7 +268,7 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
     """Protects an upgrade: what an older release remembered of entities and counters lacks the new fields, and a party's ledger
     had mu^2 alone.
     """
-    before = Coordinator(alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
+    before = Coordinator(alignment=AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=2))
     before.labelled("ann")
     before.shown("bank", "ann")
     fields = {b"task": 3, b"entity/ann": 8}
@@ -281,7 +281,7 @@ def test_state_of_before_there_was_a_ledger_of_labels_is_read() -> None:
         for one in before.state
         if not one.key.startswith(b"spent/")
     ]
-    after = Coordinator(state=old, alignment=Alignment(quorum=1, learning_quorum=1, wait_for=2))
+    after = Coordinator(state=old, alignment=AlignmentPolicy(quorum=1, learning_quorum=1, wait_for=2))
     after.sequence = before.sequence
     assert len(after.shown("shop", "ann")) == 2
     ledger = Ledger(10, 4.0)

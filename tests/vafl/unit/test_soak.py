@@ -14,7 +14,7 @@ from soak.verdict import judge_topics
 from vafl.soak import SOAK
 
 from streamfl.role import Record
-from streamfl.vafl.learning_head import KEY, Counters
+from streamfl.vafl.learning_head import KEY, HeadCounters
 from streamfl.vafl.remembered_entity import decode_entity
 
 COORDINATOR, PARTY = "soak.vafl-coordinator.state", "soak.bank.state"
@@ -22,14 +22,14 @@ COORDINATOR, PARTY = "soak.vafl-coordinator.state", "soak.bank.state"
 
 def learnt_once_more(value: bytes) -> bytes:
     """A head that counts one entity more."""
-    counters = msgspec.msgpack.decode(value, type=Counters)
+    counters = msgspec.msgpack.decode(value, type=HeadCounters)
     counters.gathered += 1
     return msgspec.msgpack.encode(counters)
 
 
 def learnt_a_batch_less(value: bytes) -> bytes:
     """A head that has taken none of its steps."""
-    counters = msgspec.msgpack.decode(value, type=Counters)
+    counters = msgspec.msgpack.decode(value, type=HeadCounters)
     counters.steps = 0
     return msgspec.msgpack.encode(counters)
 

@@ -13,7 +13,7 @@ from streamfl.records.samples import SamplesSection
 from streamfl.role import Send
 from streamfl.settings import RoleSection
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed
-from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.targets import Restored, RoleTarget, Target
 
 __all__ = ["RUNNING_MEAN"]
@@ -27,9 +27,9 @@ settings = RunningMeanSettings(
 )
 
 
-def sample(client: str, number: int) -> Message:
+def sample(client: str, number: int) -> FuzzedRecord:
     content = {"x": float(number), "y": (number % 10) / 10}
-    return Message("samples", client.encode(), json.dumps(content).encode(), number % 2)
+    return FuzzedRecord("samples", client.encode(), json.dumps(content).encode(), number % 2)
 
 
 class RunningMeanTarget(RoleTarget):
@@ -48,10 +48,10 @@ class RunningMeanTarget(RoleTarget):
         self._heard += prediction["client"] == "the-good-one"
 
 
-def record(federation: str) -> list[Message]:
+def record(federation: str) -> list[FuzzedRecord]:
     """Samples of three clients, and what is remembered of two."""
     samples = [sample(f"client-{number % 3}", number) for number in range(12)]
-    return [*samples, *(Message("state", b"client-%d" % count, encode_mean(Mean(count, 0.25))) for count in (1, 2))]
+    return [*samples, *(FuzzedRecord("state", b"client-%d" % count, encode_mean(Mean(count, 0.25))) for count in (1, 2))]
 
 
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:

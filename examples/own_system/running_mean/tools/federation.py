@@ -14,7 +14,7 @@ from running_mean.messages import Prediction
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import Bus
+from streamfl.settings import BusSection
 
 __all__ = ["Outcome", "run"]
 
@@ -33,7 +33,7 @@ class Outcome:
 
 def run(settings: RunningMeanSettings, records: list[Outgoing], labels: NDArray[np.float64]) -> Outcome:
     """Write the records, one for each label, and read what is predicted."""
-    settings = settings.in_one_process().model_copy(update={"bus": Bus(commit_interval_ms=0)})
+    settings = settings.in_one_process().model_copy(update={"bus": BusSection(commit_interval_ms=0)})
     bus = MemoryBus()
     bus.create([replace(topic, partitions=1) for topic in find_kind(settings.role.kind).topics(settings)])
     bus.write(records)

@@ -12,13 +12,13 @@ from streamfl.records.samples import SamplesSection
 from streamfl.settings import load_settings
 from streamfl.simulation.options import ClientColumnOption
 from streamfl.simulation.sources import SampleRows
-from streamfl.simulation.system_tools import Asked, Report
+from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.tables import numbers, read_data
 
 __all__ = ["simulate"]
 
 
-def simulate(asked: Asked, client_column: ClientColumnOption = None) -> Report:
+def simulate(asked: SimulationOptions, client_column: ClientColumnOption = None) -> Report:
     """Every usable row in the order of the file, dealt to the clients in turn unless a column names them."""
     table = read_data(asked.data)
     labels = numbers(table, [asked.label], asked.data)[:, 0]
