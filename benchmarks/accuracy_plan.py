@@ -35,7 +35,7 @@ SEEDS = (0, 1, 2)
 LATE_BY = 20
 EXPERIMENT_SETS = ("naval", "air")
 
-_KERNELS = ("streamfl/kernels/*.py", "streamfl/seeding.py")
+_KERNELS = ("streamfl/kernels/*.py", "streamfl/contract/seeding.py")
 _DEFAULT = (
     *(f"streamfl/pofmkl/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
     "streamfl/pofmkl/tools/direct.py",
@@ -44,7 +44,7 @@ _DEFAULT = (
 _PAPER = (
     *(f"streamfl/pofmkl/{name}.py" for name in ("client", "baselines")),
     *(f"streamfl/kernels/{name}.py" for name in ("dictionary", "log_weights", "losses", "random_features")),
-    "streamfl/seeding.py",
+    "streamfl/contract/seeding.py",
 )
 _PAPER_LEARNING = {"preset": "paper", "features_per_kernel": 100, "regularisation": 1e-3}
 

@@ -27,7 +27,7 @@ from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.comparison import Problem, compare
 from streamfl.pofmkl.tools.direct import federated
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 
 __all__ = ["Cache", "Method", "Run", "Stream", "compute", "curve_points", "load_streams", "measure", "pending", "source_hash"]
 

@@ -8,7 +8,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.settings import BusSection
+from streamfl.configuration.settings import BusSection
 
 __all__ = ["Clock", "client_settings", "new_worker"]
 

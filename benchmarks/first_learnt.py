@@ -28,7 +28,7 @@ from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import RoleSettings
+from streamfl.configuration.settings import RoleSettings
 from streamfl.vafl.config import VaflSettings
 
 __all__ = ["SYSTEMS", "Stream", "main", "seconds_on_a_broker", "seconds_to_learn"]

@@ -15,7 +15,7 @@ from benchmarks.client_core import DIMENSION, FREQUENCIES, new_client, samples
 from benchmarks.federation import Clock, client_settings, new_worker
 from benchmarks.figures import Figure, size
 from streamfl.kernels import frequencies, paper_dictionary
-from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker

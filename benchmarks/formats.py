@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.figures import Figure, best_seconds, size
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.role import Record
+from streamfl.contract.role import Record
 
 __all__ = ["measure"]
 

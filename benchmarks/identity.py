@@ -17,9 +17,9 @@ from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
 from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
-from streamfl.role import Record, TopicSpec
+from streamfl.contract.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus, connect
-from streamfl.settings import IdentitySection
+from streamfl.configuration.settings import IdentitySection
 
 __all__ = ["measure"]
 

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.config import PofmklFederation, PofmklSettings
-from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.seeding import UniformSequence
-from streamfl.settings import RoleSection
+from streamfl.contract.seeding import UniformSequence
+from streamfl.configuration.settings import RoleSection
 
 __all__ = ["in_rounds"]
 

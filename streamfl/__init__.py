@@ -5,8 +5,8 @@ from typing import Any
 # The only place of the version: packages, the image, the command line and changelog records take it from here.
 __version__ = "0.2.0"
 
-from streamfl.role import ConfigurationError, PeerError
-from streamfl.system import installed_systems, load
+from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.contract.system import installed_systems, load
 
 __all__ = ["ConfigurationError", "PeerError"]
 

@@ -10,7 +10,7 @@ import mmap
 import os
 import signal
 
-from streamfl.exit_codes import ExitCode
+from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["main"]
 
@@ -27,7 +27,7 @@ def main() -> None:
         # Without this memory OpenBLAS would end the process itself, with code 1.
         mmap.mmap(-1, LEAST_BYTES).close()
         from streamfl.cli import main as run
-        from streamfl.console import say_what_python_says
+        from streamfl.terminal.console import say_what_python_says
     except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
     except KeyboardInterrupt:

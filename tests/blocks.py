@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.message_fragments import Limits, LongMessages, decoded_in_fragments
-from streamfl.role import (
+from streamfl.roles.message_fragments import Limits, LongMessages, decoded_in_fragments
+from streamfl.contract.role import (
     Channels,
     Input,
     Measurement,

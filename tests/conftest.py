@@ -94,7 +94,7 @@ def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """No progress lines: a command that is slow on a busy machine prints the same as always."""
-    monkeypatch.setattr("streamfl.progress.SILENT_SECONDS", 1e6)
+    monkeypatch.setattr("streamfl.terminal.progress.SILENT_SECONDS", 1e6)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from streamfl.role import (
+from streamfl.contract.role import (
     Channels,
     Input,
     Measurement,
@@ -17,7 +17,7 @@ from streamfl.role import (
     StateChange,
     TopicSpec,
 )
-from streamfl.wire import LONGEST_KEY
+from streamfl.encoding.wire import LONGEST_KEY
 
 __all__ = ["CHANNELS", "TOPICS", "CountingRole", "decode_number", "number"]
 

@@ -18,7 +18,7 @@ import streamfl.cli.run
 import streamfl.runtime.cluster_watch
 from streamfl.cli import main
 from streamfl.cli.preflight import read_configuration
-from streamfl.exit_codes import ExitCode
+from streamfl.terminal.exit_codes import ExitCode
 
 
 def _work(number: int, configuration: Path) -> None:

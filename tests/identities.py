@@ -16,7 +16,7 @@ from streamfl.identity import (
     read_members,
     write_members,
 )
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.worker import Worker
 

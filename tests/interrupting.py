@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from streamfl.progress import Progress
+from streamfl.terminal.progress import Progress
 
 __all__ = ["interrupt_at"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from blocks import PART
 
-from streamfl.message_fragments import split
-from streamfl.role import (
+from streamfl.roles.message_fragments import split
+from streamfl.contract.role import (
     Channels,
     Input,
     Measurement,
@@ -25,7 +25,7 @@ from streamfl.role import (
     StateChange,
     Work,
 )
-from streamfl.wire import LONGEST_NAME
+from streamfl.encoding.wire import LONGEST_NAME
 
 __all__ = ["MAKER_CHANNELS", "BlockMaker", "decode_order", "make_block", "make_piece", "order"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamfl.runtime.bus import Bus, connect, scheme_of
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import load_kind, load_settings
+from streamfl.configuration.settings import load_kind, load_settings
 
 __all__ = ["named_bus"]
 VARIABLE = "STREAMFL_TEST_BUS"

@@ -28,7 +28,7 @@ from soak.configuration import all_topics, load_members
 from soak.subject import FEDERATION, Left, Plan, Verdict, find_soaked, soaked_systems
 from soak.verdict import check_inputs, judge_topics
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.sqlite_bus import SqliteBus
 
 __all__ = ["BEFORE", "FIRST", "NOW", "Federation", "Release", "code_of", "later_release"]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 __all__ = ["CLIENTS", "SqliteFederation"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.role import Rejection
+from streamfl.contract.role import Rejection
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.federations import Corpus
 from streamfl.testing.fuzz.member import NOW, FuzzedMember

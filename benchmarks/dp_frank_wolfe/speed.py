@@ -33,9 +33,9 @@ from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation
 from streamfl.dp_frank_wolfe.tools.run import run_fits
-from streamfl.message_fragments import MARK
+from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import RoleSection
+from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.vertical import VerticalTable
 
 WIDE_ROWS, WIDE_TEST = 10_000, 2_000

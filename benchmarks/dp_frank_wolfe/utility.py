@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.accuracy_document import fill
 from benchmarks.dp_frank_wolfe.methods import DELTA, ESTIMATORS, lasso, one_shot, private
 from benchmarks.dp_frank_wolfe.problems import REAL, Problem, sparse, synthetic
-from streamfl.dp_frank_wolfe.sketch import SignSketch
+from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
 
 DOCS = Path(__file__).parents[2] / "docs"
 EPSILONS = (0.5, 1.0, 2.0, 5.0, float("inf"))

@@ -24,9 +24,9 @@ from benchmarks.fdskl.recovery import (
     solved_from_the_first,
     up_to_an_affine_map,
 )
-from streamfl.fdskl.circle import from_circle, to_circle
-from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
-from streamfl.fdskl.masks import OwnIncarnation, masked, paper_mask
+from streamfl.fdskl.sums.circle import from_circle, to_circle
+from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.sums.masks import OwnIncarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
 __all__ = ["ATTACKS", "FEATURES", "NORM", "SPLIT", "Federation", "prediction_error", "protected_columns", "table"]

@@ -7,7 +7,7 @@ import argparse
 import numpy as np
 from fdskl.proof.convergence import RegularisedRisk, distances, slope
 
-from streamfl.fdskl.losses import loss_named
+from streamfl.fdskl.learning.losses import loss_named
 
 HORIZONS = (1_000, 3_000, 10_000, 30_000)
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.losses import loss_named
-from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.learning.losses import loss_named
+from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 
 __all__ = ["KernelHistory", "losses", "main", "of_history", "simulated"]

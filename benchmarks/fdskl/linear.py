@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.losses import MarginLoss
+from streamfl.fdskl.learning.losses import MarginLoss
 
 __all__ = ["svrg"]
 

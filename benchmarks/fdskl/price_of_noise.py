@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist
 from benchmarks.fdskl.attacks import FEATURES, NORM, SPLIT, Federation, Floats, prediction_error, protected_columns, table
 from benchmarks.fdskl.recovery import explained, from_known_rows, up_to_an_affine_map
 from benchmarks.figures import size
-from streamfl.fdskl.circle import from_circle
+from streamfl.fdskl.sums.circle import from_circle
 
 __all__ = ["main", "recovered"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-from streamfl.fdskl.circle import from_circle
+from streamfl.fdskl.sums.circle import from_circle
 
 __all__ = [
     "distances_of_phases",

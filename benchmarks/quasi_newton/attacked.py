@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 
-from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 
 __all__ = ["GUEST_SECRET", "HOST_SECRET", "LINK_SECRET", "key_of"]
 

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, LINK_SECRET, key_of
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.quasi_newton.bignum import from_bytes, gcd
-from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.ciphertexts import encode_ciphertexts
-from streamfl.quasi_newton.end_to_end import OVERHEAD, EncryptedLink
-from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey
-from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.packing import Packing
-from streamfl.quasi_newton.products import add_plain
-from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
+from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd
+from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
+from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD, EncryptedLink
+from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
+from streamfl.quasi_newton.encryption.masks import Masks
+from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.encryption.products import add_plain
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
 
 __all__ = [
     "bare_plaintext",

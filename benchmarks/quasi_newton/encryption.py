@@ -19,16 +19,16 @@ import numpy as np
 import phe
 
 from benchmarks.figures import Figure, size
-from streamfl.quasi_newton.alignment import Alignment
-from streamfl.quasi_newton.bignum import long, product
-from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
-from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.packing import Packing
-from streamfl.quasi_newton.products import add_plain, transposed_product
-from streamfl.quasi_newton.randomness import RandomnessContext
+from streamfl.quasi_newton.rows.alignment import Alignment
+from streamfl.quasi_newton.encryption.bignum import long, product
+from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
+from streamfl.quasi_newton.encryption.masks import Masks
+from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.encryption.products import add_plain, transposed_product
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 
 __all__ = ["measure"]
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, LINK_SECRET
-from streamfl.quasi_newton.alignment import Alignment, KeyedHashes
+from streamfl.quasi_newton.rows.alignment import Alignment, KeyedHashes
 
 __all__ = ["bit_of_x25519", "found_by_trying", "surviving_bits"]
 

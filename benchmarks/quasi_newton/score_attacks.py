@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.gradient_attacks import HOST, Federation, fixed, make
-from streamfl.quasi_newton.descent import DescentSettings
+from streamfl.quasi_newton.learning.descent import DescentSettings
 
 __all__ = ["QUANTUM", "columns_from_versions", "points", "versions", "weights_from_customers"]
 

@@ -16,7 +16,7 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.keyed_noise import noisy
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.models import embedding_function
+from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.tools.federation import VerticalFederation
 
 __all__ = [

@@ -20,16 +20,16 @@ from benchmarks.figures import Figure, best_seconds, size
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Role, TopicSpec
+from streamfl.contract.role import Received, Record, Role, TopicSpec
 from streamfl.runtime.bus import Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import Embedding, Reply
-from streamfl.vafl.models import embedding_function, head, output_loss
-from streamfl.vafl.party import VaflParty
+from streamfl.vafl.functions.models import embedding_function, head, output_loss
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.roles import ROLES
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 __all__ = ["Federation", "measure", "settings"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["connect_timeout", "servers"]
 

@@ -11,7 +11,7 @@ import io
 import struct
 from collections.abc import Callable
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["CODECS", "decompress", "try_codecs"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from streamfl.records.formats import FormatKeys
-from streamfl.role import IgnoredRecord, PeerError
+from streamfl.contract.role import IgnoredRecord, PeerError
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
 from streamfl_connectors.registry import Registry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from streamfl.records.formats import FormatKeys
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["framed", "is_framed", "missing_extra", "no_schema", "number_of", "told_of_frame", "with_indexes"]
 

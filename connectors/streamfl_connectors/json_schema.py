@@ -15,7 +15,7 @@ import jsonschema_rs
 import msgspec
 
 from streamfl.records.formats import FormatKeys
-from streamfl.role import ConfigurationError, PeerError
+from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl_connectors.framing import LENGTH, framed, is_framed, no_schema, number_of
 from streamfl_connectors.registry import Registry, Schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["token"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]

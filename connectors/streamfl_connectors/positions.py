@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Polled, Step, TopicPartition
 
 __all__ = ["Beginnings", "Positions", "no_offset"]

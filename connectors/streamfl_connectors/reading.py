@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, contextmanager
 from itertools import islice
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import BusUnavailable, TopicPartition
 from streamfl_connectors.outgoing import no_partition
 

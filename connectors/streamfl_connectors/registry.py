@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamfl.records.topic import RegistrySection
-from streamfl.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
 from streamfl_connectors.web import ask, basic
 
 __all__ = ["Registry", "Schema"]

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from streamfl.records.csv_layout import guess_layout, with_point
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 
 __all__ = ["ReplayTable", "read"]
 

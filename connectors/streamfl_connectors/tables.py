@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import TopicPartition
 from streamfl_connectors.reading import Reader
 

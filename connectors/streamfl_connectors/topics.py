@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
-from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Subscription, TopicPartition, TopicState
 
 __all__ = ["Topics", "options_of"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from streamfl.role import Record, TopicSpec
+from streamfl.contract.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Polled, Session, Step, Subscription, TopicPartition, TopicState, Unreadable
 from streamfl.runtime.bus import connect as connect_to
 

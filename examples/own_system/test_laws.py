@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from running_mean.proof.fuzz import settings
 from running_mean.roles import ROLES
 
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
 KIND = ROLES["running-mean"]

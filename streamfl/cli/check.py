@@ -29,11 +29,11 @@ from streamfl.cli.preflight import (
 )
 from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
-from streamfl.exit_codes import ExitCode
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
+from streamfl.terminal.exit_codes import ExitCode
 from streamfl.identity import Member, load_identity
-from streamfl.progress import progress
-from streamfl.role import ConfigurationError
+from streamfl.terminal.progress import progress
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.rights import Guarded

@@ -16,7 +16,7 @@ from streamfl.records.formats import format_of
 from streamfl.records.keys import KeySection, binary_hint
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
-from streamfl.role import (
+from streamfl.contract.role import (
     Channels,
     ConfigurationError,
     IgnoredRecord,

@@ -16,7 +16,7 @@ from streamfl.records.narrow import NarrowRecord, narrow_shape
 from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
-from streamfl.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from streamfl.cli.findings import Finding
 from streamfl.cli.inspect import how_it_stands, taken_back
 from streamfl.cli.preflight import Configured, counted
-from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
+from streamfl.contract.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.dealing import added, dealt_over
 from streamfl.runtime.input_topics import is_fact, unread_of

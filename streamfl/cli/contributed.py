@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 
 from typer.models import OptionInfo
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["own_options", "with_options"]
 

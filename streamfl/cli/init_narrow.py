@@ -10,7 +10,7 @@ from streamfl.cli.init_sections import put_topic
 from streamfl.cli.preflight import counted
 from streamfl.records.narrow import Narrow, NarrowRecord, narrow_shape
 from streamfl.records.schema_inference import InferredField
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
 

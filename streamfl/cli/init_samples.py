@@ -15,8 +15,8 @@ from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
 from streamfl.records.schema_inference import InferredField, field_values
 from streamfl.records.shared_names import SHARE, same_ids, same_names
-from streamfl.role import ConfigurationError, PeerError
-from streamfl.role_kind import RoleKind
+from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.roles.role_kind import RoleKind
 
 __all__ = ["InitOptions", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
 

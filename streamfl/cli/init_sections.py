@@ -19,7 +19,7 @@ from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, field_values, infer_fields
 from streamfl.records.shared_names import names_in
-from streamfl.role import ConfigurationError, DataError, PeerError
+from streamfl.contract.role import ConfigurationError, DataError, PeerError
 
 __all__ = [
     "ask_for_label",

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from streamfl.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
 from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import find_kind
 
 __all__ = ["members"]

@@ -10,9 +10,9 @@ import msgspec
 
 from streamfl.cli.preflight import Configured
 from streamfl.records.formats import Format, format_of
-from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
-from streamfl.system import find_system, load
+from streamfl.contract.system import find_system, load
 
 __all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
 

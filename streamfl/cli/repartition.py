@@ -11,9 +11,9 @@ import typer
 from streamfl.cli.preflight import counted, inspect_topics, read_configuration, require_stopped
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
-from streamfl.progress import progress
-from streamfl.role import ConfigurationError
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.terminal.progress import progress
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repartition
 
 __all__ = ["repartition"]

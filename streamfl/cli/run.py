@@ -12,11 +12,11 @@ from typing import Any
 
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.console import ConfigArgument
-from streamfl.exit_codes import ExitCode
-from streamfl.progress import progress
-from streamfl.role import ConfigurationError
-from streamfl.role_kind import RoleKind
+from streamfl.terminal.console import ConfigArgument
+from streamfl.terminal.exit_codes import ExitCode
+from streamfl.terminal.progress import progress
+from streamfl.contract.role import ConfigurationError
+from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.dealing import added
 from streamfl.runtime.health import Watchdog

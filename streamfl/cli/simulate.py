@@ -9,13 +9,13 @@ import numpy as np
 import typer
 
 from streamfl.cli.contributed import own_options, with_options
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
-from streamfl.exit_codes import ExitCode
-from streamfl.progress import progress
-from streamfl.role import ConfigurationError
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.terminal.exit_codes import ExitCode
+from streamfl.terminal.progress import progress
+from streamfl.contract.role import ConfigurationError
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.simulation.system_tools import SYSTEM_ARRAY, SimulationOptions, write_arrays
-from streamfl.system import find_system, load, parts_of_systems
+from streamfl.contract.system import find_system, load, parts_of_systems
 
 __all__ = ["simulate"]
 
@@ -34,7 +34,7 @@ def _simulate(
     The role that CONFIG describes decides who takes part: clients with rows of their own, for example, or parties with columns.
     """
     # Imported here, so that --help does not wait for it.
-    from streamfl.settings import load_kind
+    from streamfl.configuration.settings import load_kind
     from streamfl.simulation.tables import label_told
 
     kind = load_kind(config)

@@ -4,7 +4,7 @@ Lou and Cheung, "Uplink Communication Efficient Differentially Private Sparse Op
 AAAI 2018.
 """
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 

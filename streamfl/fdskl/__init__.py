@@ -3,7 +3,7 @@
 Gu, Dang, Li and Huang, "Federated Doubly Stochastic Kernel Learning for Vertically Partitioned Data", 2020.
 """
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 

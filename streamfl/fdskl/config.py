@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
-from streamfl.settings import Section
+from streamfl.configuration.settings import Section
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
 

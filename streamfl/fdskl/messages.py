@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from streamfl.wire import ROOM, Codec, Count, Name, Version
+from streamfl.encoding.wire import ROOM, Codec, Count, Name, Version
 
 __all__ = [
     "ANOTHER",

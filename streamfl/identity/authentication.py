@@ -17,9 +17,9 @@ from weakref import WeakSet
 
 from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
 from streamfl.identity.members import Member, MemberKey, Members, read_members
-from streamfl.role import ConfigurationError, Headers, PeerError, Record, Seal
-from streamfl.settings import RoleSettings
-from streamfl.wire import encoded_size
+from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record, Seal
+from streamfl.configuration.settings import RoleSettings
+from streamfl.encoding.wire import encoded_size
 
 __all__ = ["SEAL_BYTES", "Identity", "load_identity", "renew_identities"]
 
@@ -28,7 +28,7 @@ SEAL = "seal"
 FOR_A_PEER = b"\x01"
 CODE_BYTES = 16
 SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(None, None)
-"""What a seal adds to a record, in bytes as :func:`~streamfl.wire.encoded_size` counts them."""
+"""What a seal adds to a record, in bytes as :func:`~streamfl.encoding.wire.encoded_size` counts them."""
 
 
 class _Source(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures
-from streamfl.message_fragments import Fragment
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
+from streamfl.roles.message_fragments import Fragment
+from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
 __all__ = ["sealed_channels"]
 

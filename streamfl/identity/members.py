@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from streamfl.identity.keys import PublicKey
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["Member", "MemberKey", "Members", "read_members", "write_members"]
 

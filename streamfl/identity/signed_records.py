@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
-from streamfl.role import Headers, PeerError, Record, Seal
+from streamfl.contract.role import Headers, PeerError, Record, Seal
 
 __all__ = ["SIGNATURE", "signatures", "signer_of_record"]
 

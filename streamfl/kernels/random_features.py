@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamfl.kernels.dictionary import Kernel
-from streamfl.role import ConfigurationError
-from streamfl.seeding import cauchy, normal
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.seeding import cauchy, normal
 
 __all__ = ["FeatureMap", "frequencies", "random_features"]
 
@@ -33,7 +33,7 @@ def frequencies(
 ) -> NDArray[Any]:
     """Draw the frequencies of every kernel from its spectral density.
 
-    Kernel i reads stream (seed, "frequencies", i) of :mod:`streamfl.seeding` row by row; with ``shared_directions`` it
+    Kernel i reads stream (seed, "frequencies", i) of :mod:`streamfl.contract.seeding` row by row; with ``shared_directions`` it
     reads the stream of the first kernel that has its family and smoothness, so that such kernels differ by the factor
     1 / bandwidth alone.
     A row omega of ``dimension`` entries, with sigma the bandwidth:

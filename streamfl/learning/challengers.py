@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from streamfl.learning.own_models import OwnChallenger, OwnModel, is_own
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = [
     "Challenger",

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.changelog_checks import check_within
-from streamfl.role import PeerError
-from streamfl.wire import Count
+from streamfl.encoding.changelog_checks import check_within
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import Count
 
 __all__ = ["LARGEST_STATE", "ModelSnapshot", "StateRefused", "decode_state", "encode_state"]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.changelog_checks import check_within
+from streamfl.encoding.changelog_checks import check_within
 
 __all__ = [
     "LARGEST_GRADIENT",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.changelog_checks import check_within
+from streamfl.encoding.changelog_checks import check_within
 from streamfl.learning.online_scaling import bounded, moments_with, standardised
 
 __all__ = ["RunningScale"]

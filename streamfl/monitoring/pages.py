@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["EVERY_WORKER", "METRICS", "RUNBOOK", "SETTINGS", "anchor", "page", "table"]
 

@@ -1,6 +1,6 @@
 """POF-MKL: personalised online federated multi-kernel learning. Clients have samples of their own."""
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 
@@ -24,10 +24,10 @@ SYSTEM = System(
     standings={"pofmkl-client": "streamfl.pofmkl.tools.standing:client_standing"},
     commands={"features": "streamfl.pofmkl.tools.features:features", "compare": "streamfl.pofmkl.tools.commands:compare"},
     exports={
-        "Classifier": "streamfl.pofmkl.default_estimators:Classifier",
-        "Regressor": "streamfl.pofmkl.default_estimators:Regressor",
-        "POFMKLClassifier": "streamfl.pofmkl.estimators:POFMKLClassifier",
-        "POFMKLRegressor": "streamfl.pofmkl.estimators:POFMKLRegressor",
+        "Classifier": "streamfl.pofmkl.estimators.default_estimators:Classifier",
+        "Regressor": "streamfl.pofmkl.estimators.default_estimators:Regressor",
+        "POFMKLClassifier": "streamfl.pofmkl.estimators.online:POFMKLClassifier",
+        "POFMKLRegressor": "streamfl.pofmkl.estimators.online:POFMKLRegressor",
         "compare": "streamfl.pofmkl.tools.notebook:compare",
     },
     refusals={

@@ -11,13 +11,13 @@ from pydantic import Field, field_validator, model_validator
 
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.model_settings import ChallengersSection, ExpertsSection, Models, check_models
-from streamfl.pofmkl.views import VIEWS
+from streamfl.pofmkl.learning.views import VIEWS
 from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.settings import FederationSection, Section
-from streamfl.state_settings import shown
+from streamfl.configuration.settings import FederationSection, Section
+from streamfl.state.state_settings import shown
 
 __all__ = [
     "ChallengersSection",

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.role import Record
-from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
-from streamfl.wire import Codec, Count, Name, Version
+from streamfl.contract.role import Record
+from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
+from streamfl.encoding.wire import Codec, Count, Name, Version
 
 __all__ = [
     "AWAITED",
@@ -34,7 +34,7 @@ class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
 
     ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps
     (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and
-    with a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.server_steps`). No kernels: the client took part in the round but
+    with a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.learning.server_steps`). No kernels: the client took part in the round but
     sent none. ``sequence`` grows by one an upload within an ``epoch``, which is one life of the client's state.
     """
 
@@ -121,7 +121,7 @@ def kernel_key(kernel: int) -> bytes:
 
 
 def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion | SignedVersion:
-    """A record of the model topic; PeerError as :meth:`streamfl.wire.Codec.decode`."""
+    """A record of the model topic; PeerError as :meth:`streamfl.encoding.wire.Codec.decode`."""
     if key == SIGNED_KEY:
         return SIGNED_VERSION.decode(value)
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
-from streamfl.role import PeerError
-from streamfl.wire import VERSION
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import VERSION
 
 __all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.state_settings import StateSettings, by_key
+from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["client_state_settings", "federation_settings", "pace_settings", "server_state_settings"]
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link"]
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from streamfl.changelog_checks import Amount, check_name
-from streamfl.role import OperatorNotice, PeerError
-from streamfl.wire import Count
+from streamfl.encoding.changelog_checks import Amount, check_name
+from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.encoding.wire import Count
 
 __all__ = ["KIND", "Ledger", "promise_ended"]
 

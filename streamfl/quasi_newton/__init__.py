@@ -3,7 +3,7 @@
 Yang, Fan, Chen, Shi and Yang, "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic Regression", 2019.
 """
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 

@@ -13,8 +13,8 @@ from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.role import ConfigurationError
-from streamfl.settings import FederationSection, Section
+from streamfl.contract.role import ConfigurationError
+from streamfl.configuration.settings import FederationSection, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from streamfl.role import PeerError
-from streamfl.wire import LONGEST_NAME
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import LONGEST_NAME
 
 __all__ = [
     "LABEL_RANGE",

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from streamfl.records.csv_layout import Decimal
-from streamfl.role import ConfigurationError, IgnoredRecord, PeerError
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError
 
 if TYPE_CHECKING:
     from streamfl.records.topic import RegistrySection

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from streamfl.identity.authentication import SEAL
 from streamfl.records.predictions import PredictionsSection
-from streamfl.role import Headers, Record
+from streamfl.contract.role import Headers, Record
 
 __all__ = [
     "EVENT_TIME",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from streamfl.role import Measurement, OperatorNotice
+from streamfl.contract.role import Measurement, OperatorNotice
 
 __all__ = ["InputWatch"]
 

@@ -14,8 +14,8 @@ from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.rekey import RekeyedTopic
 from streamfl.records.sample_fields import fits_a_struct, label_in, name_at
-from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
+from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 

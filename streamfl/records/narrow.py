@@ -12,7 +12,7 @@ from typing import Any
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, last_name
 from streamfl.records.times import Timestamps
-from streamfl.role import PeerError
+from streamfl.contract.role import PeerError
 
 __all__ = ["Narrow", "NarrowRecord", "narrow_shape"]
 

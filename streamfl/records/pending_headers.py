@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.changelog import ChangedParts
-from streamfl.changelog_checks import check_name
+from streamfl.state.changelog import ChangedParts
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.records.header_propagation import LONGEST_HEADERS, Carry
-from streamfl.role import Headers, Record
+from streamfl.contract.role import Headers, Record
 
 __all__ = ["PendingHeaders"]
 

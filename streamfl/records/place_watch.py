@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.role import OperatorNotice
+from streamfl.contract.role import OperatorNotice
 
 __all__ = ["PlaceWatch"]
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from streamfl.records.formats import written_as
 from streamfl.records.topic import RegistrySection
-from streamfl.settings import Section
+from streamfl.configuration.settings import Section
 
 __all__ = ["PredictionsSection", "prediction_encoder"]
 

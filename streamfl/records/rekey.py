@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from streamfl.records.keys import KeySection
 from streamfl.records.paths import FieldPath
 from streamfl.records.times import TimeUnit
-from streamfl.settings import Section
+from streamfl.configuration.settings import Section
 
 __all__ = ["AssembleSection", "AssembledTopic", "RekeySection", "RekeyedTopic"]
 

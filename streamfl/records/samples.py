@@ -16,8 +16,8 @@ from streamfl.records.keys import key_reader
 from streamfl.records.paths import FieldPath, path_of
 from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
-from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
+from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["Sample", "SampleReader", "SamplesSection"]
 

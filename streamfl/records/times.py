@@ -9,7 +9,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from streamfl.records.fields import number_of_text, shown
-from streamfl.role import PeerError
+from streamfl.contract.role import PeerError
 
 __all__ = ["TimeUnit", "Timestamps", "zone_named"]
 

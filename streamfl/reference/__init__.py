@@ -12,7 +12,7 @@ from streamfl.monitoring.grafana import to_json
 from streamfl.monitoring.pages import METRICS, SETTINGS
 from streamfl.reference.metrics import metrics_section
 from streamfl.reference.settings import settings_section
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["pages"]
 

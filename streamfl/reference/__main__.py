@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from streamfl.console import print_text
+from streamfl.terminal.console import print_text
 from streamfl.reference import pages
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 
 if __name__ == "__main__":
     names = [system.name for system in installed_systems()]

@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from streamfl.monitoring.pages import table
-from streamfl.role_kind import RoleKind
-from streamfl.system import System, load
+from streamfl.roles.role_kind import RoleKind
+from streamfl.contract.system import System, load
 
 __all__ = ["section_text", "sections", "settings_section"]
 

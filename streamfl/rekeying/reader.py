@@ -15,8 +15,8 @@ from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
 from streamfl.rekeying.assembly_rows import AssemblyRow, Named, Scalar, check_size, scalar
-from streamfl.role import Headers, PeerError, Record
-from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
+from streamfl.contract.role import Headers, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 
 __all__ = ["FROM", "RekeyReader", "Rekeyed", "RowReader", "with_infinities"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streamfl.role import CatchesUp, Role, Waits
+from streamfl.contract.role import CatchesUp, Role, Waits
 from streamfl.runtime.bus import Session
 
 __all__ = ["Backlog"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["HEADER", "is_damaged", "with_checksum"]

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from streamfl.role import Channels
+from streamfl.contract.role import Channels
 from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.runtime.health import Health
 from streamfl.runtime.lag import Lag

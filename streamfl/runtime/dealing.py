@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from streamfl.role import Channels, ConfigurationError, Headers, Record
+from streamfl.contract.role import Channels, ConfigurationError, Headers, Record
 from streamfl.runtime import assignment
 from streamfl.runtime.bus import Bus, Session
 from streamfl.runtime.remembered_settings import is_settings, stream_option

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-from streamfl.role import Measurement
+from streamfl.contract.role import Measurement
 
 __all__ = ["REASONS", "Health", "Watchdog"]
 

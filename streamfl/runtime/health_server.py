@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from types import TracebackType
 
-from streamfl.printable import printable_lines
-from streamfl.role import ConfigurationError
+from streamfl.terminal.printable import printable_lines
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.health import Health
 from streamfl.runtime.metrics import CONTENT_TYPE
 

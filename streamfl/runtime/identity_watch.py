@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from streamfl.identity import renew_identities
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.health import Health
 from streamfl.runtime.log import logger
-from streamfl.settings import RoleSettings
+from streamfl.configuration.settings import RoleSettings
 
 __all__ = ["IdentityWatch"]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamfl.message_fragments import Fragment
-from streamfl.role import (
+from streamfl.roles.message_fragments import Fragment
+from streamfl.contract.role import (
     Channels,
     ConfigurationError,
     IgnoredRecord,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfl.printable import printable
-from streamfl.role import OperatorNotice, PeerError, Record
+from streamfl.terminal.printable import printable
+from streamfl.contract.role import OperatorNotice, PeerError, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from streamfl.role import Measurement
+from streamfl.contract.role import Measurement
 from streamfl.runtime.bus import Bus, Session, Subscription, TopicPartition
 
 __all__ = ["Lag"]

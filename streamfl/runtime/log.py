@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import structlog
 
-from streamfl.printable import printable, printable_json, printable_lines
+from streamfl.terminal.printable import printable, printable_json, printable_lines
 
 __all__ = ["configure", "logger", "only_errors"]
 

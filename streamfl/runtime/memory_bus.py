@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["PartitionLog"]

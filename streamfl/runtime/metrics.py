@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamfl.role import IgnoredRecord, Measurement
+from streamfl.contract.role import IgnoredRecord, Measurement
 from streamfl.runtime.bus import Moved
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]

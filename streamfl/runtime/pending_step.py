@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streamfl.role import Headers, PeerError, Record
+from streamfl.contract.role import Headers, PeerError, Record
 from streamfl.runtime.bus import Moved, Outgoing, Step
-from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
+from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size, record_size
 
 __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 
@@ -83,7 +83,7 @@ def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
 
 def _as_others_name_it(place: Headers, error: PeerError, text: bytes) -> Headers:
     """The same cause under the names of Kafka Connect and of Kafka Streams, which consoles and other tools look for."""
-    named = b"streamfl.role.PeerError", error.reason.encode() + b": " + text
+    named = b"streamfl.contract.role.PeerError", error.reason.encode() + b": " + text
     found = [
         (prefix + name, content)
         for prefix, names in (("__connect.errors.", CONNECT_NAMES), ("__streams.errors.", STREAMS_NAMES))

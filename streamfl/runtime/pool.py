@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Protocol
 
-from streamfl.role import Work
+from streamfl.contract.role import Work
 
 __all__ = ["Inline", "Pool", "Processes", "WorkEnded", "WorkFailed"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from streamfl.role import Measurement
+from streamfl.contract.role import Measurement
 
 __all__ = ["ProgressLine"]
 

@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from streamfl.role import ConfigurationError, Headers, PeerError, Record
+from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.log import logger
-from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, Difference, StateSettings, decode_settings
+from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, Difference, StateSettings, decode_settings
 
 __all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "stream_option", "ways_to_begin_anew"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.worker import Worker

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Session, Step, TopicPartition
 from streamfl.runtime.checksum import with_checksum
 from streamfl.runtime.dealing import dealt_over, partitioner_in, partitioners

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamfl.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Received
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Received
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.repair import Repair

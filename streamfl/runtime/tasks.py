@@ -10,14 +10,14 @@ import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
+from streamfl.contract.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
 from streamfl.runtime.bus import Bus, BusUnavailable, Moved, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.dealing import Dealing
 from streamfl.runtime.input_topics import InputTopics, is_fact
 from streamfl.runtime.log import logger
 from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
-from streamfl.state_settings import STATE_SETTINGS_KEY, StateSettings
+from streamfl.state.state_settings import STATE_SETTINGS_KEY, StateSettings
 
 __all__ = ["POSITION_KEY", "Tasks"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-from streamfl.role import Role
+from streamfl.contract.role import Role
 from streamfl.runtime.bus import Session, TopicPartition
 from streamfl.runtime.log import logger
 from streamfl.runtime.tasks import Tasks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamfl.role import Headers
+from streamfl.contract.role import Headers
 
 __all__ = ["trace_of"]
 

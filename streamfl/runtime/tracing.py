@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamfl.role import ConfigurationError
-from streamfl.settings import RoleSettings
+from streamfl.contract.role import ConfigurationError
+from streamfl.configuration.settings import RoleSettings
 
 if TYPE_CHECKING:
     from streamfl.runtime.spans import Traces

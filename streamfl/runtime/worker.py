@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.contract.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
@@ -35,7 +35,7 @@ from streamfl.runtime.pool import Inline, Pool, WorkEnded
 from streamfl.runtime.progress import ProgressLine
 from streamfl.runtime.tasks import Tasks
 from streamfl.runtime.ticks import Ticks
-from streamfl.state_settings import StateSettings
+from streamfl.state.state_settings import StateSettings
 
 __all__ = ["Worker"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.console import say
+from streamfl.terminal.console import say
 
 __all__ = ["mean_loss", "running_mean_loss", "running_means", "say_where_useless"]
 

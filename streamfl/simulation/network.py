@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing, Polled, Step, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.wire import encoded_size
+from streamfl.encoding.wire import encoded_size
 
 __all__ = ["NetworkBus", "TopicTraffic"]
 

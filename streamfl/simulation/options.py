@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.models import OptionInfo
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["ClientColumnOption", "DataOption", "LabelOption", "SeedOption", "options_given"]
 

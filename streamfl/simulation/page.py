@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from streamfl.settings import RoleSettings
+from streamfl.configuration.settings import RoleSettings
 from streamfl.simulation.system_tools import Report
 
 __all__ = ["Arrays", "Chart", "FederationTopics", "Line", "Page", "ReadRecord", "Reports", "Table"]

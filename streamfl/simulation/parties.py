@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 __all__ = [
     "LONGEST_DELAY",

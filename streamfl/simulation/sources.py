@@ -17,7 +17,7 @@ from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.labels import LabelsSection
 from streamfl.records.paths import path_of
 from streamfl.records.samples import SamplesSection
-from streamfl.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.options import LabelOption
 from streamfl.simulation.parties import SplitOption, split_columns

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import ConfigurationError, Record, Waits
+from streamfl.contract.role import ConfigurationError, Record, Waits
 from streamfl.runtime.bus import Bus, Outgoing
 
 if TYPE_CHECKING:
     # Listing a command's options does not need this import, and it takes long to load.
-    from streamfl.settings import GivenSettings, RoleSettings
+    from streamfl.configuration.settings import GivenSettings, RoleSettings
     from streamfl.simulation.tables import DataSource
 
 __all__ = [

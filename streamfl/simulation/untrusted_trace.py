@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 
 __all__ = ["as_number", "checked_arrays"]
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.runtime.pending_step import dead_letter
 from streamfl.testing.extremes import ORDINARY, Extreme, extremes
 from streamfl.testing.subjects import LONG, RoleRun, Subject, Traffic
-from streamfl.wire import MAXIMUM_BYTES, encoded_size
+from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 
 __all__ = ["law_accepted_can_be_written", "what_is_refused"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from streamfl.role import Received, Rejection, Send
+from streamfl.contract.role import Received, Rejection, Send
 from streamfl.testing.subjects import RoleRun, Subject, Traffic, answers
 
 __all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]

@@ -13,8 +13,8 @@ import functools
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-from streamfl.role import ConfigurationError
-from streamfl.system import installed_systems
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import installed_systems
 
 __all__ = ["GROUP", "Proof", "installed_proofs"]
 

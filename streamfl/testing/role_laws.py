@@ -1,4 +1,4 @@
-"""The laws that every role (:mod:`streamfl.role`) obeys. A role is correct if these tests pass.
+"""The laws that every role (:mod:`streamfl.contract.role`) obeys. A role is correct if these tests pass.
 
 In a test module, define how to make the role and what to feed it, and subclass :class:`RoleLaws`::
 
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamfl.role import Received, Rejection, Send, StateChange
+from streamfl.contract.role import Received, Rejection, Send, StateChange
 from streamfl.testing.bound_laws import law_accepted_can_be_written
 from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme

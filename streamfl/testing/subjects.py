@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange, receive_at_once
+from streamfl.contract.role import Decode, Received, Record, Rejection, Role, Send, StateChange, receive_at_once
 from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "RoleRun", "Same", "State", "Subject", "Traffic", "answers", "equal"]

@@ -3,7 +3,7 @@
 Chen, Jin, Sun and Yin, "VAFL: a Method of Vertical Asynchronous Federated Learning", 2020.
 """
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 

@@ -9,9 +9,9 @@ from pydantic import Field, field_validator, model_validator
 from streamfl.learning.optimisers import OptimiserName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
-from streamfl.settings import Section
-from streamfl.vafl.networks import Activation
-from streamfl.wire import ROOM
+from streamfl.configuration.settings import Section
+from streamfl.vafl.functions.networks import Activation
+from streamfl.encoding.wire import ROOM
 
 __all__ = ["VaflSettings"]
 

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import PeerError
-from streamfl.wire import Codec, Count, Name, Number, Version, decode_array, encode_array
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import Codec, Count, Name, Number, Version, decode_array, encode_array
 
 __all__ = [
     "ANOTHER",
@@ -105,7 +105,7 @@ def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> t
 
 
 def encode_rows(array: NDArray[Any]) -> list[bytes]:
-    """The bytes of each row of (n, k), as :func:`~streamfl.wire.encode_array` encodes them."""
+    """The bytes of each row of (n, k), as :func:`~streamfl.encoding.wire.encode_array` encodes them."""
     content, width = encode_array(array), array[0].nbytes if len(array) else 0
     return [content[place * width : (place + 1) * width] for place in range(len(array))]
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from streamfl.privacy.accountant import cost_of
 from streamfl.privacy.keyed_noise import ROUNDING
-from streamfl.seeding import rng_for
-from streamfl.vafl.networks import Differentiable
+from streamfl.contract.seeding import rng_for
+from streamfl.vafl.functions.networks import Differentiable
 
 __all__ = ["BoundedOutput", "Mechanism"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamfl.state_settings import StateSettings, by_key
+from streamfl.state.state_settings import StateSettings, by_key
 from streamfl.vafl.config import VaflSettings
 
 __all__ = ["coordinator_state_settings", "party_state_settings"]

@@ -16,7 +16,7 @@ from prometheus import promtool
 
 from streamfl.monitoring.alerts import MEMBER, WORKER_ALERTS, Alert, rules
 from streamfl.reference.metrics import role_metrics, worker_metrics
-from streamfl.system import load, systems_with
+from streamfl.contract.system import load, systems_with
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = systems_with("alerts")

@@ -14,7 +14,7 @@ from image import ROOT, Image, build, python_version
 # Everything that a role, a connector or a format may load at work, and no system's tools.
 LOADS = """
 import importlib, importlib.metadata as metadata
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 for system in installed_systems():
     importlib.import_module(system.roles.partition(":")[0])
     print(system.name)

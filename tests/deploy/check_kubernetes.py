@@ -13,7 +13,7 @@ from overlays import KEDA, OVERLAYS, built, go_module, mistakes, of_kind, pod_en
 
 from streamfl.cli.run import LEAVE_SECONDS
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import RoleSettings, load_kind, load_settings
+from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 
 
 def settings_of(overlay: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RoleSettings:

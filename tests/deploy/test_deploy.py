@@ -17,7 +17,7 @@ from prometheus import promtool
 
 from streamfl.cli.run import LEAVE_SECONDS
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import RoleSettings, load_kind, load_settings
+from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import RoleSettings, load_kind, load_settings
+from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())

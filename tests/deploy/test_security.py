@@ -10,7 +10,7 @@ import pytest
 
 from streamfl.runtime.bus import BusUnavailable, connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import load_kind, load_settings
+from streamfl.configuration.settings import load_kind, load_settings
 
 SECURITY = Path(__file__).parents[2] / "deploy" / "security"
 FILES = sorted(SECURITY.glob("**/*.toml"))

@@ -15,8 +15,8 @@ from dp_frank_wolfe.problems import divided, sparse
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
-from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
-from streamfl.dp_frank_wolfe.means import centred, released_means
+from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     HEADER_BYTES,
     Answers,
@@ -33,17 +33,17 @@ from streamfl.dp_frank_wolfe.messages import (
     content_of,
     read_content,
 )
-from streamfl.dp_frank_wolfe.party_fit import PartyFit
-from streamfl.dp_frank_wolfe.public import Public
-from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
-from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
+from streamfl.dp_frank_wolfe.party.fit import PartyFit
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.tools.direct import place
-from streamfl.dp_frank_wolfe.weights import read_weights, weights_of
-from streamfl.dp_frank_wolfe.window import Window
-from streamfl.message_fragments import Limits
-from streamfl.partitioned_role import PartitionedRole
-from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
-from streamfl.wire import VERSION, encode_array
+from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
+from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.roles.message_fragments import Limits
+from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.encoding.wire import VERSION, encode_array
 
 ROWS, COLUMNS, PARTIES = 40, 4, 2
 BEGIN = 1000.0

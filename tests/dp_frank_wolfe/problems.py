@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
 
 
 def sparse(rows: int, columns: int, parties: int, seed: int = 0, noise: float = 0.1) -> dict[str, Window]:

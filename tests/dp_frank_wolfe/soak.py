@@ -21,7 +21,7 @@ from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 
 __all__ = ["SOAK"]
 

@@ -12,7 +12,7 @@ from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSyste
 
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, ROUND, identity_of
 from streamfl.runtime.bus import Outgoing
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 
 __all__ = ["SOAK"]
 

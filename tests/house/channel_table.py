@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.rekeying.kind import rekey_kind
-from streamfl.role_kind import RoleKind
+from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.kinds import find_kind
 
 __all__ = ["TopicRow", "rows_of_the_code"]

@@ -1,4 +1,4 @@
-"""Only ``streamfl.console`` may print. It makes text printable, because texts from topics reach terminals."""
+"""Only ``streamfl.terminal.console`` may print. It makes text printable, because texts from topics reach terminals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_nothing_prints_around_the_console() -> None:
     files = [*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
     assert len(files) > 300
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {what}: use streamfl.console"
+        f"{path.relative_to(ROOT)}:{line}: {what}: use streamfl.terminal.console"
         for path in files
         if path.relative_to(ROOT) not in OWN
         for line, what in prints(ast.parse(path.read_text(encoding="utf-8")))

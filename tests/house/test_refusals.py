@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 import streamfl
-from streamfl.refusals import REASONS
-from streamfl.system import installed_systems
+from streamfl.contract.refusals import REASONS
+from streamfl.contract.system import installed_systems
 
 ROOT = Path(__file__).parents[2]
 OWN = {Path(*system.roles.split(".")[:-1]): system for system in installed_systems() if system.roles.startswith("streamfl.")}

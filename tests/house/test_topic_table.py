@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from house.channel_table import TopicRow, rows_of_the_code
 
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 
 HEADINGS = ("system", "topic", "written by", "read by", "with keys", "a stranger's record")
 

@@ -17,7 +17,7 @@ from scraped import scraped
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 CONFIGURATION = """
 [federation]

@@ -22,7 +22,7 @@ from streamfl.records.formats import format_of
 from streamfl.records.topic import RegistrySection, TopicSection
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

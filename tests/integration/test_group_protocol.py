@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 from streamfl_connectors.librdkafka.failures import told
 from streamfl_connectors.librdkafka.membership import _vouches
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Subscription, TopicSpec, connect
 
 pytestmark = pytest.mark.broker

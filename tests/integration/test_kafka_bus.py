@@ -18,7 +18,7 @@ from kafka.future import Future
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.logs import record_of
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,

@@ -29,7 +29,7 @@ from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.session import KafkaSession
 from topic_limits import lower_limit
 
-from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription, connect
 
 pytestmark = pytest.mark.broker

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from streamfl_connectors.kafka.bus import KafkaBus
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled, Step, Subscription, TopicSpec
 
 pytestmark = pytest.mark.broker

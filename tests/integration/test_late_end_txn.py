@@ -21,7 +21,7 @@ from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from topic_limits import lower_limit
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, TopicSpec, connect
 
 pytestmark = pytest.mark.broker

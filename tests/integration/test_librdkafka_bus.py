@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,

@@ -9,7 +9,7 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer
 
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.testing.bus_laws.members import eventually

@@ -20,7 +20,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

@@ -23,7 +23,7 @@ from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, read_configuration
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.rights import Guarded, Right

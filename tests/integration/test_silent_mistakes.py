@@ -19,7 +19,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 SITES = ("north", "south", "east", "west", "centre")
 CONFIGURATION = """

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
 
 PARTITIONS = 4

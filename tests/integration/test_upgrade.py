@@ -75,7 +75,7 @@ def test_state_of_a_later_layout_is_refused_and_stays(
     and names both releases, `streamfl check` reports it before, and the later release goes on unharmed.
     """
     changes = {
-        "streamfl/state_settings.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
+        "streamfl/state/state_settings.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
         "streamfl/__init__.py": (f'"{__version__}"', '"9.8.7"'),
     }
     code = later_release(tmp_path / "later", changes)
@@ -110,7 +110,7 @@ def test_messages_of_another_version_are_kept_and_nobody_ends(system: str, tmp_p
     """Protects a federation with one member upgraded too early across a change of protocol: unknown messages are not guessed at.
     They become dead letters with that reason, which can be replayed, and all processes go on.
     """
-    code = later_release(tmp_path / "later", {"streamfl/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")})
+    code = later_release(tmp_path / "later", {"streamfl/encoding/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")})
     federation = opened.enter_context(closing(Federation(system, tmp_path)))
     later, now = (opened.enter_context(closing(Release(one, tmp_path / "log.txt"))) for one in (code, NOW))
     *others, last = federation.files.values()

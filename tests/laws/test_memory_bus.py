@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.testing.bus_laws import BusLaws

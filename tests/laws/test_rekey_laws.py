@@ -14,9 +14,9 @@ from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow, Named, decode_row
 from streamfl.rekeying.reader import RekeyReader, RowReader
 from streamfl.rekeying.role import Rekeying
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.wire import VERSION
+from streamfl.encoding.wire import VERSION
 
 FIELDS = ("temp", "hum")
 ROOMY = 100

@@ -11,7 +11,7 @@ from counting import CountingRole, Message, decode_number, number
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.role_laws import (
     Extreme,
     Move,

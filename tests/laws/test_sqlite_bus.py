@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Moved, Outgoing, Session, Step, Subscription, connect
 from streamfl.testing.bus_laws import BusLaws
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from making import BlockMaker, decode_order, order
 
-from streamfl.role import Received, Record, Rejection, Send, Work
+from streamfl.contract.role import Received, Record, Rejection, Send, Work
 from streamfl.testing.extremes import Extreme
 from streamfl.testing.role_laws import Move, RoleLaws, Subject, Traffic, law_deterministic, law_moves
 

@@ -27,10 +27,10 @@ from soak.subject import Left, Plan, find_soaked
 
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.system import parts_of_systems
+from streamfl.contract.system import parts_of_systems
 
 __all__ = ["NOTHING_REFUSED", "TOLERANCE", "Watched", "federation", "replaced"]
 

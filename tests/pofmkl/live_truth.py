@@ -16,8 +16,8 @@ import pytest
 from live.lines import Figures, Line, Truth, quantile
 
 from streamfl.pofmkl.messages import UPDATE
-from streamfl.role import Record
-from streamfl.wire import record_size
+from streamfl.contract.role import Record
+from streamfl.encoding.wire import record_size
 
 __all__ = ["EMPTY", "CalmPlant", "truths"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.key_file import make_key_file
-from streamfl.quasi_newton.preprocessing import EVIDENCE
+from streamfl.quasi_newton.encryption.key_file import make_key_file
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 
 LEARNING = {
     "batch": 100, "min_batch": 64, "min_support": 5, "memory": 3, "curvature_every": 2, "epochs": 4, "regularisation": 0.01,

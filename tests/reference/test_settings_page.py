@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from streamfl.reference.settings import section_text
-from streamfl.settings import Section
+from streamfl.configuration.settings import Section
 
 
 class Example(Section):

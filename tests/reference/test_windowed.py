@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from streamfl.system import load
+from streamfl.contract.system import load
 from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import installed_proofs

@@ -11,15 +11,15 @@ import pytest
 from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, BlockReader, checksum
 from making import MAKER_CHANNELS, BlockMaker, make_block, make_piece
 
-from streamfl.message_fragments import LongMessages
-from streamfl.role import Channels, Role, StateChange, TopicSpec, Work
-from streamfl.role_kind import RoleKind
+from streamfl.roles.message_fragments import LongMessages
+from streamfl.contract.role import Channels, Role, StateChange, TopicSpec, Work
+from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime import kinds
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.seeding import rng_for
-from streamfl.settings import RoleSettings
-from streamfl.state_settings import StateSettings
+from streamfl.contract.seeding import rng_for
+from streamfl.configuration.settings import RoleSettings
+from streamfl.state.state_settings import StateSettings
 from streamfl.testing.faults import Verdict, federation
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import DURING_WORK, Rates, drawn_rates

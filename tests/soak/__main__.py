@@ -12,7 +12,7 @@ from soak.campaign import print_report, run
 from soak.changed_topics import run_with_changed_topics
 from soak.subject import Plan, find_soaked
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)

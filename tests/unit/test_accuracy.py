@@ -50,7 +50,7 @@ def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cac
     assert measure(runs, {"mean": MEAN}, cache, deal, said.append) == 0
     again = Cache(tmp_path / "accuracy.json")
     assert measure([*runs, Run("mean", "b", CLIENTS, SAMPLES)], {"mean": MEAN}, again, deal, said.append) == 1
-    other = Method("running-mean", ("streamfl/learning/challengers.py", "streamfl/role.py"))
+    other = Method("running-mean", ("streamfl/learning/challengers.py", "streamfl/contract/role.py"))
     assert measure(runs, {"mean": other}, again, deal, said.append) == 2
     assert [text.split(":")[0] for text in said] == [run.key for run in (*runs, Run("mean", "b", CLIENTS, SAMPLES), *runs)]
 

@@ -12,7 +12,7 @@ import pytest
 from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.preflight import Configured, inspect_topics
-from streamfl.role import (
+from streamfl.contract.role import (
     Channels,
     Input,
     Measurement,
@@ -27,13 +27,13 @@ from streamfl.role import (
     StateChange,
     TopicSpec,
 )
-from streamfl.role_kind import RoleKind
+from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.settings import RoleSettings
-from streamfl.state_settings import StateSettings
+from streamfl.configuration.settings import RoleSettings
+from streamfl.state.state_settings import StateSettings
 
 MOST = 4
 

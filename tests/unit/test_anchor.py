@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.privacy.anchor import Anchor, examine_link, note_link
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 
 def link(number: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from river import linear_model, neighbors, preprocessing, tree
 
 from streamfl.learning.challengers import challenger, challenger_names
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 REGRESSORS: dict[str, Callable[[], Any]] = {
     "linear": lambda: preprocessing.StandardScaler() | linear_model.LinearRegression(),

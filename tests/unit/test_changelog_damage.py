@@ -9,7 +9,7 @@ import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 from msgspec import structs
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.memory_bus import MemoryBus

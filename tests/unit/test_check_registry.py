@@ -11,7 +11,7 @@ from registry import serving
 from streamfl_connectors.avro import AvroSchema
 from streamfl_connectors.framing import framed
 
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 

@@ -15,10 +15,10 @@ from command_line import run_command
 
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 CONFIG = """
 [federation]

@@ -12,7 +12,7 @@ import pytest
 
 import streamfl
 from streamfl.connection import Connection
-from streamfl.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 
 

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2
 from streamfl.records.formats import Format, format_named, format_of, is_textual
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, IgnoredRecord, PeerError, Record
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError, Record
 
 SENSOR = {
     "type": "record",

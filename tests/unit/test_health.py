@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from clock import Clock
 
-from streamfl.role import ConfigurationError, Measurement
+from streamfl.contract.role import ConfigurationError, Measurement
 from streamfl.runtime import health_server
 from streamfl.runtime.health import Health, Watchdog
 from streamfl.runtime.health_server import Allowance, HealthServer

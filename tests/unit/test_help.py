@@ -15,7 +15,7 @@ from command_line import run_command
 from streamfl import __version__
 from streamfl.cli import COMMANDS as OWN
 from streamfl.cli import command_places
-from streamfl.system import load
+from streamfl.contract.system import load
 
 PLACES = {name: load(place) for name, place in command_places().items()}
 COMMANDS = {name: found for name, found in PLACES.items() if not isinstance(found, typer.Typer)}

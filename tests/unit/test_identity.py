@@ -32,9 +32,9 @@ from streamfl.identity import (
     sealed_channels,
     write_members,
 )
-from streamfl.message_fragments import decoded_in_fragments, split
-from streamfl.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
-from streamfl.wire import encoded_size
+from streamfl.roles.message_fragments import decoded_in_fragments, split
+from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
+from streamfl.encoding.wire import encoded_size
 
 SITE, SERVER, STRANGER = PrivateKey(b"s" * 32), PrivateKey(b"v" * 32), PrivateKey(b"x" * 32)
 TOPIC = "plant.updates"

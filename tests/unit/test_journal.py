@@ -6,7 +6,7 @@ from typing import Any
 
 from clock import Clock
 
-from streamfl.role import Measurement, OperatorNotice, PeerError, Record
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Record
 from streamfl.runtime.journal import MOST_KINDS, Journal
 from streamfl.runtime.progress import ProgressLine
 

@@ -16,7 +16,7 @@ from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import RegistrySection, TopicSection
-from streamfl.role import ConfigurationError, NotYetReadable, PeerError, Record
+from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError, Record
 
 READING = {
     "type": "object",

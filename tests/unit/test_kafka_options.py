@@ -8,7 +8,7 @@ import pytest
 from streamfl_connectors.kafka.cluster import KafkaCluster
 from streamfl_connectors.kafka.options import PACKAGES, check_options
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 SECRET = "2-7-1-8"
 

@@ -8,7 +8,7 @@ import pytest
 from streamfl_connectors.reading import Logs, Reader, Readers
 from streamfl_connectors.tables import Tables
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, TopicPartition, Unreadable
 
 PLACE = ("numbers", 0)

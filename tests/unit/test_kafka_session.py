@@ -11,7 +11,7 @@ from streamfl_connectors.outgoing import check_records, most_bytes
 from streamfl_connectors.positions import Positions
 from streamfl_connectors.session import KafkaSession, transactional_id
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Outgoing, Polled, Step, Subscription, TopicPartition
 
 SAMPLES, MODEL = ("samples", 0), "model"

@@ -29,8 +29,8 @@ from streamfl.kernels import (
     paper_dictionary,
     random_features,
 )
-from streamfl.role import ConfigurationError
-from streamfl.seeding import cauchy, normal
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.seeding import cauchy, normal
 
 finite = st.floats(-30, 30, allow_nan=False)
 

@@ -10,7 +10,7 @@ import pytest
 from streamfl.records.keys import KeySection, binary_hint, key_reader, key_writer
 from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 
 UUID = "12345678-1234-5678-1234-567812345678"
 

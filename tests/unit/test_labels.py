@@ -13,10 +13,10 @@ from command_line import run_command
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_named
 from streamfl.records.labels import LabelReader, LabelsSection
-from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
+from streamfl.contract.role import ConfigurationError, PeerError, Record, TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
-from streamfl.settings import load_settings
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.configuration.settings import load_settings
+from streamfl.encoding.wire import MAXIMUM_BYTES
 
 CONFIG = """
 [federation]

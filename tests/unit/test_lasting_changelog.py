@@ -7,12 +7,12 @@ from collections.abc import Collection
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.role import Channels, ConfigurationError, TopicSpec
+from streamfl.contract.role import Channels, ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.remembered_settings import is_settings
 from streamfl.runtime.worker import Worker
-from streamfl.state_settings import StateSettings
+from streamfl.state.state_settings import StateSettings
 
 # The role's state goes to the channel "state"; the other channel holds the read positions.
 LEDGER = {"state": "state", "positions": "own"}

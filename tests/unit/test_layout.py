@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamfl import __version__
-from streamfl.role import PeerError
-from streamfl.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings
+from streamfl.contract.role import PeerError
+from streamfl.state.state_settings import LAYOUT_HEADER, RELEASE_HEADER, StateSettings
 
 
 @pytest.mark.parametrize("headers", [(), ((LAYOUT_HEADER, b"1"),), ((LAYOUT_HEADER, b"2"), (RELEASE_HEADER, b"0.1"))])

@@ -10,7 +10,7 @@ import pytest
 import streamfl_connectors.librdkafka
 from streamfl_connectors.librdkafka.entrance import entrance
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 
 @pytest.fixture(name="folder", scope="module")

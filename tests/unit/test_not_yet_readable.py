@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, NotYetReadable, Record
+from streamfl.contract.role import Channels, NotYetReadable, Record
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker

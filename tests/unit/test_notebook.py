@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 import streamfl
-from streamfl.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.simulation.notebook import FrameTable
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 
 
 @pytest.fixture(autouse=True)

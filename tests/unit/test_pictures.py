@@ -10,7 +10,7 @@ import pytest
 from command_line import run_command
 
 import streamfl.simulation.pictures as pictures
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 
 @pytest.fixture(autouse=True)

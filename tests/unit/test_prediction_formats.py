@@ -11,7 +11,7 @@ from registry import FakeRegistry, serving
 
 from streamfl.dp_frank_wolfe.messages import Prediction as Release
 from streamfl.fdskl.messages import Prediction as Forecast
-from streamfl.quasi_newton.predictions import Prediction as Score
+from streamfl.quasi_newton.scoring.predictions import Prediction as Score
 from streamfl.records.formats import format_of
 from streamfl.records.header_propagation import FollowedAcross
 from streamfl.records.predictions import prediction_encoder

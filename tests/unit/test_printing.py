@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from streamfl.console import OutputFormat, as_table, as_text, print_json, print_line, print_list, print_table, print_text, say
-from streamfl.printable import printable, printable_json, printable_lines
+from streamfl.terminal.console import OutputFormat, as_table, as_text, print_json, print_line, print_list, print_table, print_text, say
+from streamfl.terminal.printable import printable, printable_json, printable_lines
 from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import _pages
 from streamfl.runtime.log import configure, logger
@@ -115,7 +115,7 @@ def test_what_python_itself_says_is_safe() -> None:
     """Protects the terminal from unforeseen errors, in any thread, and from libraries' warnings without a log set up."""
     program = (
         "import logging, threading\n"
-        "from streamfl.console import say_what_python_says\n"
+        "from streamfl.terminal.console import say_what_python_says\n"
         "say_what_python_says()\n"
         f"logging.getLogger('library').warning('w-%s', {EVIL!r})\n"
         f"thread = threading.Thread(target=lambda: {{}}[{EVIL!r} + 't'])\n"

@@ -21,8 +21,8 @@ from command_line import run_command
 from interrupting import interrupt_at
 
 import streamfl
-from streamfl import progress as shown
-from streamfl.progress import progress
+from streamfl.terminal import progress as shown
+from streamfl.terminal.progress import progress
 
 CLIENT = """
 [federation]
@@ -105,7 +105,7 @@ def test_what_is_done_soon_shows_nothing_and_what_takes_long_shows_how_it_stands
 def test_a_terminal_shows_a_bar() -> None:
     """Protects people at a terminal: a bar with unchanged names, also with brackets, on stderr; stdout only has the result."""
     program = """
-from streamfl import progress as shown
+from streamfl.terminal import progress as shown
 shown.SILENT_SECONDS = 0.0
 with shown.progress("reading [bold]one[/bold]") as work:
     work(1, 4)

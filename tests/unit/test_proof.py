@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamfl.role import ConfigurationError
-from streamfl.system import installed_systems
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import installed_systems
 from streamfl.testing import proof as proof_module
 from streamfl.testing.proof import GROUP, Proof, installed_proofs
 

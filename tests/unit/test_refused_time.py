@@ -8,7 +8,7 @@ from kafka.errors import InvalidTimestampError
 from streamfl_connectors.kafka.failures import translated
 from streamfl_connectors.librdkafka.failures import told
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 
 def test_a_time_that_a_topic_refuses_is_the_operators_to_change() -> None:

@@ -19,7 +19,7 @@ from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import Format, format_of
 from streamfl.records.predictions import PredictionsSection, prediction_encoder
 from streamfl.records.topic import RegistrySection, TopicSection
-from streamfl.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
 
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "double"}]}
 

@@ -13,7 +13,7 @@ from registry import FakeRegistry, serving
 from streamfl_connectors.registry import Registry
 
 from streamfl.records.topic import RegistrySection
-from streamfl.role import ConfigurationError, NotYetReadable
+from streamfl.contract.role import ConfigurationError, NotYetReadable
 
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "double"}]}
 

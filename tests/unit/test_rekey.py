@@ -19,7 +19,7 @@ from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
 from streamfl.records.header_propagation import time_in
-from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus

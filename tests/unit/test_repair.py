@@ -10,7 +10,7 @@ import pytest
 from command_line import run_command
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.role import ConfigurationError, StateChange
+from streamfl.contract.role import ConfigurationError, StateChange
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.repair import Repair

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from streamfl_connectors.replay import read
 
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 
 
 def test_csv_and_parquet_agree_and_keep_gaps_and_names(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.reply_deadline import ReplyDeadline
+from streamfl.roles.reply_deadline import ReplyDeadline
 
 
 def test_a_clock_that_was_ahead_makes_nobody_wait_until_its_time_comes_again() -> None:

@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, number
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
-from streamfl.state_settings import StateSettings
+from streamfl.state.state_settings import StateSettings
 
 SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
 

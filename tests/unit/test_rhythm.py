@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from streamfl.measurement import Measurement
-from streamfl.recent import Recent
-from streamfl.rhythm import LEAST, TIMES, UNKNOWN, Rhythm
+from streamfl.contract.measurement import Measurement
+from streamfl.roles.recent import Recent
+from streamfl.roles.rhythm import LEAST, TIMES, UNKNOWN, Rhythm
 
 DAY = 86_400.0
 

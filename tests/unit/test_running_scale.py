@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamfl.learning.running_scale import RunningScale
-from streamfl.role import PeerError
+from streamfl.contract.role import PeerError
 
 
 def test_a_row_is_scaled_by_all_rows_so_far() -> None:

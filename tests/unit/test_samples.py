@@ -9,8 +9,8 @@ import pytest
 
 from streamfl.records.formats import format_named
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.encoding.wire import MAXIMUM_BYTES
 
 
 def reader(**settings: Any) -> SampleReader:

@@ -16,7 +16,7 @@ from streamfl.records.format_inference import infer_format
 from streamfl.records.inputs import InputReader, InputSection
 from streamfl.records.schema_inference import InferredField, infer_fields
 from streamfl.records.topic import TopicSection
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 
 ROWS = 40
 

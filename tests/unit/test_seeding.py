@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.seeding import UniformSequence, cauchy, normal, philox_key, rng_for, uniform
+from streamfl.contract.seeding import UniformSequence, cauchy, normal, philox_key, rng_for, uniform
 
 MASK = 2**64 - 1
 paths = st.lists(st.one_of(st.text(max_size=6), st.integers(-(2**63), 2**63 - 1)), max_size=3)
@@ -116,7 +116,7 @@ def test_no_word_gives_nought_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
         def random_raw(self, count: int) -> np.ndarray:
             return np.array((words * count)[:count], np.uint64)
 
-    monkeypatch.setattr("streamfl.seeding.np.random.Philox", Words)
+    monkeypatch.setattr("streamfl.contract.seeding.np.random.Philox", Words)
     found = uniform(len(words), 7)
     assert found[0] > 0
     assert found.max() < 1

@@ -16,10 +16,10 @@ from soak.configuration import all_topics, load_members, write_configuration
 from soak.subject import FEDERATION, Left, Plan, SoakedSystem, Verdict, find_soaked, latest, soaked_systems
 from soak.verdict import check_inputs, judge_topics
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 
 TESTS = Path(__file__).parents[1]
 MODES = [(name, mode) for name in soaked_systems() for mode in find_soaked(name)[1].modes]

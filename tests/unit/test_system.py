@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from streamfl import system as system_module
+from streamfl.contract import system as system_module
 from streamfl.cli import command_places
 from streamfl.cli.contributed import with_options
-from streamfl.role import ConfigurationError
-from streamfl.system import System, installed_systems, load, load_parts
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import System, installed_systems, load, load_parts
 
 Install = Callable[..., None]
 FIRST = installed_systems()[0]
@@ -92,11 +92,11 @@ def test_a_command_belongs_to_who_had_it_first(install: Install) -> None:
 
 def test_parts_that_cannot_be_loaded_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Protects the commands of all systems from a missing part of one."""
-    places = {"good": "streamfl.system:load", "gone": "json:nope", "away": "no.such.module:x"}
+    places = {"good": "streamfl.contract.system:load", "gone": "json:nope", "away": "no.such.module:x"}
     assert load_parts(places) == {"good": load}
     assert "gone: json:nope" in caplog.text
     with pytest.raises(ConfigurationError, match="has no nope"):
-        load("streamfl.system:nope")
+        load("streamfl.contract.system:nope")
 
 
 def test_an_option_that_is_no_option_is_refused_with_its_owner() -> None:

@@ -13,7 +13,7 @@ from streamfl_connectors.msk_iam import token as msk_token
 from streamfl_connectors.tokens import Token, Tokens, take_endpoint, take_provider
 from token_issuer import issuing
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 
 ENDPOINT = {

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from streamfl.role import PeerError, Record
-from streamfl.wire import (
+from streamfl.contract.role import PeerError, Record
+from streamfl.encoding.wire import (
     LONGEST_NAME,
     MAXIMUM_BYTES,
     VERSION,

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
+from streamfl.contract.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pending_step import LARGEST_LETTER
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
-from streamfl.wire import encoded_size, record_size
+from streamfl.encoding.wire import encoded_size, record_size
 
 
 @pytest.fixture(name="bus")
@@ -93,12 +93,12 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
         ("__connect.errors.topic", b"numbers"),
         ("__connect.errors.partition", b"0"),
         ("__connect.errors.offset", b"1"),
-        ("__connect.errors.exception.class.name", b"streamfl.role.PeerError"),
+        ("__connect.errors.exception.class.name", b"streamfl.contract.role.PeerError"),
         ("__connect.errors.exception.message", b"malformed: not two whole numbers: b'five'"),
         ("__streams.errors.topic", b"numbers"),
         ("__streams.errors.partition", b"0"),
         ("__streams.errors.offset", b"1"),
-        ("__streams.errors.exception", b"streamfl.role.PeerError"),
+        ("__streams.errors.exception", b"streamfl.contract.role.PeerError"),
         ("__streams.errors.message", b"malformed: not two whole numbers: b'five'"),
         ("topic", b"numbers"),
         ("partition", b"0"),

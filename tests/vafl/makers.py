@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
-from streamfl.vafl.heads import SQUARE, SumHead
+from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
+from streamfl.vafl.functions.heads import SQUARE, SumHead
 
 __all__ = ["make_coordinator", "party_settings"]
 

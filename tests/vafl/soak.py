@@ -15,15 +15,15 @@ from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSyste
 from vafl.proof.checks import check_alike, check_outcome
 from vafl.proof.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.learning_head import KEY, HeadCounters
+from streamfl.vafl.coordinator.learning_head import KEY, HeadCounters
 from streamfl.vafl.messages import REPLY
-from streamfl.vafl.remembered_entity import decode_entity
+from streamfl.vafl.coordinator.remembered_entity import decode_entity
 
 __all__ = ["SOAK"]
 

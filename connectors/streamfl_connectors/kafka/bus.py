@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
 from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import try_codecs

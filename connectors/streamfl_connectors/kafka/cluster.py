@@ -12,7 +12,7 @@ from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout, servers
 from streamfl_connectors.kafka.batches import check_batches

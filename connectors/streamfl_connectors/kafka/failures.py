@@ -13,7 +13,7 @@ from typing import Literal, cast
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
 from streamfl_connectors.outage_log import ONE_LINE
 from streamfl_connectors.outgoing import REFUSED_TIME

@@ -19,7 +19,7 @@ from kafka.admin import TransactionState
 from kafka.errors import KafkaError
 from kafka.structs import ConsumerGroupMetadata
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, transactional_prefix
 from streamfl.runtime.log import logger
 from streamfl_connectors.kafka.clients import complete, discard, end_once, wait_for_brokers

@@ -12,7 +12,7 @@ from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import TopicPartition, Unreadable
 from streamfl_connectors.kafka.batches import gives_nothing
 from streamfl_connectors.kafka.clients import PendingFetches, answered, close_consumer

@@ -11,7 +11,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.net.sasl import SASL_MECHANISMS
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
 __all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_options"]

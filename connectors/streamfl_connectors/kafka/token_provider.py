@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafka.errors import KafkaConnectionError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.tokens import Tokens
 

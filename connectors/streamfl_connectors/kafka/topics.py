@@ -9,7 +9,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, TopicSpec, TopicState
 from streamfl_connectors.kafka.failures import needed, translated
 from streamfl_connectors.topics import Topics, options_of

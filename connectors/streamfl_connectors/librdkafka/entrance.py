@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
 __all__ = ["entrance"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
 from streamfl_connectors.outgoing import REFUSED_TIME, may_write_nothing
 

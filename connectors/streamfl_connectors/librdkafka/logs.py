@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.kafka.bus import KafkaBus

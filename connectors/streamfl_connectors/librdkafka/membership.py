@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Moved, Polled, Step, Subscription, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka.cluster import LibrdkafkaCluster

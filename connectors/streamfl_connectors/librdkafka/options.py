@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER, Tokens, take_endpoint, take_provider
 
 __all__ = ["DEFAULTS", "OTHER_SPELLINGS", "check_options", "refusal", "take_member_settings", "take_tokens"]

@@ -1,6 +1,6 @@
 """Running mean: the next label of a client is predicted as the mean of its labels so far."""
 
-from streamfl.system import System
+from streamfl.contract.system import System
 
 __all__ = ["SYSTEM"]
 

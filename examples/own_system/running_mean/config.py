@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from streamfl.records.samples import SamplesSection
-from streamfl.settings import FederationSection, RoleSettings
+from streamfl.configuration.settings import FederationSection, RoleSettings
 
 __all__ = ["KIND", "RunningMeanFederation", "RunningMeanSettings"]
 

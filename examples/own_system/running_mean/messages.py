@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from streamfl.role import PeerError
+from streamfl.contract.role import PeerError
 
 __all__ = ["Mean", "Prediction", "decode_mean", "encode_mean", "encode_prediction"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 
 __all__ = ["RunningMean"]
 

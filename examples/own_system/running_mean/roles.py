@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from running_mean.config import KIND, RunningMeanSettings
 from running_mean.role import RunningMean
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.role import Channels, Input, TopicSpec
-from streamfl.role_kind import RoleKind
-from streamfl.state_settings import StateSettings, by_key
+from streamfl.contract.role import Channels, Input, TopicSpec
+from streamfl.roles.role_kind import RoleKind
+from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 

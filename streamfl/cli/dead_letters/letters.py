@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streamfl.printable import printable
-from streamfl.role import ConfigurationError, Record
+from streamfl.terminal.printable import printable
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.pending_step import OTHERS_NAMES
 

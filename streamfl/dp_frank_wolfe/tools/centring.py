@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.means import Means, MeansPlan, centred, intercept, plan_means, released_means
-from streamfl.dp_frank_wolfe.party_fit import ReleaseContext
-from streamfl.dp_frank_wolfe.public import MEANS_SHARE, Public
+from streamfl.dp_frank_wolfe.learning.means import Means, MeansPlan, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.learning.public import MEANS_SHARE, Public
 from streamfl.dp_frank_wolfe.tools.direct import place
-from streamfl.dp_frank_wolfe.window import Window
+from streamfl.dp_frank_wolfe.party.window import Window
 
 __all__ = ["Centred", "centre", "centre_by", "centre_for"]
 

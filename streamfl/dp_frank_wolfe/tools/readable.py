@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.server import PublishedModel
+from streamfl.dp_frank_wolfe.server.role import PublishedModel
 from streamfl.identity import load_identity, signer_of_record
-from streamfl.role import PeerError, Record
+from streamfl.contract.role import PeerError, Record
 
 __all__ = ["model"]
 

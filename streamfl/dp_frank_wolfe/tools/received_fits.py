@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.blocks import step_length
-from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.learning.blocks import step_length
+from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
+from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -25,10 +25,10 @@ from streamfl.dp_frank_wolfe.messages import (
     codec,
     read_content,
 )
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES
-from streamfl.message_fragments import Fragment, decoded_in_fragments
-from streamfl.role import Record
+from streamfl.roles.message_fragments import Fragment, decoded_in_fragments
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["ReceivedFit", "ReceivedFits", "iterates"]

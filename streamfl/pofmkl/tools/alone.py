@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, random_features
-from streamfl.pofmkl.client_scales import ClientScales
+from streamfl.pofmkl.learning.client_scales import ClientScales
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.pofmkl.server_steps import BLOCK, RecursiveLeastSquares
+from streamfl.pofmkl.learning.server_steps import BLOCK, RecursiveLeastSquares
 from streamfl.pofmkl.tools.own_kernels import OneByOne, OwnKernels, OwnLeastSquares
 from streamfl.pofmkl.tools.paper_alone import paper_alone
 from streamfl.pofmkl.tools.sites import InputArray, samples_of
-from streamfl.pofmkl.views import LAGS, ViewedFeatures
-from streamfl.role import ConfigurationError
+from streamfl.pofmkl.learning.views import LAGS, ViewedFeatures
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["alone", "local_predictions"]
 

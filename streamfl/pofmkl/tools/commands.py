@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.simulation.options import ClientColumnOption, DataOption, LabelOption, SeedOption
 from streamfl.simulation.system_tools import Report, SimulationOptions
 

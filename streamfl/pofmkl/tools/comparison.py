@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.challengers import challenger, challenger_about, challenger_names
-from streamfl.pofmkl.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
+from streamfl.pofmkl.estimators.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
 from streamfl.pofmkl.roles import feature_map
 from streamfl.pofmkl.tools.alone import alone
@@ -20,8 +20,8 @@ from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.sites import InputArray, samples_of
-from streamfl.role import ConfigurationError
-from streamfl.settings import Section
+from streamfl.contract.role import ConfigurationError
+from streamfl.configuration.settings import Section
 
 __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from streamfl.pofmkl.config import ChallengersSection, PofmklFederation, PofmklSettings, UplinkSection
 from streamfl.pofmkl.tools.report import picture, report
 from streamfl.pofmkl.tools.streams import deal, run_with_progress, scaled
-from streamfl.settings import RoleSection
+from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import can_draw
 from streamfl.simulation.system_tools import Report
 

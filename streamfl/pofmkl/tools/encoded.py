@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamfl.pofmkl.tools.sites import Sites
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.role import DataError, PeerError, Record
+from streamfl.contract.role import DataError, PeerError, Record
 from streamfl.simulation.tables import DataSource, DataTable, input_fields, placed
 
 __all__ = ["EncodedInputs", "encoded_inputs"]

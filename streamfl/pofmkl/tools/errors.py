@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.live_challengers import LiveChallengers
+from streamfl.pofmkl.client.live_challengers import LiveChallengers
 
 __all__ = ["Errors", "errors_of", "errors_of_challengers", "in_words", "rmse_over_time", "without_regret"]
 

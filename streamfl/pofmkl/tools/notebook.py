@@ -13,7 +13,7 @@ from streamfl.pofmkl.tools.comparison import Problem
 from streamfl.pofmkl.tools.comparison import compare as run_methods
 from streamfl.pofmkl.tools.comparison_picture import draw_errors
 from streamfl.pofmkl.tools.streams import read_streams
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
 from streamfl.simulation.options import options_given
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, PublishedSettings, SignedVersion, decode_model_record
-from streamfl.role import Record
+from streamfl.contract.role import Record
 
 __all__ = ["model", "updates"]
 

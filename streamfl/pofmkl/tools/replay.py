@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.simulation.options import ClientColumnOption, LabelOption
 from streamfl.simulation.sources import LateByOption, SampleRows
 from streamfl.simulation.system_tools import Replayed

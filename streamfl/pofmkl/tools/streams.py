@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.console import say
+from streamfl.terminal.console import say
 from streamfl.pofmkl import SYSTEM
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.encoded import encoded_inputs
@@ -20,10 +20,10 @@ from streamfl.pofmkl.tools.federation import Outcome
 from streamfl.pofmkl.tools.federation import simulate as run_federation
 from streamfl.pofmkl.tools.record_size import record_bytes
 from streamfl.pofmkl.tools.sites import InputArray, Sites
-from streamfl.progress import progress
+from streamfl.terminal.progress import progress
 from streamfl.records.samples import SamplesSection
-from streamfl.role import ConfigurationError, DataError
-from streamfl.settings import GivenSettings, load_kind, load_settings, text_of
+from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.configuration.settings import GivenSettings, load_kind, load_settings, text_of
 from streamfl.simulation.tables import (
     DataSource,
     DataTable,

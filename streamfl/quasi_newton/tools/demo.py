@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.message_fragments import decoded_in_fragments
-from streamfl.progress import progress
+from streamfl.roles.message_fragments import decoded_in_fragments
+from streamfl.terminal.progress import progress
 from streamfl.quasi_newton.config import (
     GUEST,
     CurvatureLearningSection,
@@ -21,16 +21,16 @@ from streamfl.quasi_newton.config import (
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
-from streamfl.quasi_newton.end_to_end import OVERHEAD
-from streamfl.quasi_newton.fixed_point import kinds
+from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD
+from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
-from streamfl.seeding import rng_for
-from streamfl.settings import RoleSection
+from streamfl.contract.seeding import rng_for
+from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data

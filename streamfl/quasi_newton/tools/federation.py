@@ -12,19 +12,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.partitioned_role import PartitionedRole
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
-from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import FAILED, TRAINED
-from streamfl.quasi_newton.preprocessing import EVIDENCE
+from streamfl.quasi_newton.members.coordinator import CoordinatorTask
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 from streamfl.quasi_newton.tools.made_up_secrets import MadeUp
 from streamfl.quasi_newton.tools.steps import MeasuredWork, Seconds
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.settings import RoleSection
+from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["BETWEEN", "CurvatureFederation", "columns_named"]

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-import streamfl.secrets
-from streamfl.quasi_newton import bignum, key_file
+import streamfl.configuration.secrets
+from streamfl.quasi_newton.encryption import bignum
+from streamfl.quasi_newton.encryption import key_file
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
-from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
-from streamfl.seeding import rng_for
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
+from streamfl.contract.seeding import rng_for
 
 __all__ = ["KEY_BITS", "MadeUp", "fingerprint", "key", "key_path", "made_up_files", "path", "secret"]
 
@@ -64,13 +65,13 @@ def _content(file: str) -> bytes:
 @contextmanager
 def made_up_files() -> Iterator[None]:
     """In the context the made-up files can be read. All other files are read as usual."""
-    read = streamfl.secrets.read_private
+    read = streamfl.configuration.secrets.read_private
 
     def readable(file: str | Path, name: str) -> bytes:
         return _content(str(file)) if str(file).startswith(f"{FOLDER}/") else read(file, name)
 
     # A module that imports the function by name has its own reference, which has to be replaced there.
-    places: list[Any] = [streamfl.secrets, key_file]
+    places: list[Any] = [streamfl.configuration.secrets, key_file]
     before = [place.read_private for place in places]
     for place in places:
         place.read_private = readable

@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import model_validator
 
-from streamfl.console import say
-from streamfl.progress import progress
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.commands import Precision
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
-from streamfl.settings import SettingsSource, load_settings
+from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay

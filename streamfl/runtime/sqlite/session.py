@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Moved, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.sqlite.file import Database
 from streamfl.runtime.sqlite.membership import SqliteMembership

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.assignment import partition_of
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.sqlite.file import Database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Step
 from streamfl.testing.bus_laws.members import Owned, eventually, joined, new_name, new_topic, records_of, together, until, values
 

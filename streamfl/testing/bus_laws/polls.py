@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus, Outgoing, Polled, Step, Subscription
 from streamfl.testing.bus_laws.members import (
     QUIET,

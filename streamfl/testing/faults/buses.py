@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing, Polled, Session, Step, Subscription, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.sqlite.file import Database

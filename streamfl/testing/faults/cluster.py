@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from streamfl.role import Record, TopicSpec
+from streamfl.contract.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.state_settings import STATE_SETTINGS_KEY
+from streamfl.state.state_settings import STATE_SETTINGS_KEY
 from streamfl.testing.faults.buses import ClusterMember, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.testing.faults.fault_rates import FaultDraws, Rates
 from streamfl.testing.faults.history import History, content

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 
 __all__ = ["DURING_WORK", "FAULTS", "FaultDraws", "Rates", "drawn_by", "drawn_rates"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from streamfl.records.header_propagation import FollowedAcross, FollowedPredictions
-from streamfl.role import Headers
+from streamfl.contract.role import Headers
 from streamfl.runtime.bus import Bus
-from streamfl.settings import RoleSettings
+from streamfl.configuration.settings import RoleSettings
 
 __all__ = ["astray", "traced"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import CheckFailed
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 
 __all__ = ["Changed", "Killed", "Process", "Scheduler"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamfl.role import Work
+from streamfl.contract.role import Work
 from streamfl.testing.faults.cluster import FaultyBus
 
 __all__ = ["SlowPool"]

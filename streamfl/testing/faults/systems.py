@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.system import load
+from streamfl.contract.system import load
 from streamfl.testing.faults.federation import Verdict
 from streamfl.testing.faults.rekeying import simulate
 from streamfl.testing.proof import installed_proofs

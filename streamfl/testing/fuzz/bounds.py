@@ -15,12 +15,12 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import numpy as np
 
-from streamfl.system import installed_systems
+from streamfl.contract.system import installed_systems
 
 __all__ = ["declared_bounds", "near", "numbers_near_bounds", "patterns_near_bounds"]
 
 # Rooms that systems share. A system's own rooms are the modules beside its roles.
-SHARED = ("streamfl.wire", "streamfl.changelog_checks", "streamfl.records", "streamfl.learning", "streamfl.privacy")
+SHARED = ("streamfl.encoding.wire", "streamfl.encoding.changelog_checks", "streamfl.records", "streamfl.learning", "streamfl.privacy")
 # Prefixes of constants' names that mark bounds.
 BOUND = ("LARGEST", "SMALLEST", "MOST", "LEAST", "LATEST", "LONGEST", "FEWEST", "MAXIMUM")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from types import FrameType
 
-from streamfl.console import print_text, say
+from streamfl.terminal.console import print_text, say
 from streamfl.testing.fuzz.mutations import FuzzedRecord, Mutator
 from streamfl.testing.fuzz.systems import targets
 

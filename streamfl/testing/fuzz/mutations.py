@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_near_bounds
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.encoding.wire import MAXIMUM_BYTES
 
 __all__ = ["FuzzedRecord", "Mutator"]
 

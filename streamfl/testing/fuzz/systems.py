@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from streamfl.system import load
+from streamfl.contract.system import load
 from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import Target
 from streamfl.testing.proof import installed_proofs

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from streamfl.progress import progress
+from streamfl.terminal.progress import progress
 from streamfl.records.entities import EntityLabelsSection
-from streamfl.seeding import rng_for
-from streamfl.settings import RoleSection
+from streamfl.contract.seeding import rng_for
+from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.system_tools import Report

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
@@ -21,7 +21,7 @@ from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_o
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.vafl.tools.federation import VerticalFederation
-from streamfl.wire import decode_array
+from streamfl.encoding.wire import decode_array
 
 __all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.console import say
-from streamfl.progress import progress
-from streamfl.role import DataError
-from streamfl.settings import SettingsSource, load_settings
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
+from streamfl.contract.role import DataError
+from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
@@ -21,7 +21,7 @@ from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
-from streamfl.vafl.models import output_loss
+from streamfl.vafl.functions.models import output_loss
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 
 __all__ = ["simulate", "vertical_rows"]

@@ -23,7 +23,7 @@ from dp_frank_wolfe.broker_federation import (
     write,
 )
 
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.runtime.bus import connect
 
 pytestmark = pytest.mark.broker

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.broker_federation import ITERATIONS, PARTIES, ROWS, Federation, direct_model, models, write
 
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.runtime.bus import connect
 
 pytestmark = pytest.mark.broker

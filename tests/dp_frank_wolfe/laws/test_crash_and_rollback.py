@@ -18,11 +18,11 @@ from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_
 from dp_frank_wolfe.proof.rollback import other_asks
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.role import ConfigurationError, PeerError, StateChange
+from streamfl.contract.role import ConfigurationError, PeerError, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import BusSection
+from streamfl.configuration.settings import BusSection
 from streamfl.testing.faults.observed_messages import TopicReader
 
 ROWS = 20

@@ -14,7 +14,7 @@ from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import assert_is, federation, fitted, names_of
 from dp_frank_wolfe.problems import real
 
-from streamfl.dp_frank_wolfe.refit import refit
+from streamfl.dp_frank_wolfe.learning.refit import refit
 
 MOST_TURNS = 3_000
 # After 5 or 6 steps no signs add up to 0: the weights of the vertices are as 1, 2, ... 6.

@@ -13,12 +13,12 @@ from largest_settings import Case, check_what_is_accepted_can_be_written, larges
 
 from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Answers, Entities, Frozen, VertexAnswer, content_of
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.partitioned_role import PartitionedRole
-from streamfl.role import Record
+from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.contract.role import Record
 from streamfl.testing.role_laws import Extreme
-from streamfl.wire import MAXIMUM_BYTES, VERSION, encoded_size
+from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION, encoded_size
 
 LONGEST_PARTY = 64
 LONGEST_ENTITY = 256

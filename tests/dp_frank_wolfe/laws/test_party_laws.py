@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, OtherRows, content_of
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.wire import VERSION
+from streamfl.encoding.wire import VERSION
 
 FOLDER = tempfile.TemporaryDirectory()
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Entities, Message, content_of
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.wire import VERSION
+from streamfl.encoding.wire import VERSION
 
 ESTIMATORS = ("frank-wolfe", "marginal", "two-round")
 ROWS, PARTIES = 12, parties_of(2)

@@ -20,8 +20,8 @@ from dp_frank_wolfe.party_driver import Driver
 from dp_frank_wolfe.party_driver import settings as party_settings
 
 from streamfl.dp_frank_wolfe.messages import Partial
-from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 from streamfl.privacy import anchor
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_gaussian
@@ -183,7 +183,7 @@ def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.Monk
         heard.append(release)
         return release_bits(secret, release, draws)
 
-    monkeypatch.setattr("streamfl.dp_frank_wolfe.serving_party.release_bits", bits)
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.serving.party.release_bits", bits)
 
     def key(weights: tuple[float, ...], row: float = 0.5, entity: str = "x", predictions: int = 1) -> Release:
         party = Driver(party_settings(serving={"mode": "private", "predictions": predictions})).begun()

@@ -17,7 +17,7 @@ from dp_frank_wolfe.party_driver import Driver
 from dp_frank_wolfe.party_driver import settings as party_settings
 
 from streamfl.dp_frank_wolfe.messages import Partial, read_content
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 
 PARTIES = 3
 

@@ -9,10 +9,10 @@ import pytest
 from dp_frank_wolfe.problems import real, sparse
 from sklearn.linear_model import Lasso
 
-from streamfl.dp_frank_wolfe.blocks import Sampling
-from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
+from streamfl.dp_frank_wolfe.learning.blocks import Sampling
+from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
-from streamfl.dp_frank_wolfe.window import Window
+from streamfl.dp_frank_wolfe.party.window import Window
 
 
 def run(windows: dict[str, Window], sampling: Sampling, iterations: int, **options: object) -> DirectFit:

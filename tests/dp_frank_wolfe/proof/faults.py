@@ -12,7 +12,7 @@ from dp_frank_wolfe.proof.observed_messages import recorded
 from dp_frank_wolfe.proof.rollback import check_rolled_back
 from dp_frank_wolfe.proof.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process

@@ -14,10 +14,10 @@ import msgspec
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import codec
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.message_fragments import MARK
-from streamfl.role import PeerError, Rejection, Send, receive_at_once
+from streamfl.roles.message_fragments import MARK
+from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember

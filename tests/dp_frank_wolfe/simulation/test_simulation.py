@@ -15,17 +15,19 @@ from dp_frank_wolfe.proof.scenario import scenario
 from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
 
-from streamfl.dp_frank_wolfe import fit, party_fit, party_table
-from streamfl.dp_frank_wolfe.announced import Announced
-from streamfl.dp_frank_wolfe.blocks import Sampling
-from streamfl.dp_frank_wolfe.iterate import Iterate
-from streamfl.dp_frank_wolfe.party import PartyTask
-from streamfl.dp_frank_wolfe.party_answers import PartyAnswers
-from streamfl.dp_frank_wolfe.party_fit import PartyFit
-from streamfl.dp_frank_wolfe.party_ledger import PartyLedger
-from streamfl.dp_frank_wolfe.party_table import PartyTable
-from streamfl.dp_frank_wolfe.public import Public
-from streamfl.partitioned_role import PartitionedRole
+from streamfl.dp_frank_wolfe.learning import fit
+from streamfl.dp_frank_wolfe.party import fit as party_fit
+from streamfl.dp_frank_wolfe.party import table as party_table
+from streamfl.dp_frank_wolfe.server.announced import Announced
+from streamfl.dp_frank_wolfe.learning.blocks import Sampling
+from streamfl.dp_frank_wolfe.learning.iterate import Iterate
+from streamfl.dp_frank_wolfe.party.role import PartyTask
+from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
+from streamfl.dp_frank_wolfe.party.fit import PartyFit
+from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
+from streamfl.dp_frank_wolfe.party.table import PartyTable
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.privacy.anchor import Anchor
 from streamfl.testing.faults.fault_rates import FAULTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.blocks import Block, Sampling, step_length
+from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling, step_length
 
 BLOCKS = [Block(party, (0, 1), 1.0) for party in ("a", "a", "b", "b", "b", "c", "c")]
 

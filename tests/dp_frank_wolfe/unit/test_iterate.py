@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.blocks import Block, step_length
-from streamfl.dp_frank_wolfe.iterate import SUM_BITS, Iterate, Vertex, quantise
+from streamfl.dp_frank_wolfe.learning.blocks import Block, step_length
+from streamfl.dp_frank_wolfe.learning.iterate import SUM_BITS, Iterate, Vertex, quantise
 
 BLOCKS = [Block("a", (0, 1), 0.4), Block("a", (2,), 0.1), Block("b", (0, 1, 2), 0.5)]
 

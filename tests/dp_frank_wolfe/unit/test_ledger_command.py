@@ -9,10 +9,10 @@ import pytest
 from dp_frank_wolfe.command_place import TOPIC, Place
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.privacy.anchor import LINK_BYTES, Anchor
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 
 @pytest.fixture(name="place")

@@ -13,11 +13,11 @@ from dp_frank_wolfe.hand_made import COLUMNS, PARTIES, ROWS, Hand, Server, conve
 from dp_frank_wolfe.party_driver import Driver, settings
 from dp_frank_wolfe.problems import divided
 
-from streamfl.dp_frank_wolfe.means import Means, centred, intercept, plan_means, released_means
+from streamfl.dp_frank_wolfe.learning.means import Means, centred, intercept, plan_means, released_means
 from streamfl.dp_frank_wolfe.messages import Frozen, read_content
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.tools.direct import place
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 
 SECRET = bytes(range(32))
 MOVED = FEATURE_ONE * RESIDUAL_ONE

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings, table
 
-from streamfl.dp_frank_wolfe.blocks import Block
+from streamfl.dp_frank_wolfe.learning.blocks import Block
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -19,11 +19,11 @@ from streamfl.dp_frank_wolfe.messages import (
     Products,
     read_content,
 )
-from streamfl.dp_frank_wolfe.party_fit import PartyFit
-from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.party.fit import PartyFit
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
-from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
-from streamfl.role import ConfigurationError, Received
+from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
+from streamfl.contract.role import ConfigurationError, Received
 
 SELECTING = {"learning": {"estimator": "two-round", "columns": 4}}
 

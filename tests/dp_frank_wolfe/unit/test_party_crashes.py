@@ -12,9 +12,9 @@ import pytest
 from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, reason, settings
 
 from streamfl.dp_frank_wolfe.messages import Entities, Message, OtherRows, read_content
-from streamfl.dp_frank_wolfe.party_ledger import digest
+from streamfl.dp_frank_wolfe.privacy.ledger import digest
 from streamfl.privacy.anchor import LINK_BYTES, Anchor
-from streamfl.role import Received, Work
+from streamfl.contract.role import Received, Work
 
 OTHERS = [f"other {number:02}" for number in range(ROWS)]
 Script = list[Callable[[Driver], list[Received]]]

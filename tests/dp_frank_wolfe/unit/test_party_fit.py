@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.problems import divided, sparse
 
-from streamfl.dp_frank_wolfe.blocks import Block
-from streamfl.dp_frank_wolfe.budget import FitPlan, plan_fit
-from streamfl.dp_frank_wolfe.iterate import quantise
-from streamfl.dp_frank_wolfe.party_fit import PartyFit, ReleaseContext, predictions
-from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.learning.blocks import Block
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, plan_fit
+from streamfl.dp_frank_wolfe.learning.iterate import quantise
+from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext, predictions
+from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.release_bits import Release, release_bits
 
 ROWS, COLUMNS = 200, 12
@@ -148,7 +148,7 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: W
         heard.append(release)
         return release_bits(secret, release, draws)
 
-    monkeypatch.setattr("streamfl.dp_frank_wolfe.party_fit.release_bits", bits)
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.party.fit.release_bits", bits)
     features, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
     features[3, 0] = -features[3, 0]
     changed = divided(features, labels, 1)["party-0"]

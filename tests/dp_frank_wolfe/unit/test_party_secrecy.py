@@ -17,7 +17,7 @@ from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings, 
 from streamfl.dp_frank_wolfe.messages import OtherRows
 from streamfl.privacy.anchor import HEADER_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
-from streamfl.role import OperatorNotice
+from streamfl.contract.role import OperatorNotice
 
 ENTITY = 7
 VALUES: dict[str, list[Any]] = {

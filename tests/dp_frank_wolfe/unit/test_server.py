@@ -26,7 +26,7 @@ from streamfl.dp_frank_wolfe.messages import (
 )
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.weights import weights_of
+from streamfl.dp_frank_wolfe.learning.weights import weights_of
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch, Sketch
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
 
 ROWS = 5000
 
@@ -58,7 +58,7 @@ def test_signs_that_are_not_kept_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     """Protects large windows: signs that are drawn anew each time are those that memory would have had."""
     column = np.arange(-2500, 2500).astype(np.int16)
     kept = SignSketch(ROWS, 9, 4)
-    monkeypatch.setattr("streamfl.dp_frank_wolfe.sketch.MOST_KEPT", 0)
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.learning.sketch.MOST_KEPT", 0)
     np.testing.assert_array_equal(SignSketch(ROWS, 9, 4).apply(column), kept.apply(column))
     assert SignSketch(ROWS, 9, 5).apply(column).tolist() != kept.apply(column).tolist()
     with pytest.raises(ValueError, match="at least one"):

@@ -12,7 +12,7 @@ from soak.configuration import load_members, write_configuration
 from soak.subject import Left, Plan
 from soak.verdict import judge_topics
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 
 SAMPLES = 800
 

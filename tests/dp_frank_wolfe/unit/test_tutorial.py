@@ -19,7 +19,7 @@ from command_line import run_command
 from page_commands import page_text
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind

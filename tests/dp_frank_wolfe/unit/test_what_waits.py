@@ -11,7 +11,7 @@ from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
 from streamfl.dp_frank_wolfe.messages import Entities
 from streamfl.dp_frank_wolfe.tools.dashboard import DASHBOARDS
-from streamfl.role import OperatorNotice
+from streamfl.contract.role import OperatorNotice
 
 
 def notices(server: Server) -> list[OperatorNotice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, correlations, freeze, outputs, whole_row
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, correlations, freeze, outputs, whole_row
 
 FEATURES = Bounds(np.array([0.0, 10.0, 0.0]), np.array([2.0, 5.0, 1e-3]))
 LABELS = Bounds(np.array([1.0]), np.array([4.0]))

@@ -12,10 +12,10 @@ from fdskl.makers import settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.fdskl import masks
+from streamfl.fdskl.sums import masks
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.iteration import SgdIteration
-from streamfl.fdskl.masks import mask_key
+from streamfl.fdskl.learning.iteration import SgdIteration
+from streamfl.fdskl.sums.masks import mask_key
 
 ENTITIES = [f"e{number}" for number in range(9)]
 KINDS: dict[str, dict[str, Any]] = {

@@ -9,12 +9,12 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 
-from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.newton_iteration import NewtonIteration
-from streamfl.fdskl.rounds import Question, Rounds
+from streamfl.fdskl.learning.newton_iteration import NewtonIteration
+from streamfl.fdskl.sums.rounds import Question, Rounds
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}
 ENTITIES = 60

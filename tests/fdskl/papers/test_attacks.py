@@ -27,7 +27,7 @@ from benchmarks.fdskl.recovery import (
     solved_from_the_first,
     up_to_an_affine_map,
 )
-from streamfl.fdskl.circle import from_circle
+from streamfl.fdskl.sums.circle import from_circle
 
 # The active party's columns, and those of two others.
 SPLIT = ((0, 4), (4, 7), (7, 10))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fdskl.proof.convergence import RegularisedRisk, distances, slope
 
-from streamfl.fdskl.losses import LOSSES
+from streamfl.fdskl.learning.losses import LOSSES
 
 HORIZONS = (500, 1000, 2000, 4000)
 RUNS = 8

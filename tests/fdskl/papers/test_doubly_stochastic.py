@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
-from streamfl.fdskl.losses import LOSSES, MarginLoss
+from streamfl.fdskl.learning.doubly_stochastic import StepRule, decay, step_alphas, step_size
+from streamfl.fdskl.learning.losses import LOSSES, MarginLoss
 
 EVERY = tuple(LOSSES.values())
 Floats = NDArray[np.float64]

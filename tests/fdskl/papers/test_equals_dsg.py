@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import PARTIAL_SUM
-from streamfl.fdskl.sums import SUM
+from streamfl.fdskl.sums.sums import SUM
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-from streamfl.fdskl.topology import hops, messages
+from streamfl.fdskl.sums.topology import hops, messages
 from streamfl.runtime.bus import Outgoing
 
 Floats = NDArray[np.float64]

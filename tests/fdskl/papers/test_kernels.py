@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import gamma, kv
 
-from streamfl.fdskl.circle import from_circle, to_circle
-from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.sums.circle import from_circle, to_circle
+from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 
 FEATURES = 100_000
 BANDWIDTH = 1.7

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from streamfl.fdskl.losses import LOSSES, MarginLoss
-from streamfl.fdskl.newton import solve_block
+from streamfl.fdskl.learning.losses import LOSSES, MarginLoss
+from streamfl.fdskl.learning.newton import solve_block
 
 ENTITIES, FEATURES, BLOCK, REGULARISATION = 300, 40, 8, 1e-2
 EVERY = tuple(LOSSES.values())

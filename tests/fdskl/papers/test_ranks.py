@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.fdskl.topology import Aggregation, aggregation, totally_different, unmasked_combinations
+from streamfl.fdskl.sums.topology import Aggregation, aggregation, totally_different, unmasked_combinations
 
 PARTIES = range(2, 17)
 

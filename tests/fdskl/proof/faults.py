@@ -8,7 +8,7 @@ from fdskl.proof.checks import check_outcome
 from fdskl.proof.observed_messages import recorded
 from fdskl.proof.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process
 from streamfl.testing.faults.systems import FaultSimulation

@@ -29,10 +29,10 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
-from streamfl.fdskl.worker import FdsklWorker
-from streamfl.role import PeerError, Rejection, Role, Send, receive_at_once
+from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.contract.role import PeerError, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
 from streamfl.testing.fuzz.mutations import FuzzedRecord

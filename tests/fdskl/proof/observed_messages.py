@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.fdskl import contributions, masks
-from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.sums import contributions
+from streamfl.fdskl.sums import masks
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.messages import Prediction
-from streamfl.role import Record
+from streamfl.contract.role import Record
 
 __all__ = ["Observed", "decode_prediction", "recorded"]
 

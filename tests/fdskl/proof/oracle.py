@@ -13,7 +13,7 @@ import numpy as np
 from fdskl.proof.scenario import FdsklScenario
 from numpy.typing import NDArray
 
-from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.observed_messages import latest
 

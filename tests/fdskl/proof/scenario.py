@@ -11,13 +11,13 @@ import numpy as np
 from fdskl.proof.observed_messages import Observed, decode_prediction
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.worker import FdsklWorker
+from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.seeding import rng_for
-from streamfl.settings import RoleSection, RoleSettings
+from streamfl.contract.seeding import rng_for
+from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import require

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamfl.fdskl.circle import from_circle, number_type, to_circle
+from streamfl.fdskl.sums.circle import from_circle, number_type, to_circle
 
 WIDTHS = (32, 64)
 PI = Fraction("3.14159265358979323846264338327950288419716939937510")

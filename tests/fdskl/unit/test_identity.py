@@ -12,7 +12,7 @@ from identities import Keys, again, figure
 
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import PARTIAL_SUM
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

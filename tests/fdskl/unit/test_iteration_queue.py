@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from fdskl.makers import make_worker, settings_of
 
-from streamfl.changelog import ChangedParts
-from streamfl.fdskl.active import ActivePartition
-from streamfl.fdskl.iteration_queue import IterationQueue
+from streamfl.state.changelog import ChangedParts
+from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.messages import FeatureRange, Turn
-from streamfl.fdskl.model import KernelModel
-from streamfl.role import PeerError, StateChange
-from streamfl.wire import VERSION
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.contract.role import PeerError, StateChange
+from streamfl.encoding.wire import VERSION
 
 
 def test_turns_come_in_the_order_of_the_log() -> None:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.changelog import ChangedParts
-from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.iteration import BandwidthSearch, LearningSettings, SgdIteration
-from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.losses import loss_named
+from streamfl.state.changelog import ChangedParts
+from streamfl.fdskl.learning.feature_cache import FeatureCache
+from streamfl.fdskl.learning.iteration import BandwidthSearch, LearningSettings, SgdIteration
+from streamfl.fdskl.learning.labelled import LabelledEntities
+from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import DISTANCES, FeatureRange
-from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.newton_iteration import NewtonIteration, columns_of
-from streamfl.fdskl.rounds import Question
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.newton_iteration import NewtonIteration, columns_of
+from streamfl.fdskl.sums.rounds import Question
 
 Floats = NDArray[np.float64]
 PARTIES = 3

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from numpy.typing import NDArray
 from scipy.stats import kstest, uniform
 
-from streamfl.fdskl import masks
-from streamfl.fdskl.circle import number_type, to_circle
-from streamfl.fdskl.keystream import Keystream, keystream
-from streamfl.fdskl.masks import CHECK_WORDS, OwnIncarnation, checked, mask_key, masked, one_time_mask, paper_mask
-from streamfl.fdskl.topology import Aggregation, aggregation
+from streamfl.fdskl.sums import masks
+from streamfl.fdskl.sums.circle import number_type, to_circle
+from streamfl.fdskl.sums.keystream import Keystream, keystream
+from streamfl.fdskl.sums.masks import CHECK_WORDS, OwnIncarnation, checked, mask_key, masked, one_time_mask, paper_mask
+from streamfl.fdskl.sums.topology import Aggregation, aggregation
 
 WIDTHS = (32, 64)
 Secrets = list[dict[int, bytes]]

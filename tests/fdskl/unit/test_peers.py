@@ -6,14 +6,14 @@ import msgspec
 import pytest
 from fdskl.makers import life_of, lives, secret_bytes
 
-from streamfl.changelog import ChangedParts
-from streamfl.fdskl.masks import OwnIncarnation
+from streamfl.state.changelog import ChangedParts
+from streamfl.fdskl.sums.masks import OwnIncarnation
 from streamfl.fdskl.messages import Incarnation
-from streamfl.fdskl.peers import MOST_LIVES, Peers
-from streamfl.fdskl.received_rounds import MOST_IDENTITIES, MOST_RUNS, ReceivedRounds
-from streamfl.fdskl.received_rounds import MOST_LIVES as MOST_ROUND_LIVES
-from streamfl.role import PeerError
-from streamfl.wire import VERSION
+from streamfl.fdskl.worker.peers import MOST_LIVES, Peers
+from streamfl.fdskl.sums.received_rounds import MOST_IDENTITIES, MOST_RUNS, ReceivedRounds
+from streamfl.fdskl.sums.received_rounds import MOST_LIVES as MOST_ROUND_LIVES
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import VERSION
 
 NAMES = ("a", "b", "c")
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
-from streamfl.fdskl.pending_sums import Key, PendingSum, PendingSums
-from streamfl.fdskl.sums import SUM
-from streamfl.fdskl.topology import aggregation
-from streamfl.role import PeerError
-from streamfl.wire import VERSION
+from streamfl.fdskl.sums.pending_sums import Key, PendingSum, PendingSums
+from streamfl.fdskl.sums.sums import SUM
+from streamfl.fdskl.sums.topology import aggregation
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import VERSION
 
 
 def sums(own: int = 1, limit: int = 3) -> tuple[PendingSums, list[tuple[Key, str]]]:

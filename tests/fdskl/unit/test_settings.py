@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.roles import ROLES, prediction_of
-from streamfl.role import PeerError, Record
+from streamfl.contract.role import PeerError, Record
 
 KIND = ROLES[WORKER]
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.roles import ROLES
-from streamfl.role import PeerError, Record
+from streamfl.contract.role import PeerError, Record
 
 KIND = ROLES[WORKER]
 SGD = {"solver": "sgd"}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.fdskl.losses import loss_named
-from streamfl.fdskl.newton import of_few, solve_block
-from streamfl.fdskl.schedule import ends_of_iterations
+from streamfl.fdskl.learning.losses import loss_named
+from streamfl.fdskl.learning.newton import of_few, solve_block
+from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.simulation.system_tools import what_learning_waits_for
 

@@ -8,10 +8,10 @@ import pytest
 from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
-from streamfl.changelog import ChangedParts
+from streamfl.state.changelog import ChangedParts
 from streamfl.fdskl.config import KernelLearningSection
-from streamfl.fdskl.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
-from streamfl.role import PeerError
+from streamfl.fdskl.sums.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
+from streamfl.contract.role import PeerError
 
 ROWS, FIRST = 2500, 1024
 RANDOM = np.random.default_rng(8)

@@ -24,9 +24,9 @@ from streamfl.fdskl.messages import (
     Incarnation,
     Round,
 )
-from streamfl.fdskl.received_rounds import MOST_LIVES, MOST_RUNS
-from streamfl.role import PeerError, Received, Record, Rejection, Send
-from streamfl.wire import MAXIMUM_BYTES, VERSION
+from streamfl.fdskl.sums.received_rounds import MOST_LIVES, MOST_RUNS
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Send
+from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 

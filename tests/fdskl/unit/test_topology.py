@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.fdskl.topology import Aggregation, aggregation, hops, messages, totally_different
+from streamfl.fdskl.sums.topology import Aggregation, aggregation, hops, messages, totally_different
 
 KINDS: tuple[Any, ...] = ("tree", "star", "ring")
 

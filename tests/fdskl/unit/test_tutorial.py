@@ -18,7 +18,7 @@ from command_line import run_command
 from page_commands import page_text
 
 from streamfl.fdskl.config import FdsklSettings
-from streamfl.fdskl.worker import FdsklWorker
+from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

@@ -8,7 +8,7 @@ import pytest
 from damaged_changelog import after_rounds, check_refused_or_harmless
 from pofmkl.proof import fuzz
 
-from streamfl.role import PeerError, StateChange
+from streamfl.contract.role import PeerError, StateChange
 from streamfl.testing.fuzz.resumed import MemoryFederation
 
 # The default client writes a snapshot every 64 samples, the server's step one every 256 rows.

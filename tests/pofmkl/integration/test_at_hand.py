@@ -22,7 +22,7 @@ import streamfl
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 FEDERATION = """
 [federation]

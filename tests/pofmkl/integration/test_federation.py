@@ -23,7 +23,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.pofmkl.tools.federation import Outcome, simulate
 from streamfl.runtime.bus import Bus, connect
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 CLIENTS = 40
 

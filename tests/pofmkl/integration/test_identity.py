@@ -31,11 +31,11 @@ from streamfl.pofmkl.messages import (
     KernelParameters,
     kernel_key,
 )
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 pytestmark = pytest.mark.broker
 

@@ -18,7 +18,7 @@ import pytest
 from broker import Broker
 from kafka import KafkaAdminClient
 
-from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
@@ -31,12 +31,12 @@ from streamfl.pofmkl.messages import (
     Update,
     kernel_key,
 )
-from streamfl.pofmkl.server import PofmklServer
-from streamfl.role import TopicSpec
+from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 SECONDS = 90.0
 FOR_EVER = 2**63

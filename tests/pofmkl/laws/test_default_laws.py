@@ -15,17 +15,18 @@ from pofmkl.laws import test_role_laws as pofmkl_laws
 
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.own_models import OwnModel
-from streamfl.pofmkl import client_journal, local_experts
-from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.learning import client_journal
+from streamfl.pofmkl.learning import local_experts
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
-from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.inputs import InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.role import Received, Record
+from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
 BANDWIDTHS = (0.7, 2.8)

@@ -289,7 +289,7 @@ def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) 
 
 def test_what_left_the_ring_is_nobodys_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects long streams: neighbours are sought among a client's latest samples, not among its first."""
-    monkeypatch.setattr("streamfl.pofmkl.local_experts.MOST_KEPT", 8)
+    monkeypatch.setattr("streamfl.pofmkl.learning.local_experts.MOST_KEPT", 8)
     monkeypatch.setitem(globals(), "RING", 8)
     replay(*independent(90, 4, np.random.default_rng(7)), "float64")
 

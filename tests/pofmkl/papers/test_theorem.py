@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, bin_probabilities, bins, frequencies, grid, heaviest_first, normalised
-from streamfl.pofmkl.estimators import POFMKLRegressor
+from streamfl.pofmkl.estimators.online import POFMKLRegressor
 
 SAMPLES = 100_000
 

@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
-from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Send
-from streamfl.wire import VERSION, encode_array
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
 
 KERNELS, FEATURES, DIMENSION, IN_A_BIN = 5, 6, 3, 2
 ETA, PENALTY, XI = 0.4, 0.05, 0.4
@@ -40,7 +40,7 @@ class ChosenDraws:
 
 def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch, one_by_one: bool) -> Update:
     """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights unequal."""
-    monkeypatch.setattr("streamfl.pofmkl.client_registry.UniformSequence", ChosenDraws)
+    monkeypatch.setattr("streamfl.pofmkl.client.client_registry.UniformSequence", ChosenDraws)
     monkeypatch.setattr(ChosenDraws, "second", draw)
     client = PofmklClient(
         learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),

@@ -6,7 +6,7 @@ import pytest
 from mutations import check_caught
 from pofmkl.proof.faults import simulate_liveness
 
-from streamfl.pofmkl.rounds import OpenRound
+from streamfl.pofmkl.server.rounds import OpenRound
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
+from streamfl.pofmkl.estimators.online import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.tools import alone as lab
 from streamfl.pofmkl.tools.alone import alone, local_predictions
 from streamfl.pofmkl.tools.direct import federated

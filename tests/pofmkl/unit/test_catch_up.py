@@ -13,18 +13,18 @@ import pytest
 from clock import Clock
 
 from streamfl.kernels import SQUARE
-from streamfl.pofmkl.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
-from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
-from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
+from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.wire import VERSION
+from streamfl.encoding.wire import VERSION
 
 N, PATIENCE = 3, 20.0
 

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from river import compat, datasets, metrics
 
-from streamfl.pofmkl import default_estimators
-from streamfl.pofmkl.default_estimators import Classifier, Regressor
+from streamfl.pofmkl.estimators import default_estimators
+from streamfl.pofmkl.estimators.default_estimators import Classifier, Regressor
 
 
 @pytest.fixture(autouse=True)

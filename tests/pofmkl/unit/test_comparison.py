@@ -16,7 +16,7 @@ from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.comparison import Problem, compare, method_names, settings_of
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.federation import simulate
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 
 SAMPLES, CLIENTS = 30, 3
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, SQUARE
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.learner import Batch
+from streamfl.pofmkl.learning.server_steps import RecursiveLeastSquares
 from streamfl.pofmkl.tools.direct import federated
-from streamfl.pofmkl.views import VIEWS, ViewedFeatures
+from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
 
 Floats = NDArray[np.float64]
 Stream = tuple[Floats, Floats]

@@ -11,11 +11,11 @@ from sklearn.neighbors import NearestNeighbors
 
 from streamfl.kernels import SQUARE
 from streamfl.learning.online_scaling import moments_with, predictive_deviation, reach, standardised
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
-from streamfl.pofmkl.neighbours import NEIGHBOURS, Projection, neighbour_predictions
-from streamfl.pofmkl.views import VIEWS, ViewedFeatures, centred
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.learner import Batch
+from streamfl.pofmkl.learning.mixture import corrected, log_posterior, mixed, ridge_step
+from streamfl.pofmkl.learning.neighbours import NEIGHBOURS, Projection, neighbour_predictions
+from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures, centred
 
 LARGEST_STATE = 65_536
 

@@ -15,8 +15,8 @@ from river import compose, datasets, dummy, evaluate, metrics, preprocessing, st
 from river.checks import yield_checks
 
 from streamfl.kernels import frequencies, grid
-from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
-from streamfl.role import ConfigurationError
+from streamfl.pofmkl.estimators.online import POFMKLClassifier, POFMKLRegressor
+from streamfl.contract.role import ConfigurationError
 
 ESTIMATORS = [POFMKLRegressor, POFMKLClassifier]
 KERNELS = grid(["gaussian"], [0.3, 1.0, 3.0])

@@ -12,7 +12,7 @@ from command_line import run_command
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 CONFIG = """
 [federation]

@@ -14,13 +14,13 @@ from streamfl.pofmkl.messages import (
     Update,
     kernel_key,
 )
-from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
-from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import StochasticGradientStep
+from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
+from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.role import PeerError, Received, Record, Rejection, StateChange
-from streamfl.wire import VERSION, decode_array, encode_array
+from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
+from streamfl.encoding.wire import VERSION, decode_array, encode_array
 
 
 def update(

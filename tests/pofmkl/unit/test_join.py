@@ -12,14 +12,14 @@ import pytest
 from clock import Clock
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import feature_map
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.tools import direct
 from streamfl.records.join import JoinKey, LabelJoin
-from streamfl.role import PeerError
+from streamfl.contract.role import PeerError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

@@ -26,7 +26,7 @@ import streamfl
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.pofmkl.tools.dashboard import DASHBOARD, DASHBOARDS
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, connect
 
 pytestmark = pytest.mark.long

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from streamfl.kernels import SQUARE
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.own_steps import OWN_STEPS, RATE
-from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.role import PeerError
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.learner import Batch
+from streamfl.pofmkl.learning.own_steps import OWN_STEPS, RATE
+from streamfl.pofmkl.learning.views import ViewedFeatures
+from streamfl.contract.role import PeerError
 
 SAMPLES = 30
 

@@ -22,7 +22,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import RoleSettings, load_settings
+from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.simulation.html import html
 from streamfl.simulation.page import Chart, Page, ReadRecord
 

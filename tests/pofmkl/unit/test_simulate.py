@@ -16,7 +16,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools import federation
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.streams import deal
-from streamfl.role import ConfigurationError, DataError
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.tables import client_names
 

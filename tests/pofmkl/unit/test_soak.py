@@ -14,7 +14,7 @@ from soak.configuration import load_members, write_configuration
 from soak.subject import Left, Plan
 from soak.verdict import judge_topics
 
-from streamfl.role import Record
+from streamfl.contract.role import Record
 from streamfl.runtime.tasks import POSITION_KEY
 
 Topics = dict[str, list[Record]]

@@ -24,8 +24,8 @@ from streamfl.cli.check import as_list
 from streamfl.cli.check_inputs import EXAMPLES
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import read_configuration
-from streamfl.console import print_list
-from streamfl.role import ConfigurationError
+from streamfl.terminal.console import print_list
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import HealthServer

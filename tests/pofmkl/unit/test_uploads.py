@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.messages import LARGEST_STEP, MARKER_KEY, UPDATE, ShardVersion
-from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Rejection, Send, StateChange
-from streamfl.wire import VERSION
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION
 
 
 def client(

@@ -13,12 +13,12 @@ from river import linear_model, preprocessing
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.challengers import LastLabel
 from streamfl.learning.own_models import ModelFailures
-from streamfl.pofmkl import windowed
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.learner import Batch, Learnt
-from streamfl.pofmkl.neighbours import Projection
-from streamfl.pofmkl.views import VIEWS, ViewedFeatures
-from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed, risen_since
+from streamfl.pofmkl.learning import windowed
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.learner import Batch, Learnt
+from streamfl.pofmkl.learning.neighbours import Projection
+from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
+from streamfl.pofmkl.learning.windowed import ChangeDetector, RiverExperts, Windowed, risen_since
 
 Floats = NDArray[np.float64]
 RIVER = ("linear", "hoeffding", "knn")

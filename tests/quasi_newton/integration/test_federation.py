@@ -29,15 +29,15 @@ from quasi_newton.makers import problem
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.messages import Message, codec
-from streamfl.quasi_newton.near_rows import cut_at_near_rows
-from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import TRAINED
-from streamfl.quasi_newton.preprocessing import fit_preprocessing
+from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
-from streamfl.role import StateChange
+from streamfl.contract.role import StateChange
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

@@ -14,8 +14,8 @@ from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.makers import problem
 
 from streamfl.quasi_newton.messages import Message, place_of
-from streamfl.quasi_newton.party_settings import TRAINED
-from streamfl.quasi_newton.scoring_party import ScoringParty
+from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.scoring.party import ScoringParty
 
 Floats = NDArray[np.float64]
 ROWS, COLUMNS, MISSING = 350, 3, 7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from quasi_newton.laws.scoring import PREDICTIONS, new_version, scored
 
-from streamfl.role import Headers
+from streamfl.contract.role import Headers
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
 

@@ -14,9 +14,9 @@ from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, feder
 
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
-from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import TRAINED
-from streamfl.role import PeerError, Received, Record, Rejection, receive_at_once
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 

@@ -27,8 +27,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.metrics import log_loss, roc_auc_score
 
-from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED
-from streamfl.quasi_newton.scoring_guest import GuestScoring
+from streamfl.quasi_newton.members.party_settings import OUTPUTS, TRAINED
+from streamfl.quasi_newton.scoring.guest import GuestScoring
 
 QUANTUM = 1 / 64
 
@@ -368,7 +368,7 @@ def test_a_part_beyond_the_bound_gives_no_score() -> None:
 
 def test_a_lot_is_published_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects commits from one step with all predictions of a large table: what is left waits for the next tick."""
-    monkeypatch.setattr("streamfl.quasi_newton.scoring_guest.PUBLISHED_AT_ONCE", 50)
+    monkeypatch.setattr("streamfl.quasi_newton.scoring.guest.PUBLISHED_AT_ONCE", 50)
     loop = scoring_federation(1)
     steps = []
     for _ in range(10_000):
@@ -443,7 +443,7 @@ def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
 
 def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects processors from customers who are many and never common: while others keep coming, the pace follows their number."""
-    monkeypatch.setattr("streamfl.quasi_newton.scoring_guest.SECONDS_AN_ENTITY", 10.0)
+    monkeypatch.setattr("streamfl.quasi_newton.scoring.guest.SECONDS_AN_ENTITY", 10.0)
     loop = scored(1)
     role = loop.members["g"].role
     loop.now += 10_000.0

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import LbfgsInvHessProduct
 
-from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs, is_usable, two_loop
-from streamfl.quasi_newton.descent import Descent, DescentSettings
+from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs, is_usable, two_loop
+from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 
 Floats = NDArray[np.float64]
 COLUMNS = 9

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.small_tables import GOAL, Table, measured, optimum, read
-from streamfl.quasi_newton import descent
+from streamfl.quasi_newton.learning import descent
 from streamfl.quasi_newton.tools.direct import train
 
 

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.table1 import Problem, Run, read
-from streamfl.quasi_newton.descent import DescentSettings
+from streamfl.quasi_newton.learning.descent import DescentSettings
 
 
 @pytest.fixture(name="problem", scope="module")

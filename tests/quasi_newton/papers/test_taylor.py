@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton import taylor
+from streamfl.quasi_newton.learning import taylor
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from quasi_newton.proof.produced_records import LABELS
 from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario
 from scipy.special import expit
 
-from streamfl.quasi_newton.predictions import Prediction
+from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
 

@@ -16,13 +16,13 @@ from quasi_newton.proof.oracle import Batches, Expected, batches_of, common_enti
 from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 
 from streamfl.identity.keys import derive
-from streamfl.partitioned_role import PartitionedRole
-from streamfl.quasi_newton.coordinator import CoordinatorTask
+from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
-from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
 from streamfl.quasi_newton.tools import made_up_secrets
-from streamfl.role import StateChange
+from streamfl.contract.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.testing.faults.cluster import FaultyBus

@@ -9,7 +9,7 @@ from quasi_newton.proof.observed_messages import recorded
 from quasi_newton.proof.produced_records import LABELS, samples_of
 from quasi_newton.proof.scenario import C, QuasiNewtonScenario, scenario
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Verdict, run
 from streamfl.testing.faults.permanent_faults import GONE, PermanentFault, of_a_process

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from quasi_newton.proof.scenario import NAME, C, G, QuasiNewtonScenario
 
-from streamfl.quasi_newton.batches import check_support, far_rows, secret_start
-from streamfl.quasi_newton.near_rows import cut_at_near_rows
-from streamfl.quasi_newton.own_columns import rounded
-from streamfl.quasi_newton.preprocessing import Preprocessing, fit_preprocessing
+from streamfl.quasi_newton.rows.batches import check_support, far_rows, secret_start
+from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
+from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.rows.preprocessing import Preprocessing, fit_preprocessing
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamfl.quasi_newton.keys import PaillierPrivateKey, generate_key
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 
 
 def entropy(seed: str) -> Callable[[int], bytes]:

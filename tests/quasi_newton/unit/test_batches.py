@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.quasi_newton.batches import FrozenBatches, check_batch, check_support, far_rows, least_batch, secret_start
+from streamfl.quasi_newton.rows.batches import FrozenBatches, check_batch, check_support, far_rows, least_batch, secret_start
 
 
 def names(first: int, end: int) -> list[str]:

@@ -13,16 +13,16 @@ import phe
 import pytest
 from scipy.stats import kstest
 
-from streamfl.quasi_newton import blinding
-from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.ciphertexts import encode_ciphertexts
-from streamfl.quasi_newton.fixed_point import kinds
-from streamfl.quasi_newton.keys import PaillierPrivateKey, PaillierPublicKey
-from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.packing import Packing
-from streamfl.quasi_newton.products import add_plain, transposed_product
-from streamfl.quasi_newton.randomness import RandomnessContext, SecretRandomness
-from streamfl.role import PeerError
+from streamfl.quasi_newton.encryption import blinding
+from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
+from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
+from streamfl.quasi_newton.encryption.masks import Masks
+from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.encryption.products import add_plain, transposed_product
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
+from streamfl.contract.role import PeerError
 
 HOST, GUEST = bytes(range(32)), bytes(range(1, 33))
 AT_HOST = RandomnessContext("credit", "run", "host", 1, "inner-products")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from command_line import run_command
 
-from streamfl.quasi_newton import bignum, key_file
-from streamfl.quasi_newton.key_file import make_key_file, read_key_file
-from streamfl.quasi_newton.keys import PaillierPrivateKey
+from streamfl.quasi_newton.encryption import bignum
+from streamfl.quasi_newton.encryption import key_file
+from streamfl.quasi_newton.encryption.key_file import make_key_file, read_key_file
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 
 
 class Line:

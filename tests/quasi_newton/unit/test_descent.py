@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.quasi_newton.descent import FARTHEST, Descent, DescentSettings, DescentState
+from streamfl.quasi_newton.learning.descent import FARTHEST, Descent, DescentSettings, DescentState
 
 BOUND = 0.1
 

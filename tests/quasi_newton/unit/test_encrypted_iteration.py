@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.end_to_end import EncryptedLink
-from streamfl.quasi_newton.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.keys import PaillierPrivateKey
-from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.packing import Packing
-from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
+from streamfl.quasi_newton.encryption.masks import Masks
+from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.encryption.products import add, add_plain, transposed_product
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 
 HOSTS, BATCH = ("bank", "shop", "phone"), 24
 COLUMNS = {"bank": 5, "shop": 1, "phone": 8, "guest": 3}

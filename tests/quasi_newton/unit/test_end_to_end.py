@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from streamfl.identity.keys import derive
-from streamfl.quasi_newton.end_to_end import OVERHEAD, EncryptedLink
-from streamfl.role import PeerError
+from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD, EncryptedLink
+from streamfl.contract.role import PeerError
 
 SECRET = bytes(range(32))
 TOPIC, PLACE = "credit.guest.residuals", b"run 7, iteration 3"

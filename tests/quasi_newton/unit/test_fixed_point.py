@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds, kinds
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds, kinds
 
 
 @given(st.lists(st.floats(-64, 64), min_size=1), st.integers(0, 40))

@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.descent import DescentSettings
-from streamfl.quasi_newton.held_out import calibration_error, held_out_figures
-from streamfl.quasi_newton.party_settings import GATHERING
-from streamfl.quasi_newton.readiness import HeldOut, Readiness
-from streamfl.quasi_newton.scorecard import Calibration
-from streamfl.quasi_newton.scores import Scores
-from streamfl.quasi_newton.scoring_guest import read_calibration
-from streamfl.quasi_newton.table import EntityTable
-from streamfl.role import PeerError
+from streamfl.state.changelog import ChangedParts
+from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
+from streamfl.quasi_newton.members.party_settings import GATHERING
+from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.scoring.scorecard import Calibration
+from streamfl.quasi_newton.scoring.scores import Scores
+from streamfl.quasi_newton.scoring.guest import read_calibration
+from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.contract.role import PeerError
 
 
 def test_calibration_error_is_the_mean_distance_of_bins() -> None:

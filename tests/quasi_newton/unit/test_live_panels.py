@@ -13,7 +13,7 @@ from quasi_newton.proof.observed_messages import messages_of
 from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
-from streamfl.quasi_newton.descent import DescentState
+from streamfl.quasi_newton.learning.descent import DescentState
 from streamfl.quasi_newton.messages import StepDecision, read_content
 
 pytestmark = pytest.mark.long

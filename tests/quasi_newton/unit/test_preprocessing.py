@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.bins import bin_numbers, lower_ends
-from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
+from streamfl.quasi_newton.rows.bins import bin_numbers, lower_ends
+from streamfl.quasi_newton.rows.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
 
 Floats = NDArray[np.float64]
 

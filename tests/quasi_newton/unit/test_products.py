@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton import products
-from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.keys import PaillierPrivateKey
-from streamfl.quasi_newton.products import add, add_plain, transposed_product
-from streamfl.quasi_newton.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption import products
+from streamfl.quasi_newton.encryption.blinding import Encryptor
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
+from streamfl.quasi_newton.encryption.products import add, add_plain, transposed_product
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 
 PLACE = RandomnessContext("federation", "run", "guest", 1, "residuals")
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
-from streamfl.quasi_newton.weight_of_evidence import fit_weight_of_evidence
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.scoring.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
+from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
 
 Floats = NDArray[np.float64]
 

@@ -16,9 +16,9 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import predictions, scored, table
 
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.role import TopicSpec
+from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
-from streamfl.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY
+from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY
 
 QUANTUM = 1 / 64
 # Large enough for a column of each bin.

@@ -15,7 +15,7 @@ from quasi_newton.simulated import ROWS, TEST, THREE, TWO, Line
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from streamfl.quasi_newton.descent import DescentSettings
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 
 LEARNING = DescentSettings(batch=100, memory=3, curvature_every=2, regularisation=0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from page_commands import PageCommands, credit_history, page_text, put_credit
 
-from streamfl.quasi_newton.key_file import make_key_file
+from streamfl.quasi_newton.encryption.key_file import make_key_file
 
 ROWS = 400
 

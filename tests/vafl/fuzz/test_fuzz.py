@@ -9,12 +9,12 @@ import pytest
 from vafl.proof import fuzz
 from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
 
-from streamfl.role import PeerError, StateChange
-from streamfl.vafl import party as party_module
+from streamfl.contract.role import PeerError, StateChange
+from streamfl.vafl.party import role as party_module
 from streamfl.vafl.config import COORDINATOR, PARTY
-from streamfl.vafl.coordinator import VaflCoordinator
-from streamfl.vafl.intake import Intake
-from streamfl.vafl.party import VaflParty
+from streamfl.vafl.coordinator.role import VaflCoordinator
+from streamfl.vafl.coordinator.intake import Intake
+from streamfl.vafl.party.role import VaflParty
 
 
 @pytest.mark.parametrize("federation", fuzz.VAFL.federations)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from vafl.makers import make_coordinator
 
 from streamfl.records.labels import Label
-from streamfl.role import Received, Record, Send
-from streamfl.vafl.coordinator import AlignmentPolicy
+from streamfl.contract.role import Received, Record, Send
+from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("a", "b", "c")
 ENTITIES = ("e", "f", "g", "h")

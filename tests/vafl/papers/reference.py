@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps
-from streamfl.vafl.heads import Head, OutputLoss
+from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
+from streamfl.vafl.functions.heads import Head, OutputLoss
 
 COUNTS = (
     "embeddings",

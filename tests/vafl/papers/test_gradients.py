@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.heads import LOGISTIC, SQUARE, NetworkHead, OutputLoss, SumHead, softmax_loss
-from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.privacy import BoundedOutput
 from streamfl.vafl.tools.federation import VerticalFederation
 

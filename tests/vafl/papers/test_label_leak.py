@@ -14,14 +14,14 @@ from vafl.makers import make_coordinator
 
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
-from streamfl.role import Received, Record, Send
+from streamfl.contract.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps
-from streamfl.vafl.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
+from streamfl.vafl.functions.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.functions.networks import DenseNetwork
 from streamfl.vafl.tools.federation import VerticalFederation
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("a", "b")
 ENTITIES = 1000

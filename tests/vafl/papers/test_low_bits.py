@@ -17,11 +17,11 @@ from scipy.stats import norm
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.privacy.keyed_noise import ROUNDING
 from streamfl.records.samples import Sample
-from streamfl.role import Received, Record, Send
-from streamfl.vafl.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
+from streamfl.contract.role import Received, Record, Send
+from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
 from streamfl.vafl.messages import EMBEDDING
-from streamfl.vafl.networks import DenseNetwork
-from streamfl.vafl.party import PartySteps, VaflParty
+from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))

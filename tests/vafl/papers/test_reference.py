@@ -16,12 +16,12 @@ import pytest
 from vafl.papers.reference import COUNTS, Reference, Said, Shown
 
 from streamfl.records.labels import Label
-from streamfl.role import Received, Record, Rejection, Send, StateChange
-from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps, VaflCoordinator
-from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
+from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding, Prediction
-from streamfl.vafl.networks import DenseNetwork
-from streamfl.wire import VERSION, encode_array
+from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.encoding.wire import VERSION, encode_array
 
 SEEDS = range(80)
 CLASSES = 3

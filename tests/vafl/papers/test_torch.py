@@ -13,12 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.records.samples import Sample
-from streamfl.role import ConfigurationError, Received, Record, Send
+from streamfl.contract.role import ConfigurationError, Received, Record, Send
 from streamfl.vafl.messages import EMBEDDING, Reply
-from streamfl.vafl.networks import Activation, DenseNetwork
-from streamfl.vafl.party import PartySteps, VaflParty
-from streamfl.vafl.torch_model import TorchModel
-from streamfl.wire import VERSION, encode_array
+from streamfl.vafl.functions.networks import Activation, DenseNetwork
+from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.functions.torch_model import TorchModel
+from streamfl.encoding.wire import VERSION, encode_array
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'streamfl[torch]'")
 

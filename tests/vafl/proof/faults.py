@@ -8,7 +8,7 @@ from typing import Any
 from vafl.proof.checks import check_alike, check_outcome
 from vafl.proof.scenario import FOR_EVER, VaflScenario, scenario
 
-from streamfl.seeding import rng_for
+from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.federation import Federation, Verdict, run
 from streamfl.testing.faults.history import History

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.role import Record, TopicSpec
+from streamfl.contract.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.seeding import rng_for
-from streamfl.settings import RoleSection, RoleSettings
+from streamfl.contract.seeding import rng_for
+from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import Sent, require, sent
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
-from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import REPLY
-from streamfl.vafl.party import VaflParty
+from streamfl.vafl.party.role import VaflParty
 
 __all__ = ["CLOCK", "FOR_EVER", "LABELS", "ROUNDING", "VaflScenario", "decode_prediction", "scenario"]
 

@@ -9,7 +9,7 @@ from mutations import after, check_caught
 from vafl.proof.faults import simulate, simulate_liveness
 from vafl.proof.scenario import FOR_EVER
 
-from streamfl.vafl.entities import CoordinatorEntities
+from streamfl.vafl.coordinator.entities import CoordinatorEntities
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 

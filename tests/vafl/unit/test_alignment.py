@@ -9,10 +9,10 @@ import pytest
 from vafl.makers import make_coordinator
 
 from streamfl.records.labels import Label
-from streamfl.role import Received, Record, Send
-from streamfl.vafl.coordinator import AlignmentPolicy, VaflCoordinator
+from streamfl.contract.role import Received, Record, Send
+from streamfl.vafl.coordinator.role import AlignmentPolicy, VaflCoordinator
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("bank", "shop")
 

@@ -7,7 +7,7 @@ from typing import Any
 from vafl.unit.test_conversations import Coordinator, Party, figures
 
 from streamfl.simulation.system_tools import what_learning_waits_for
-from streamfl.vafl.party import PartySteps
+from streamfl.vafl.party.role import PartySteps
 
 
 def standing(role: Any) -> list[str]:

@@ -14,16 +14,16 @@ from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.coordinator import AlignmentPolicy, HeadSteps
-from streamfl.vafl.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
+from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
+from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
-from streamfl.vafl.networks import DenseNetwork
-from streamfl.vafl.party import PartySteps, VaflParty
+from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("bank", "shop", "phone")
 
@@ -100,7 +100,7 @@ def test_an_absent_party_is_replaced_by_its_mean() -> None:
 
 def test_a_mean_follows_a_party_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects predictions without a party from what its model said long ago: of very many embeddings only the newest count."""
-    monkeypatch.setattr("streamfl.vafl.parties.MEAN_OF", 2)
+    monkeypatch.setattr("streamfl.vafl.coordinator.parties.MEAN_OF", 2)
     coordinator = Coordinator(quorum=2, revise=False)
     for number, value in enumerate((0.0, 0.0, 0.0, 8.0, 8.0)):
         coordinator.hears("shop", f"old-{number}", value)

@@ -12,7 +12,7 @@ import pytest
 from identities import Keys, again, figure
 from msgspec.structs import replace
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamfl.records.labels import Label
-from streamfl.role import PeerError, Record
+from streamfl.contract.role import PeerError, Record
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
 

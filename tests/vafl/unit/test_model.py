@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamfl.role import ConfigurationError
+from streamfl.contract.role import ConfigurationError
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.models import embedding_function, head
-from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.functions.models import embedding_function, head
+from streamfl.vafl.functions.networks import DenseNetwork
 
 PAGE = Path(__file__).parents[3] / "docs" / "vertical.md"
 
@@ -137,7 +137,7 @@ def test_layers_and_a_model_of_ones_own_exclude_one_another() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["import torch", "from streamfl.vafl.torch_model import TorchModel\nembedding = lambda *sizes: TorchModel(None)"],
+    ["import torch", "from streamfl.vafl.functions.torch_model import TorchModel\nembedding = lambda *sizes: TorchModel(None)"],
 )
 def test_without_pytorch_it_is_said_what_to_install(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Protects operators from a bare import error, whether their own module asks for PyTorch first or streamfl does."""

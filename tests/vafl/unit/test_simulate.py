@@ -12,7 +12,7 @@ import pytest
 from command_line import run_command
 from numpy.typing import NDArray
 
-from streamfl.role import DataError
+from streamfl.contract.role import DataError
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools.federation import Delay, VerticalFederation

@@ -12,15 +12,15 @@ from vafl.unit.test_conversations import Party, figures, received
 
 from benchmarks.vafl.defaults import Quality, federation, pooled, tables
 from streamfl.records.labels import Label
-from streamfl.role import StateChange
+from streamfl.contract.role import StateChange
 from streamfl.runtime.kinds import find_kind
-from streamfl.vafl.coordinator import HeadSteps, VaflCoordinator
-from streamfl.vafl.heads import SQUARE, NetworkHead
+from streamfl.vafl.coordinator.role import HeadSteps, VaflCoordinator
+from streamfl.vafl.functions.heads import SQUARE, NetworkHead
 from streamfl.vafl.messages import Embedding
-from streamfl.vafl.networks import DenseNetwork
-from streamfl.vafl.party import PartySteps, VaflParty
-from streamfl.vafl.party_life import KEY
-from streamfl.wire import VERSION, encode_array
+from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.party.life import KEY
+from streamfl.encoding.wire import VERSION, encode_array
 
 SOON = PartySteps("sgd", 1.0, 4, fewer=True)
 

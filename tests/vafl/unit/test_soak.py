@@ -13,9 +13,9 @@ from soak.subject import Left, Plan
 from soak.verdict import judge_topics
 from vafl.soak import SOAK
 
-from streamfl.role import Record
-from streamfl.vafl.learning_head import KEY, HeadCounters
-from streamfl.vafl.remembered_entity import decode_entity
+from streamfl.contract.role import Record
+from streamfl.vafl.coordinator.learning_head import KEY, HeadCounters
+from streamfl.vafl.coordinator.remembered_entity import decode_entity
 
 COORDINATOR, PARTY = "soak.vafl-coordinator.state", "soak.bank.state"
 

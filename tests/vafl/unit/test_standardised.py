@@ -9,13 +9,13 @@ import pytest
 from vafl.makers import party_settings
 
 from streamfl.records.samples import Sample
-from streamfl.role import PeerError, Received, Record, Send, StateChange
+from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
-from streamfl.settings import load_settings
+from streamfl.configuration.settings import load_settings
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING
-from streamfl.vafl.party import VaflParty
+from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.state_settings import party_state_settings
 from streamfl.vafl.tools.run import run_vertical
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from vafl.makers import make_coordinator
 
-from streamfl.role import Received, Record, Rejection, Send, StateChange
-from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import Embedding
-from streamfl.wire import VERSION, encode_array
+from streamfl.encoding.wire import VERSION, encode_array
 
 
 def coordinator() -> VaflCoordinator:

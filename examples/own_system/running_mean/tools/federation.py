@@ -14,7 +14,7 @@ from running_mean.messages import Prediction
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.settings import BusSection
+from streamfl.configuration.settings import BusSection
 
 __all__ = ["Outcome", "run"]
 

@@ -1,0 +1,1 @@
+"""Settings, secrets and URLs as an operator writes them."""

@@ -1,0 +1,1 @@
+"""What a role and a learning system are, and what every role has to keep to."""

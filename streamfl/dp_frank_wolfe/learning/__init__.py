@@ -1,0 +1,1 @@
+"""The mathematics: Frank-Wolfe steps, estimators that choose once, sketches, means."""

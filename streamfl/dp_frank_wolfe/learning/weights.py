@@ -1,0 +1,60 @@
+"""Weights of one party's columns in messages and state: only those that are not 0."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.learning.iterate import SLACK
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import decode_array, encode_array
+
+__all__ = ["read_columns", "read_remembered", "read_weights", "weights_of"]
+
+Floats = NDArray[np.float64]
+
+
+def weights_of(own: Floats) -> tuple[bytes, bytes]:
+    """Columns as 32-bit numbers, ascending, and their weights as 64-bit floats.
+
+    own: (columns,).
+    """
+    active = np.flatnonzero(own)
+    return active.astype("<u4").tobytes(), encode_array(own[active])
+
+
+def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> Floats:
+    """Weights, (count,), from what :func:`weights_of` gave. Raises PeerError for unknown columns and weights beyond the radius.
+
+    radius: bound on the sum of the party's absolute weights.
+    """
+    numbers = read_columns(columns, count)
+    found = decode_array(weights, np.float64, (len(numbers),), "weights")
+    if (np.diff(numbers) <= 0).any():
+        raise PeerError("malformed", "columns of weights do not ascend")
+    if not float(np.sum(np.abs(found))) <= radius * (1 + SLACK):
+        raise PeerError("out_of_bounds", f"weights are beyond the ball of radius {radius:g}")
+    own = np.zeros(count)
+    own[numbers] = found
+    return own
+
+
+def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """By party, what :func:`weights_of` gave, from state. Raises PeerError for anything else."""
+    if not content:
+        return {}
+    try:
+        return msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PeerError("malformed", f"weights in state: {error}") from None
+
+
+def read_columns(content: bytes, count: int) -> NDArray[np.int64]:
+    """Numbers of columns, each once, in the order in which they came. Raises PeerError for unknown or repeated columns."""
+    if len(content) % 4:
+        raise PeerError("shape", f"{len(content)} bytes are no columns' numbers")
+    numbers = np.frombuffer(content, "<u4").astype(np.int64)
+    if len(np.unique(numbers)) < len(numbers) or (numbers >= count).any():
+        raise PeerError("implausible", f"columns are told twice, or beyond the {count} that there are")
+    return numbers

@@ -1,0 +1,1 @@
+"""A party: its table, frozen windows, and answers."""

@@ -1,0 +1,233 @@
+"""Computes a party's answers from its frozen window. Works on a copy: state changes only once the release is in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.learning.blocks import Block
+from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.messages import (
+    Answers,
+    Ask,
+    Chosen,
+    Message,
+    OtherRows,
+    Products,
+    VertexAnswer,
+    content_of,
+    read_content,
+)
+from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
+from streamfl.dp_frank_wolfe.party.settings import PartySettings
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
+from streamfl.dp_frank_wolfe.learning.sketch import Sketch
+from streamfl.dp_frank_wolfe.learning.weights import read_weights
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import Count, decode_array
+
+__all__ = ["PartyAnswers", "PreparedAnswer"]
+
+Floats = NDArray[np.float64]
+FIT, SELECTION, WINDOW, CENTRED = b"fit", b"selection", b"fit-window", b"fit-centred"
+# Largest number in other parties' rows: sums of its square do not overflow.
+LARGEST_ROW = 1e100
+
+
+@dataclass(frozen=True)
+class PreparedAnswer:
+    """kind, content: of the message. keep: call it once the message may be sent. shown, numbers: for the operator's counts."""
+
+    kind: str
+    content: bytes
+    keep: Callable[[], None]
+    shown: int
+    numbers: int
+
+
+class PartyAnswers:
+    """Answers what the server asks about the frozen window.
+
+    State: ``fit`` or ``selection`` holds the progress of the window's releases, ``fit-window`` the window's number, and
+    ``fit-centred`` whether its means were released, which cost a part of the budget.
+    """
+
+    def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._frozen = frozen
+        self._window = 0
+        self._centred = False
+        self._state: FitState | SelectionState | None = None
+        self._fit: PartyFit | None = None
+        self._sketch: Sketch | None = None
+
+    @cached_property
+    def kinds(self) -> Collection[str]:
+        """Kinds of asks that the server may send, in their order."""
+        estimator = self._settings.public.settings.learning.estimator
+        return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
+
+    def place(self, message: Message) -> int:
+        """The ask's place in the window, counted from 0. Raises PeerError if the fit has no such iteration."""
+        if message.kind != "ask":
+            return list(self.kinds).index(message.kind)
+        learning = self._settings.public.settings.learning
+        if message.iteration >= learning.iterations:
+            raise PeerError("implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0")
+        return message.iteration
+
+    def begin(self, window: int, centred: bool) -> None:
+        """Begins with a frozen window. centred: whether it was centred by means that were released."""
+        self.end()
+        self._window, self._centred = window, centred
+        self._parts.remember(WINDOW, window)
+        self._parts.remember(CENTRED, centred)
+
+    def end(self) -> None:
+        """Forgets the fit."""
+        for key in (FIT, SELECTION, WINDOW, CENTRED):
+            self._parts.forget(key)
+        self._window, self._centred, self._state, self._fit, self._sketch = 0, False, None, None, None
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restores a part. False if the key belongs to another owner."""
+        if key == WINDOW:
+            self._window = msgspec.msgpack.decode(value, type=Count)
+        elif key == CENTRED:
+            self._centred = msgspec.msgpack.decode(value, type=bool)
+        elif key == FIT:
+            self._state = msgspec.msgpack.decode(value, type=FitState)
+        elif key == SELECTION:
+            self._state = msgspec.msgpack.decode(value, type=SelectionState)
+        else:
+            return False
+        columns = self._state.shown if isinstance(self._state, FitState) else self._state.chosen if self._state else ()
+        if any(column >= self._settings.columns for column in columns):
+            raise PeerError("malformed", f"a fit in state with columns beyond {self._settings.columns}")
+        return True
+
+    def answer(self, message: Message) -> PreparedAnswer:
+        """The answer to an ask of the window, after all asks before it. Raises PeerError if the ask is implausible."""
+        try:
+            if message.kind == "ask":
+                return self._answer_ask(message)
+            return self._choose(message) if message.kind == "choose" else self._multiply(message)
+        except ValueError as error:
+            raise PeerError("implausible", f"{message.kind} of window {message.window}: {error}") from None
+
+    def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
+        """The own columns' weights in a message, (columns,). Raises PeerError if they are invalid or beyond the radius."""
+        with np.errstate(over="ignore"):
+            return read_weights(columns, weights, self._settings.columns, radius)
+
+    # ---- Frank-Wolfe
+
+    def _answer_ask(self, message: Message) -> PreparedAnswer:
+        public, own = self._settings.public, self._settings.own
+        ask: Ask = read_content(message.content, Ask)
+        due = [number for number in public.sampling.blocks_of(message.window, message.iteration) if number in self._blocks]
+        if not due:
+            raise PeerError("implausible", f"no block of {own!r} takes part in iteration {message.iteration}")
+        fit, sketch = self._party_fit()
+        weights = self.weights(ask.columns, ask.weights, public.radius(own))
+        others = decode_array(ask.others, np.float64, (sketch.numbers,), "others")
+        if not set(np.flatnonzero(weights).tolist()) <= set(fit.shown):
+            raise PeerError("implausible", "a column has a weight that was never chosen")
+        before = fit.state
+        try:
+            found = fit.answer(message.iteration, due, weights, others)
+            # Without noise the gap is as public as everything else.
+            gap = None if np.isfinite(public.settings.privacy.epsilon) else fit.gap(weights, others)
+            after = fit.state
+        finally:
+            fit.state = before
+
+        def keep() -> None:
+            fit.state = after
+            self._state = after
+            self._parts.remember(FIT, after)
+
+        content = content_of(Answers([_vertex(number, answer) for number, answer in sorted(found.items())], gap))
+        shown = [answer.sums for answer in found.values() if answer.sums is not None]
+        return PreparedAnswer("answers", content, keep, len(shown), len(found) + sum(map(len, shown)))
+
+    @cached_property
+    def _blocks(self) -> Mapping[int, Block]:
+        blocks = enumerate(self._settings.public.blocks)
+        return {number: block for number, block in blocks if block.party == self._settings.own}
+
+    def _party_fit(self) -> tuple[PartyFit, Sketch]:
+        settings, public = self._settings, self._settings.public
+        if self._fit is None or self._sketch is None:
+            self._sketch = public.sketch(self._window)
+            plan, place = public.fit_plan(settings.own, self._window, self._centred), settings.place(self._window)
+            candidates, seed = public.settings.learning.candidates, public.settings.federation.seed
+            self._fit = PartyFit(self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed)
+            if isinstance(self._state, FitState):
+                self._fit.state = self._state
+        return self._fit, self._sketch
+
+    # ---- estimators that choose once
+
+    def _choose(self, message: Message) -> PreparedAnswer:
+        if message.content:
+            raise PeerError("malformed", "a message that asks for a choice says nothing else")
+        selection = self._selection()
+        marginal = self._settings.public.settings.learning.estimator == "marginal"
+        columns = np.array(selection.choose(), "<u4")
+        values = selection.values()
+        norms, rows = (selection.norms(), np.zeros(0)) if marginal else (np.zeros(0), selection.rows())
+        content = content_of(Chosen(columns.tobytes(), _bytes(values), _bytes(norms), _bytes(rows)))
+        numbers = len(columns) + values.size + norms.size + rows.size
+        return PreparedAnswer("chosen", content, self._keeping(selection), len(columns), numbers)
+
+    def _multiply(self, message: Message) -> PreparedAnswer:
+        public = self._settings.public
+        if not isinstance(self._state, SelectionState):
+            raise PeerError("implausible", "the others' rows came before this party has chosen")
+        told: OtherRows = read_content(message.content, OtherRows)
+        plan, rows = public.selection_plan(self._settings.own, self._centred), self._settings.rows
+        count = len(told.rows) // (8 * rows)
+        if len(told.rows) % (8 * rows) or count > plan.others:
+            raise PeerError("shape", f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected")
+        others = decode_array(told.rows, np.float64, (rows, count), "rows")
+        if np.any(np.abs(others) > LARGEST_ROW):
+            raise PeerError("implausible", f"rows with numbers beyond {LARGEST_ROW:g}")
+        selection = self._selection()
+        gram = selection.gram()
+        products = selection.products(clip_rows(others, plan.row_bound))
+        content = content_of(Products(_bytes(products), _bytes(gram)))
+        released = products.size + len(gram) * (len(gram) + 1) // 2
+        return PreparedAnswer("products", content, self._keeping(selection), 0, released)
+
+    def _selection(self) -> PartySelection:
+        """A new object on each call: its state is kept only once the release is in the ledger."""
+        settings = self._settings
+        plan = settings.public.selection_plan(settings.own, self._centred)
+        selection = PartySelection(self._frozen.window, plan, settings.place(self._window))
+        if isinstance(self._state, SelectionState):
+            selection.state = self._state
+        return selection
+
+    def _keeping(self, selection: PartySelection) -> Callable[[], None]:
+        def keep() -> None:
+            self._state = selection.state
+            self._parts.remember(SELECTION, self._state)
+
+        return keep
+
+
+def _vertex(number: int, answer: BlockAnswer) -> VertexAnswer:
+    sums = b"" if answer.sums is None else answer.sums.astype("<i8").tobytes()
+    return VertexAnswer(number, answer.vertex.column, answer.vertex.sign > 0, sums)
+
+
+def _bytes(numbers: Floats) -> bytes:
+    return numbers.astype("<f8").tobytes()

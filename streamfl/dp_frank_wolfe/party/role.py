@@ -1,0 +1,383 @@
+"""A party: it freezes windows of its rows, charges their entities, and answers what the server asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.figures import measured_place
+from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
+from streamfl.dp_frank_wolfe.learning.means import centred, released_means
+from streamfl.dp_frank_wolfe.messages import (
+    ANOTHER,
+    LONGEST_ENTITY,
+    SERVER_NAME,
+    Entities,
+    FittedModel,
+    Frozen,
+    Manifest,
+    Message,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
+from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.party.settings import FITTING, WAITING, PartyProgress, PartySettings
+from streamfl.dp_frank_wolfe.party.table import PartyTable
+from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.state.value_fragments import ValueFragments
+from streamfl.encoding.wire import VERSION
+
+__all__ = ["NoServing", "PartyServing", "PartyTask"]
+
+PROGRESS = b"progress"
+ANNOUNCED_BYTES = 60_000
+
+
+class PartyServing(Protocol):
+    """A party's part of predictions between fits.
+
+    It has keys of its own among the partition's parts. Releases with noise go through the ledger's chain of predictions, at a tick,
+    and only for rows that ``remembered`` has reported as remembered. Samples and the server's model come from two topics, so only
+    remembered rows come again in the same order when the work is done again.
+    """
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        """Takes an entity's record as whole numbers, (columns,). Zeros where it cannot be read."""
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        """Takes the party's own weights, (columns,), of the window ``version``. The party still has those of the version before."""
+
+    def pass_time(self, now: float) -> None: ...
+
+    def remembered(self) -> None:
+        """Reports that everything to be remembered until now is written with this step."""
+
+    def restore(self, key: bytes, value: bytes) -> bool: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
+
+
+class NoServing:
+    """Predicts nothing."""
+
+    wake_at: float | None = None
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        pass
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        pass
+
+    def pass_time(self, now: float) -> None:
+        pass
+
+    def remembered(self) -> None:
+        pass
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        return False
+
+    def measure(self) -> Iterator[Measurement]:
+        return iter(())
+
+
+class PartyTask:
+    """A party's partition."""
+
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        self.settings = settings
+        self.outbox = outbox
+        self.parts = ChangedParts()
+        self.ledger = PartyLedger(settings, outbox)
+        self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
+        self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
+        self.progress = PartyProgress()
+        self.answers = PartyAnswers(settings, self.parts, self.frozen)
+        self.model = PartyWeights(self.parts, settings.columns)
+        self.serving: PartyServing = NoServing()
+        self._looked = False
+        self._now = 0.0
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        announces = self.table.has_new and self.trouble is None
+        times = [self._now if announces else None, self.serving.wake_at]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return self.progress.phase == FITTING
+
+    @property
+    def trouble(self) -> str | None:
+        return self.ledger.trouble
+
+    @property
+    def awaited(self) -> str | None:
+        """None: only the server knows how many entities every party has."""
+        return None
+
+    def set_back(self, now: float) -> None:
+        self._now = min(self._now, now)
+
+    def pass_time(self, now: float) -> None:
+        self._now = now
+        self._look()
+        # A party in trouble can release nothing. A window with its entities would be lost to all parties.
+        if self.trouble is None:
+            self._announce()
+        self.serving.pass_time(now)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key == PROGRESS:
+            self.progress = msgspec.msgpack.decode(value, type=PartyProgress)
+            return
+        owners = (self.ledger, self.table, self.frozen, self.answers, self.model, self.serving)
+        if not any(owner.restore(key, value) for owner in owners):
+            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+
+    def measure(self) -> Iterator[Measurement]:
+        progress = self.progress
+        yield from measured_place("party", progress.window, progress.phase, progress.iteration)
+        yield from self.table.measure()
+        yield from self.ledger.measure()
+        yield from self.serving.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        self._now = now
+        # A message may come before the first tick.
+        self._look()
+        if isinstance(message, Sample):
+            self._take_sample(message)
+        elif isinstance(message, Label):
+            self._take_label(message)
+        else:
+            assert isinstance(message, Message)
+            self._take_message(message)
+
+    def changed_ledger(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Changes for the ledger's own changelog since the last call."""
+        yield from self.ledger.changed_state()
+        self.serving.remembered()
+
+    def _look(self) -> None:
+        """Checks the ledger once, after all state is restored."""
+        if not self._looked:
+            self._looked = True
+            self.ledger.look(self.progress.link)
+
+    # ---- rows
+
+    def _take_sample(self, sample: Sample) -> None:
+        entity = _checked_name(sample.client)
+        columns = whole_row(sample.features, self.settings.bounds)
+        self.outbox.counts["samples"] += 1
+        if self._has_budget(entity):
+            self.table.put_columns(entity, columns)
+        self.serving.take_row(entity, columns, self._now)
+
+    def _take_label(self, label: Label) -> None:
+        entity = _checked_name(label.client)
+        self.outbox.counts["labels"] += 1
+        if self._has_budget(entity):
+            self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
+
+    def _has_budget(self, entity: str) -> bool:
+        waiting = len(self.table)
+        # The entity may be one of those that wait, which matters where the ledger is nearly full.
+        if self.ledger.allows(entity, waiting) or (entity in self.table and self.ledger.allows(entity, waiting - 1)):
+            return True
+        self.outbox.counts["spent_entities"] += 1
+        return False
+
+    def _announce(self) -> None:
+        names: list[str] = []
+        size = 0
+        for name in self.table.new:
+            if not self.ledger.allows(name):
+                # The ledger has become full meanwhile.
+                self.table.forget([name])
+                self.outbox.counts["spent_entities"] += 1
+                continue
+            if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
+                self._announce_some(names)
+                names, size = [], 0
+            names.append(name)
+            size += len(name.encode()) + 3
+        if names:
+            self._announce_some(names)
+
+    def _announce_some(self, names: list[str]) -> None:
+        first = self.table.announce(names)
+        self.outbox.counts["announced_entities"] += len(names)
+        self.progress.announced += 1
+        self._send(0, self.progress.announced, "entities", content_of(Entities(names, first)))
+        self._remember()
+
+    # ---- the server
+
+    def _take_message(self, message: Message) -> None:
+        if message.fingerprint != self.settings.public.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != SERVER_NAME:
+            raise PeerError("forged", f"{message.sender!r} speaks where the server is heard")
+        heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
+        if message.kind == "manifest":
+            self._take_manifest(message, heard)
+        elif message.kind == "model":
+            self._take_model(message, heard)
+        elif message.kind in self.answers.kinds:
+            self._take_ask(message, heard)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is not a message from a server to this party")
+
+    def _take_manifest(self, message: Message, heard: bytes) -> None:
+        settings, progress, window = self.settings, self.progress, message.window
+        last = max(progress.window, self.ledger.window)
+        if window <= last:
+            if window > progress.window:
+                # The ledger has this window, and the state does not.
+                self.ledger.check_follows(progress.link)
+            self._repeated(window == progress.window and heard != progress.manifest, "manifest")
+            return
+        names = rows_of(read_content(message.content, Manifest), settings.rows, self.table.numbered)
+        if unknown := sum(not self.table.was_announced(name) for name in names):
+            raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
+        if (refusal := self.ledger.refusal(names)) is not None:
+            raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
+        frozen = window_of_estimator = self.table.window(names)
+        means, weight = np.zeros(0, dtype=np.int64), 1
+        if settings.public.settings.learning.intercept:
+            plan = settings.public.means_plan(settings.own)
+            means, weight = released_means(frozen, plan, settings.place(window)), plan.weight
+            window_of_estimator = centred(frozen, plan.means(means, settings.rows))
+        content = content_of(Frozen(digest_of_rows(names), means.astype("<i8").tobytes(), weight))
+
+        def then(link: int, head: bytes) -> None:
+            self.ledger.charge_fit(names)
+            self.frozen.freeze(window_of_estimator)
+            self.table.forget(names)
+            self.answers.begin(window, centred=bool(len(means)))
+            self.progress = PartyProgress(window, FITTING, 0, progress.announced, link, heard)
+            self._remember()
+            self.outbox.counts["windows"] += 1
+            self.outbox.counts["uplink_numbers"] += len(means)
+            self._send(window, 0, "frozen", content, link, head)
+
+        self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
+
+    def _take_ask(self, message: Message, heard: bytes) -> None:
+        progress, place = self.progress, self.answers.place(message)
+        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+            self._repeated(False, message.kind)
+            return
+        if message.window > progress.window:
+            raise PeerError("implausible", f"{message.kind} of window {message.window}: window {progress.window} is the latest")
+        if place < progress.iteration:
+            self._repeated(place == progress.iteration - 1 and heard != progress.heard, message.kind)
+            return
+        self.ledger.check_follows(progress.link)
+        answer = self.answers.answer(message)
+
+        def then(link: int, head: bytes) -> None:
+            answer.keep()
+            self.progress = PartyProgress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
+            self._remember()
+            self.outbox.counts["iterations"] += 1
+            self.outbox.counts["shown_columns"] += answer.shown
+            self.outbox.counts["uplink_numbers"] += answer.numbers
+            self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
+
+        rows = self.frozen.window.digest
+        self.ledger.release(message.window, message.iteration, answer.kind, heard, answer.content, rows, then)
+
+    def _take_model(self, message: Message, heard: bytes) -> None:
+        progress = self.progress
+        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+            self._repeated(message.window == progress.window and heard != progress.heard, "model")
+            return
+        if message.window > progress.window:
+            raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
+        model = read_content(message.content, FittedModel)
+        weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
+        self.serving.take_model(message.window, weights)
+        self.model.keep(message.window, weights)
+        self.frozen.clear()
+        self.answers.end()
+        self.progress = PartyProgress(
+            progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
+        )
+        self._remember()
+        self.outbox.counts["models"] += 1
+
+    def _repeated(self, differs: bool, kind: str) -> None:
+        """Counts a message that came again or too late. Raises PeerError if it differs from the first one."""
+        if differs:
+            raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
+        self.outbox.counts["repeated_messages"] += 1
+
+    def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
+        settings = self.settings
+        fingerprint = settings.public.fingerprint
+        message = Message(VERSION, fingerprint, settings.own, window, iteration, kind, link, head, content)
+        self.outbox.send("releases", records_of(settings.codec, message))
+
+    def _remember(self) -> None:
+        self.parts.remember(PROGRESS, self.progress)
+
+
+class PartyWeights:
+    """The party's own weights of a fit. Stored under ``NAME/NUMBER``: the version, then 64-bit floats.
+
+    name: ``model`` for the latest fit.
+    """
+
+    def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
+        self._columns = columns
+        self._fragments = ValueFragments(parts, name, 8 * (columns + 1))
+
+    @property
+    def version(self) -> int:
+        """The window that the model was fitted on. 0: there is no model."""
+        return int.from_bytes(self._fragments.content[:8], "little")
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(columns,). Zeros where there is no model."""
+        content = self._fragments.content[8:]
+        if not content:
+            return np.zeros(self._columns)
+        if len(content) != 8 * self._columns:
+            raise PeerError("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
+        return np.frombuffer(content, "<f8").astype(np.float64)
+
+    def keep(self, version: int, weights: NDArray[np.float64]) -> None:
+        """Replaces the stored model."""
+        self._fragments.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restores a piece. False if the key belongs to another owner."""
+        return self._fragments.restore(key, value)
+
+
+def _checked_name(name: str) -> str:
+    if len(name.encode()) > LONGEST_ENTITY:
+        raise PeerError("malformed", f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted")
+    return name

@@ -1,0 +1,1 @@
+"""What an entity's epsilon allows, and what it has spent."""

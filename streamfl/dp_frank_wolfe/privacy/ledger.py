@@ -1,0 +1,362 @@
+"""A party's ledger: what each entity has spent, the chains of releases, and the anchor's file beside them.
+
+The ledger belongs to the data, whichever federation learns from them. Each release is a link of a chain, one chain for fits and one
+for predictions:
+
+    head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest of what is released)
+
+A head is made only of what others may see, so messages carry it. The link is a hash of the head and of the rows beneath, which
+nobody else sees. It is noted in the anchor before the release leaves. A state that was rolled back would release other content in
+the place of a link, or by chance the same content of other rows. The anchor refuses both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Annotated
+
+import msgspec
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.dp_frank_wolfe.party.settings import PartySettings
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
+from streamfl.privacy.zcdp import epsilon_of
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.wire import Count
+
+__all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
+
+FITS, PREDICTIONS = range(2)
+"""The chains, which are lanes of the anchor."""
+CHAIN, LATEST, TERMS, WHOLE, EXACT = b"chain/", b"latest/", b"terms", b"whole", b"exact"
+Then = Callable[[int, bytes], None]
+
+
+class _Chain(msgspec.Struct, array_like=True, frozen=True):
+    """identity: of the ledger's first anchor. number: releases so far. head, link: the last, empty before the first."""
+
+    identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
+    number: Count = 0
+    head: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
+    link: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
+
+
+class _Latest(msgspec.Struct, array_like=True, frozen=True):
+    """A federation's latest release for a fit. window: the latest that was frozen. link: its number in the chain of fits."""
+
+    window: Count = 0
+    link: Count = 0
+
+
+class _Terms(msgspec.Struct, array_like=True, frozen=True):
+    """The promise for an entity over all parties. shares: by party.
+
+    A party knows only its own spend. Under other shares, or with other parties, all parties together could spend more than one
+    budget, and no party would see it.
+    """
+
+    epsilon: float
+    delta: float
+    shares: dict[str, float]
+
+
+class _Whole(msgspec.Struct, array_like=True, frozen=True):
+    """entities: how many something was released of. content: digest of all that is remembered, empty if nothing is."""
+
+    entities: Count = 0
+    content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""
+
+
+class PartyLedger:
+    """What a party's entities have spent, and the chains of its releases. Remembered in a changelog of its own.
+
+    ``spent/ENTITY``: an entity's spend. ``chain/LANE``: a chain's last release. ``latest/FEDERATION``: how far a federation has
+    come. ``terms``: what was promised. ``exact``: the federation that sent parts of predictions without noise, if any did.
+    ``whole``: a digest of all of these, with their number of entities.
+    """
+
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._parts = ChangedParts()
+        public = settings.public
+        private = public.settings.privacy.is_private
+        self.fit_cost = public.fit_cost(settings.own) if private else math.inf
+        """Cost that each entity of a window is charged when the window is frozen."""
+        budget = public.party_cost(settings.own) if private else None
+        self.spend = SummedLedger(settings.ledger_limit, budget)
+        self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
+        # Releases that wait for the one before them to be noted.
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._noting = False
+        self._latest: dict[str, _Latest] = {}
+        given = public.settings.privacy
+        shares = {party: public.share(party) for party in public.parties}
+        self._own_terms = _Terms(given.epsilon, given.delta, shares) if private else None
+        self._terms: _Terms | None = None
+        self._keeps_to_noise = private and public.settings.serving.mode != "exact"
+        self._exact = ""
+        self.trouble: str | None = None
+        """Why nothing may be released."""
+        self._whole = _Whole()
+        self._has_gap = False
+        self._epsilon = (0.0, 0.0)
+        self.waiting_predictions: Callable[[], int] = int
+        """How many remembered parts of predictions will be sent, perhaps for the second time."""
+        # Number of releases for fits that the file had when it was examined. None: it was not examined.
+        self._noted_fits: int | None = None
+
+    def number(self, lane: int = FITS) -> int:
+        """Number of releases so far."""
+        return self._chains[lane].number
+
+    def head(self, lane: int = FITS) -> bytes:
+        """The chain's last link, as the anchor has it."""
+        return self._chains[lane].link
+
+    @property
+    def may_predict(self) -> bool:
+        """Whether all releases for fits in the file are charged here. What was noted before a crash is done again first."""
+        return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
+
+    @property
+    def fits_ahead(self) -> int:
+        """Number of releases for fits in the file that are not yet charged here."""
+        return max(0, (self._noted_fits or 0) - self.number())
+
+    @property
+    def window(self) -> int:
+        """The latest window that was frozen for this federation."""
+        return self._own.window
+
+    @property
+    def _own(self) -> _Latest:
+        return self._latest.get(self._settings.federation, _Latest())
+
+    def allows(self, entity: str, waiting: int = 0) -> bool:
+        """Whether an entity may take part in another fit.
+
+        waiting: number of entities that may be charged before it. The ledger needs room for them too.
+        """
+        if self.spend.refusal(entity, self.fit_cost) is not None:
+            return False
+        return self.spend.times(entity) > 0 or len(self.spend) + waiting < self._settings.ledger_limit
+
+    def refusal(self, entities: Collection[str]) -> str | None:
+        """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""
+        return self.spend.refusal_of_all(entities, self.fit_cost)
+
+    def charge_fit(self, entities: Sequence[str]) -> None:
+        """Charges the entities of a fit. Call it with the window's link, before anything of the window is released."""
+        if self._terms is None and self._own_terms is not None:
+            self._terms = self._own_terms
+            self._parts.remember(TERMS, self._terms)
+        for entity in entities:
+            self.spend.spend(entity, self.fit_cost)
+        self._outbox.counts["charged_entities"] += len(entities)
+
+    @property
+    def largest(self) -> float:
+        """Largest cost of any entity. Infinite if anything was released without noise."""
+        return math.inf if self._exact else self.spend.largest
+
+    def tell_exactly(self) -> None:
+        """Records that parts of predictions are sent without noise from now on. The ledger backs no promise afterwards.
+
+        It does not remember of which entities. So this ends no fit of this federation, and does not limit whom it predicts.
+        """
+        if not self._exact:
+            self._exact = self._settings.federation
+            self._parts.remember(EXACT, self._exact)
+
+    def check_follows(self, link: int) -> None:
+        """Raises PeerError if this federation's latest link of fits is not ``link``: the state beside it was rolled back."""
+        if not self.follows(link):
+            raise self._held_back()
+
+    def follows(self, link: int) -> bool:
+        """Whether this federation's latest link of fits is ``link``. If not, the ledger is in trouble."""
+        if self._own.link == link:
+            return True
+        self._refused(
+            f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link} of this "
+            "federation; if it was deleted to begin anew, use another federation.name at every member"
+        )
+        return False
+
+    def release(
+        self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS
+    ) -> None:
+        """Adds a link, then calls ``then`` with its number and the chain's head. Releases nothing if the ledger is in trouble.
+
+        In the chain of fits it then raises PeerError for the message that led to the release. The dead letters keep that message,
+        so that it can be replayed once topic and file agree.
+
+        window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
+        content: what is released, as others will see it. rows: digest of the rows that it is computed from, which nobody else sees.
+        lane: the chain that the release belongs to.
+        """
+        if self._noting:
+            self._waiting.append(lambda: self.release(window, iteration, kind, heard, content, rows, then, lane))
+            return
+        if self.trouble is not None:
+            self._refused(self.trouble)
+            if lane == FITS:
+                raise self._held_back()
+            return
+        settings, number = self._settings, self.number(lane) + 1
+        place = (settings.federation, settings.own, window, iteration, kind)
+        before = self._chains[lane].head or settings.identity
+        head = digest(before, msgspec.msgpack.encode(place), heard, digest(content))[:LINK_BYTES]
+        link = digest(head, rows)[:LINK_BYTES]
+
+        def noted(refusal: bytes) -> None:
+            self._noting = False
+            if refusal:
+                self._refused(refusal.decode())
+            else:
+                self._chains[lane] = _Chain(settings.identity, number, head, link)
+                self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
+                self._outbox.counts["releases"] += 1
+                if lane == FITS:
+                    self._latest[settings.federation] = _Latest(window, number)
+                    self._parts.remember(LATEST + settings.federation.encode(), self._latest[settings.federation])
+                then(number, head)
+            while self._waiting and not self._noting:
+                self._waiting.popleft()()
+            if refusal and lane == FITS:
+                raise self._held_back()
+
+        if settings.anchor is None:
+            noted(b"")
+        else:
+            self._noting = True
+            # Parts that were noted before a crash are sent again, before or after this. No fit is ahead then: see may_predict.
+            most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
+            self._outbox.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
+
+    def look(self, link: int) -> None:
+        """Checks a restored ledger: whether it is whole, and whether the anchor's file has come as far.
+
+        link: of this federation's latest release for a fit, as the state beside the ledger has it.
+        """
+        self.check_whole()
+        if link > self._own.link:
+            self._complain(
+                f"the ledger's topic was rolled back or truncated: it has link {self._own.link} of this federation, and the "
+                f"party's state goes on behind link {link}"
+            )
+        if self._settings.anchor is None:
+            self._noted_fits = 0
+        elif self.trouble is None:
+            for lane, known in enumerate(self._chains):
+                self._outbox.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
+
+    def check_whole(self) -> None:
+        """Puts the ledger in trouble if parts of it were not restored."""
+        if self._whole != (found := self._all_of_it()):
+            self._has_gap = True
+            self._complain(
+                f"the ledger's topic was truncated, or records of it were lost: it was written with {self._whole.entities} "
+                f"entities, and {found.entities} were found"
+            )
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys and values of what changed since the last call."""
+        # A ledger with a gap is never recorded as whole, whatever is charged meanwhile.
+        if (self._parts or self.spend.has_changed) and not self._has_gap:
+            self._whole = self._all_of_it()
+            self._parts.remember(WHOLE, self._whole)
+        return chain(self._parts.changed_state(), self.spend.changed_state())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restores a part. False if the key belongs to another owner."""
+        if key.startswith(SPENT + b"/"):
+            self.spend.restore(key.removeprefix(SPENT + b"/"), value)
+        elif key.startswith(LATEST):
+            self._latest[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=_Latest)
+        elif key == WHOLE:
+            self._whole = msgspec.msgpack.decode(value, type=_Whole)
+        elif key == TERMS:
+            self._terms = msgspec.msgpack.decode(value, type=_Terms)
+            if self._own_terms not in (None, self._terms):
+                self._complain(
+                    f"the ledger's entities were promised epsilon = {self._terms.epsilon:g} at delta = {self._terms.delta:g} "
+                    f"with shares {self._terms.shares}, and under other terms the promise would not hold",
+                    "set the same again, in privacy and federation.parties, or use another ledger for other people",
+                )
+        elif key == EXACT:
+            self._exact = check_name(msgspec.msgpack.decode(value, type=str).encode())
+            if self._keeps_to_noise:
+                self._complain(
+                    f"the federation {self._exact!r} sent exact parts of predictions of the ledger's entities, with "
+                    'serving.mode = "exact", and no epsilon holds after that',
+                    "use another ledger for other people",
+                )
+        elif key in (CHAIN + b"0", CHAIN + b"1"):
+            found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
+            if found.identity != self._settings.identity:
+                self._complain("the ledger's topic was begun with another ledger file: restore that file")
+        else:
+            return False
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        """Gauges of the entity of which most was released, and of the chains' length."""
+        public, own, largest = self._settings.public, self._settings.own, self.largest
+        if self._epsilon[0] != largest:
+            delta = public.settings.privacy.delta
+            self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
+        text = "epsilon at privacy.delta of the entity with the largest releases, if every party has released as much of its share"
+        yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
+        yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
+        text = "Cost of this party's releases about the entity with the largest ones"
+        yield Measurement("rho", "gauge", text, largest)
+        yield Measurement("delta", "gauge", "The delta for which epsilon holds", public.settings.privacy.delta)
+        yield Measurement("ledger_entities", "gauge", "Entities with releases", len(self.spend))
+        yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
+
+    def _all_of_it(self) -> _Whole:
+        if not (any(one.number for one in self._chains) or self._latest or self._terms or self._exact or len(self.spend)):
+            return _Whole()
+        remembered = (self._chains, sorted(self._latest.items()), self._terms, self._exact)
+        others = msgspec.msgpack.encode(remembered, order="sorted")
+        return _Whole(len(self.spend), digest(self.spend.sum, others))
+
+    def _work(self, *given: object) -> bytes:
+        anchor = self._settings.anchor
+        assert anchor is not None
+        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, *given))
+
+    def _looked(self, lane: int, found: bytes) -> None:
+        if not found.isdigit():
+            self._complain(found.decode())
+        elif lane == FITS:
+            self._noted_fits = self.number() + int(found)
+
+    def _refused(self, why: str) -> None:
+        self._outbox.counts["refused_releases"] += 1
+        self._complain(why)
+
+    def _held_back(self) -> PeerError:
+        return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
+
+    def _complain(self, why: str, remedy: str = "restore the newest state, of the ledger's topic and of this member") -> None:
+        if self.trouble is None:
+            self.trouble = f"{why}. Nothing more is released: {remedy}"
+        self._outbox.notices.say("ledger", self.trouble)
+
+
+def digest(*parts: bytes) -> bytes:
+    """SHA-256 of the parts, each with its length."""
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()

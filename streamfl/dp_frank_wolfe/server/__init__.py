@@ -1,0 +1,1 @@
+"""The server: announced entities, fits under way, and parties that are away."""

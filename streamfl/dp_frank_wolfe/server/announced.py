@@ -1,0 +1,143 @@
+"""Which entities each party has announced. Windows are made of entities that all parties have announced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.wire import Count
+
+__all__ = ["Announced"]
+
+NAME, HEARD = b"name/", b"announcements/"
+# Bound on the numbers that a party announces entities under, so that they can be remembered.
+MOST_NUMBERED = 2**53
+_decode = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=0)] | list[Count | None]).decode
+
+
+class Announced:
+    """The owner of names that wait. ``name/ENTITY`` holds the numbers that the parties announced it under, in the public order.
+
+    None: the party has not announced it. 0: the party announced it without a number.
+
+    Announcements depend on ids and times alone, never on values. A name is forgotten when a window takes it. If a party announces
+    it again after that, it is for another window.
+
+    parties: in the public order. limit: most names of one party that wait, so all together are bounded. A party with a larger limit
+        of its own may announce more: those are left out.
+    counts: of the member, for the operator.
+    """
+
+    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: Counter[str]) -> None:
+        self._parts = parts
+        self._place = {party: place for place, party in enumerate(parties)}
+        self._limit = limit
+        self._counts = counts
+        self._names: dict[str, list[int | None]] = {}
+        # In the order in which the last party announced them, which is the order of their last writing.
+        self._complete: dict[str, None] = {}
+        self._waiting = dict.fromkeys(parties, 0)
+        self._heard = dict.fromkeys(parties, 0)
+        self.completed = 0
+        """How many names became complete in this process."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many of the waiting names each party has not announced."""
+        return {party: len(self._names) - waiting for party, waiting in self._waiting.items()}
+
+    @property
+    def complete(self) -> int:
+        """How many names all parties have announced."""
+        return len(self._complete)
+
+    def take(self, party: str, number: int, told: Entities) -> bool:
+        """Takes a party's announcement. False if it came before. Raises PeerError for an announcement that no party makes.
+
+        A party that lost its state announces anew, under other numbers. For names that wait, the latest number counts.
+
+        number: counts the party's announcements from 1.
+        """
+        names, is_new = told.names, number > self._heard[party]
+        if number > self._heard[party] + 1:
+            raise PeerError("implausible", f"announcement {number} of {party!r} after {self._heard[party]}")
+        if any(len(name.encode()) > LONGEST_ENTITY for name in names):
+            raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
+        if len(set(names)) < len(names):
+            raise PeerError("malformed", f"{party!r} announces a name twice at once")
+        if told.first + len(names) > MOST_NUMBERED:
+            raise PeerError("implausible", f"{party!r} announces entities under numbers above {MOST_NUMBERED}")
+        place, unknown = self._place[party], list[int | None]([None] * len(self._place))
+        before = {name: self._names.get(name, unknown)[place] for name in names}
+        numbers = {name: told.first and told.first + later for later, name in enumerate(names)}
+        again = [name for name, known in before.items() if known not in (None, numbers[name])]
+        fresh = [name for name, known in before.items() if known is None and is_new]
+        # The announcement counts even if names are left out: if it were refused, all later ones would be refused too.
+        room = self._limit - self._waiting[party]
+        self._counts["left_out_entities"] += max(0, len(fresh) - room)
+        fresh = fresh[: max(0, room)]
+        for name in [*again, *fresh]:
+            known = self._names.setdefault(name, unknown.copy())
+            known[place] = numbers[name]
+            if None not in known:
+                self.completed += name not in self._complete
+                self._complete.pop(name, None)
+                self._complete[name] = None
+            self._parts.remember(NAME + name.encode(), known)
+        self._waiting[party] += len(fresh)
+        if is_new:
+            self._heard[party] = number
+            self._parts.remember(HEARD + party.encode(), number)
+        return is_new
+
+    def draw(self, count: int) -> dict[str, dict[str, int]]:
+        """Takes the first ``count`` names that all parties announced. Returns, by party, the names, ascending, with its numbers."""
+        drawn = sorted(islice(self._complete, count))
+        found: dict[str, dict[str, int]] = {party: {} for party in self._place}
+        for name in drawn:
+            del self._complete[name]
+            for party, number in zip(found, self._names.pop(name), strict=True):
+                assert number is not None
+                found[party][name] = number
+            self._parts.forget(NAME + name.encode())
+        for party in self._waiting:
+            self._waiting[party] -= len(drawn)
+        return found
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restores a part. False if the key belongs to another owner."""
+        if key.startswith(NAME):
+            name, known = check_name(key.removeprefix(NAME)), _decode(value)
+            if isinstance(known, int):
+                # Until layout 2 state had a bit for each party, and no numbers.
+                known = [0 if known >> place & 1 else None for place in range(max(len(self._place), known.bit_length()))]
+            if len(known) != len(self._place) or known.count(None) == len(known):
+                raise PeerError("malformed", f"{name[:60]!r} was announced by unknown parties")
+            self._names[name] = known
+            for party, number in zip(self._waiting, known, strict=True):
+                self._waiting[party] += number is not None
+            if None not in known:
+                self._complete[name] = None
+            return True
+        if key.startswith(HEARD):
+            party = check_name(key.removeprefix(HEARD))
+            if party not in self._heard:
+                raise PeerError("malformed", f"announcements of {party[:60]!r}, which is not a party")
+            self._heard[party] = msgspec.msgpack.decode(value, type=Count)
+            return True
+        return False
+
+    def measure(self) -> Iterator[Measurement]:
+        text = "Entities that wait for a window; at a server, including those that not all parties have announced"
+        yield Measurement("waiting_entities", "gauge", text, len(self._names))
+        yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)
+        text = "Entities that wait because some party has not announced them, without a time limit; the log says which party"
+        yield Measurement("missing_entities", "gauge", text, len(self._names) - self.complete)

@@ -1,0 +1,343 @@
+"""The server: it has no data. It makes windows of announced names, asks parties for releases, and computes a model from them.
+
+It sees released numbers alone. Parties do not rely on it: they know from their own settings what they may release.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.server.announced import Announced
+from streamfl.dp_frank_wolfe.learning.estimator import Estimator
+from streamfl.dp_frank_wolfe.figures import measured_place
+from streamfl.dp_frank_wolfe.learning.fit import Fit
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
+from streamfl.dp_frank_wolfe.messages import (
+    ANOTHER,
+    SERVER_NAME,
+    Entities,
+    FittedModel,
+    Frozen,
+    Message,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
+from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
+from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.server.selection import Selection
+from streamfl.dp_frank_wolfe.serving.server import Partials
+from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
+from streamfl.dp_frank_wolfe.learning.weights import weights_of
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.state.value_fragments import ValueFragments
+from streamfl.encoding.wire import VERSION, Codec, Count, Name
+
+__all__ = ["ServerSettings", "ServerTask"]
+
+# Phases: waiting for names; for parties to freeze the window; for their releases.
+GATHERING, FREEZING, FITTING = range(3)
+RUN = b"run"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """public: what all members compute from their settings."""
+
+    public: Public
+    codec: Codec[Message]
+
+
+class _Run(msgspec.Struct, array_like=True):
+    """The server's progress; remembered as ``run``. window: the latest. manifest: digest of its rows, which parties confirm."""
+
+    window: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
+    manifest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+
+
+class PublishedModel(msgspec.Struct, frozen=True):
+    """The model of one party's columns for users, as JSON under the party's name.
+
+    version: the window that it was fitted on. columns: numbers of those with a weight. weights: for columns and labels that are
+    scaled by their bounds. label_centre, label_bound: the labels' scale. intercept: of the whole model, in label bounds.
+    """
+
+    party: str
+    version: int
+    columns: list[int]
+    weights: list[float]
+    label_centre: float
+    label_bound: float
+    intercept: float = 0.0
+
+
+class ServerTask:
+    """The server's partition."""
+
+    def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
+        self.settings = settings
+        self.outbox = outbox
+        self.parts = ChangedParts()
+        self._public = public = settings.public
+        self._run = _Run()
+        self._now = 0.0
+        self._looked = False
+        window = public.settings.window
+        self.announced = Announced(self.parts, public.parties, window.limit, outbox.counts)
+        self._progress_timer = ProgressTimer(window.patience_seconds)
+        self.liveness = PartyLiveness(self.parts, public.parties, window.patience_seconds)
+        self.means = ToldMeans(public, self.parts)
+        make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
+        self.estimator: Estimator = make(public, self.parts, outbox.counts, self.means.has)
+        self.partials = Partials(public, self.parts, outbox)
+        self._chains = PartyChains(self.parts, public.parties, outbox.notices)
+        # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
+        self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
+        if public.settings.serving.mode == "exact":
+            text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
+            outbox.notices.say("exact", text)
+
+    @property
+    def window(self) -> int:
+        """Number of the latest window."""
+        return self._run.window
+
+    @property
+    def model(self) -> int:
+        """Version of the latest model, 0 before the first."""
+        return self._run.window - (self._run.phase != GATHERING)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = (self.liveness.wake_at, self.partials.wake_at, self._progress_timer.wake_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return self._run.phase != GATHERING
+
+    @property
+    def trouble(self) -> str | None:
+        """Always None: parties that do not answer are noticed because the server gets no further."""
+        return None
+
+    @property
+    def awaited(self) -> str | None:
+        rows, complete = self._public.settings.window.rows, self.announced.complete
+        if self.window or complete >= rows:
+            return None
+        return f"knows {complete:,} of {rows:,} entities that every party has announced (window.rows)"
+
+    def set_back(self, now: float) -> None:
+        self.liveness.set_back(now)
+        self.partials.set_back(now)
+        self._progress_timer.set_back(now)
+
+    def pass_time(self, now: float) -> None:
+        self._now = now
+        if not self._looked:
+            # A damaged state is refused before metrics show it.
+            self._looked = self.estimator.support >= 0
+        away, again = self.liveness.pass_time(now)
+        self.outbox.counts["timed_out_rounds"] += bool(away)
+        for party in away:
+            self.outbox.counts["missing_answers"] += 1
+            patience = self._public.settings.window.patience_seconds
+            text = f"{party!r} has not answered for {patience:g} s: window {self.window} continues without it"
+            self.outbox.notices.say("away", text)
+        for party in again:
+            self.outbox.counts["repeated_asks"] += 1
+            if self._run.phase == FREEZING:
+                self._say(party, "manifest", 0, self._manifest_of(party))
+            else:
+                self._ask(party)
+        self._go_on()
+        self.partials.pass_time(now)
+        self._look_at_names()
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        self._looked = False
+        if key == RUN:
+            self._run = msgspec.msgpack.decode(value, type=_Run)
+            return
+        owners = (self.announced, self.liveness, self.means, self.estimator, self.partials, self._chains, self._manifests)
+        if not any(one.restore(key, value) for one in owners):
+            raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
+
+    def measure(self) -> Iterator[Measurement]:
+        """The server's progress and results. All follow from names, times and releases."""
+        yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
+        yield Measurement("support", "gauge", "Columns with a weight in the latest fit", self.estimator.support, (), True)
+        yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
+        text = "Numbers that parties have released in the latest fit: a signed index is one"
+        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers + self.means.numbers, (), True)
+        yield from self.announced.measure()
+        yield from self.liveness.measure()
+        yield from self.partials.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        assert isinstance(message, Message)
+        self._now = now
+        party = channel.partition("/")[2]
+        if message.fingerprint != self._public.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != party:
+            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+        if message.kind == "entities":
+            entities: Entities = read_content(message.content, Entities)
+            if self.announced.take(party, message.iteration, entities):
+                self.liveness.spoke(party)
+                self._begin_window_if_full()
+                self._look_at_names()
+            else:
+                self._repeated()
+        elif message.kind == "partial":
+            if not self.partials.take(party, message, self.model, now):
+                self._repeated()
+        elif message.kind in ("frozen", "answers", "chosen", "products"):
+            self._take_answer(party, message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a party")
+
+    # ---- a window
+
+    def _look_at_names(self) -> None:
+        """Logs a notice if names wait for a party: such a window waits for ever."""
+        missing = {party: count for party, count in self.announced.missing.items() if count}
+        self._progress_timer.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
+        if self._progress_timer.is_due(self._now):
+            window = self._public.settings.window
+            lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
+            text = (
+                f"no entity has become known to all parties for {window.patience_seconds:g} s: window {self.window + 1} has "
+                f"{self.announced.complete} of {window.rows}, and of those that others announced these are missing at {lacking}. "
+                "They wait without a time limit: check that their records and labels come there, under the same names"
+            )
+            self.outbox.notices.say("names", text)
+
+    def _begin_window_if_full(self) -> None:
+        run, rows = self._run, self._public.settings.window.rows
+        if run.phase != GATHERING or self.announced.complete < rows:
+            return
+        drawn = self.announced.draw(rows)
+        digest = digest_of_rows(list(drawn[self._public.parties[0]]))
+        manifests = {party: manifest_content(numbers, digest) for party, numbers in drawn.items()}
+        self._run = _Run(run.window + 1, FREEZING, digest)
+        self.parts.remember(RUN, self._run)
+        self._manifests.write(msgspec.msgpack.encode(manifests))
+        self.means.begin()
+        self.estimator.begin(self.window)
+        self.liveness.begin("frozen", self._now)
+        for party, content in manifests.items():
+            self._say(party, "manifest", 0, content)
+        self.outbox.counts["windows"] += 1
+
+    def _manifest_of(self, party: str) -> bytes:
+        content = self._manifests.content
+        try:
+            told = msgspec.msgpack.decode(content, type=dict[Name, bytes] | list[Any])
+            return content if isinstance(told, list) else told[party]
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+            raise PeerError("malformed", f"state: no manifests of window {self.window}") from None
+
+    def _take_answer(self, party: str, message: Message) -> None:
+        run, kind, iteration = self._run, message.kind, message.iteration
+        if message.window < run.window or (message.window == run.window and run.phase == GATHERING):
+            self._repeated()
+            return
+        if message.window > run.window:
+            raise PeerError("implausible", f"{kind} of window {message.window}: nothing led to it")
+        if self.liveness.judge(party, kind, iteration, message.content) == "repeated":
+            self._repeated()
+            return
+        self._chains.check(party, message)
+        if kind == "frozen":
+            frozen: Frozen = read_content(message.content, Frozen)
+            if frozen.manifest != run.manifest:
+                raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
+            self.means.take(party, frozen.means, frozen.weight)
+            if self._public.settings.learning.intercept and not frozen.means:
+                text = f"{party!r} tells no means: its learning.intercept is false, or its release is an earlier one"
+                self.outbox.notices.say("not_centred", text)
+            self.outbox.counts["uplink_numbers"] += len(frozen.means) // 8
+            self.outbox.counts["uplink_bytes"] += len(frozen.means)
+        else:
+            self.estimator.take(party, kind, iteration, message.content)
+            self.outbox.counts["uplink_bytes"] += len(message.content)
+        self._chains.hear(party, message)
+        self.liveness.answered(party, kind, iteration, message.content)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Goes on as far as possible without another answer."""
+        if self._run.phase == GATHERING or self.liveness.awaited:
+            return
+        if self._run.phase == FREEZING:
+            self._run.phase = FITTING
+            self.parts.remember(RUN, self._run)
+            self._manifests.clear()
+            self._ask_all()
+        while not self.liveness.awaited:
+            before = self.estimator.iteration
+            calculation = self.estimator.settle()
+            if calculation is not None:
+                then = functools.partial(self._calculated, calculation.then)
+                self.outbox.ask(calculation.function, calculation.content, then)
+                return
+            if self.estimator.over:
+                self._end_window()
+                return
+            self._ask_all()
+            if self.estimator.iteration == before and not self.liveness.awaited:
+                raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
+
+    def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
+        then(result)
+        self._end_window()
+
+    def _ask_all(self) -> None:
+        """Asks the parties that are present. An absent one would spend its budget on an answer that comes too late."""
+        for party in self.liveness.present:
+            self._ask(party)
+
+    def _ask(self, party: str) -> None:
+        for question in self.estimator.questions(party):
+            self.liveness.ask(party, question.answer, question.iteration, self._now)
+            self._say(party, question.kind, question.iteration, question.content)
+
+    def _end_window(self) -> None:
+        bounds, intercept = self._public.settings.bounds, self.means.intercept(self.estimator.weights)
+        for party, own in self.estimator.weights.items():
+            columns, weights = weights_of(own)
+            self._say(party, "model", 0, content_of(FittedModel(columns, weights)))
+            active = [int(column) for column in own.nonzero()[0]]
+            published = PublishedModel(
+                party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound, intercept
+            )
+            self.outbox.publish("model", party, msgspec.json.encode(published))
+        self._run.phase = GATHERING
+        self.parts.remember(RUN, self._run)
+        self.liveness.end()
+        self.partials.model_is(self.window, intercept)
+        self.outbox.counts["models"] += 1
+        self._begin_window_if_full()
+        self._look_at_names()
+
+    # ---- sending
+
+    def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+        message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
+        self.outbox.send(f"asks/{party}", records_of(self.settings.codec, message))
+
+    def _repeated(self) -> None:
+        self.outbox.counts["repeated_messages"] += 1

@@ -1,0 +1,1 @@
+"""Predictions with a published model, as a sum of the parties' parts."""

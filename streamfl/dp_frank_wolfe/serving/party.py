@@ -1,0 +1,210 @@
+"""A party's side of serving: it sends its part of a prediction for every entity whose record comes while there is a model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.encoding.changelog_checks import check_name, check_within
+from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
+from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
+from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
+from streamfl.privacy.release_bits import Release, release_bits
+from streamfl.records.pending_headers import PendingHeaders
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.wire import VERSION, Count, Name
+
+__all__ = ["Serving"]
+
+# Most parts sent in a tick. The others wait for the next one, so that no step is too large to be committed.
+TOLD_AT_ONCE = 1_000
+LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
+
+
+class _Due(msgspec.Struct, array_like=True, frozen=True):
+    """A part to be sent; remembered as ``prediction/NUMBER``.
+
+    model: its version. value: with its noise. rows: digest of what it is computed from, which the ledger's link binds.
+    before: the part with the version before, where it is sent.
+    """
+
+    entity: Name
+    model: Count
+    value: float
+    rows: Annotated[bytes, msgspec.Meta(max_length=32)]
+    before: float | None = None
+
+
+class Serving:
+    """The owner of parts to be sent, and of how often each entity was predicted.
+
+    A part is computed and charged when the record comes. It is sent at the first tick after that is remembered. So the parts come
+    in the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
+
+    Parties change to another model at different moments of their own records. Without noise each part is sent with the version
+    before as well, so that parties that are a version apart have one in common. With noise that would be a second release, which
+    the entity would pay for with another of its predictions.
+
+    task: of the party.
+    """
+
+    def __init__(self, task: PartyTask) -> None:
+        self._task = task
+        settings = task.settings.public.settings
+        self._private = settings.serving.mode == "private"
+        self._most = settings.serving.predictions if self._private else math.inf
+        self._noise_cost = task.settings.public.prediction_cost(task.settings.own)
+        self._cost = self._noise_cost if settings.privacy.is_private else math.inf
+        # In the order of their numbers, which is the order in which they were written.
+        self._due: dict[int, _Due] = {}
+        self._latest = 0
+        # Parts with a number up to this are remembered.
+        self._safe = 0
+        # Headers of the parts to be sent, by their number.
+        self._pending_headers = PendingHeaders(task.parts, settings.predictions.carried(by_party=True), task.settings.limit)
+        self._times: dict[str, int] = {}
+        self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
+        # Remembered as ``before/NUMBER``. Not used with noise.
+        self._before = PartyWeights(task.parts, task.settings.columns, "before")
+        if self._private:
+            task.ledger.waiting_predictions = lambda: len(self._waiting())
+        else:
+            text = 'serving.mode = "exact": parts of predictions are sent without noise, which epsilon does not cover'
+            task.outbox.notices.say("exact", text)
+
+    @property
+    def wake_at(self) -> float | None:
+        """At once, where something is to be sent."""
+        return 0.0 if self._tellable(1) else None
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        """Takes a record. Whether a part is sent follows from names, times and releases, never from the values."""
+        version, counts = self._task.model.version, self._task.outbox.counts
+        if not version:
+            counts["early_records"] += 1
+            return
+        if len(self._due) >= self._task.settings.limit or not self._charge(entity):
+            counts["unpredicted_entities"] += 1
+            return
+        self._latest += 1
+        self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))
+        self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
+        self._task.parts.remember(LATEST, self._latest)
+        if (record := self._task.outbox.record) is not None:
+            self._pending_headers.came(str(self._latest), record)
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        """Predicts records that come from now on with this model."""
+        known = self._task.model
+        if known.version and not self._private:
+            self._before.keep(known.version, known.weights)
+        self._plan = None
+
+    def pass_time(self, now: float) -> None:
+        ledger = self._task.ledger
+        if self._private and ledger.trouble is None and ledger.fits_ahead and self._waiting(1):
+            text = (
+                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: parts of predictions are "
+                "sent once the server's messages have repeated these releases. If none come, restore the newest state, of the "
+                "ledger's topic and of this member"
+            )
+            self._task.outbox.notices.say("fits_ahead", text)
+        # If the state was rolled back, the server has received these numbers already.
+        if not self._tellable(1) or not self._task.ledger.follows(self._task.progress.link):
+            return
+        for number in self._tellable(TOLD_AT_ONCE):
+            due = self._due[number]
+            content = content_of(Partial(due.entity, due.model, due.value, due.before))
+            if self._private:
+                then = partial(self._tell, number, content)
+                self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS)
+            else:
+                self._tell(number, content, 0, b"")
+
+    def remembered(self) -> None:
+        self._safe = self._latest
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if key == LATEST:
+            self._latest = self._safe = msgspec.msgpack.decode(value, type=Count)
+        elif key.startswith(TIMES):
+            self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
+        elif self._before.restore(key, value):
+            self._plan = None
+        elif self._pending_headers.restore(key, value):
+            pass
+        elif key.startswith(DUE):
+            number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
+            if not (number.isdigit() and len(number) <= 15):
+                raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
+            most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._noise_cost)
+            parts = [due.value, *([] if due.before is None else [due.before])]
+            check_within(parts, -most, most, "a part of a prediction")
+            self._due[int(number)] = due
+        else:
+            return False
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be sent", len(self._due))
+
+    def _tellable(self, most: int) -> list[int]:
+        """The first ``most`` parts that may be sent."""
+        if self._task.trouble is not None or (self._private and not self._task.ledger.may_predict):
+            return []
+        return self._waiting(most)
+
+    def _waiting(self, most: int | None = None) -> list[int]:
+        """The first ``most`` parts that are remembered. None: all."""
+        return list(islice((number for number in self._due if number <= self._safe), most))
+
+    def _charge(self, entity: str) -> bool:
+        """Charges the entity for a prediction. False if it may not be predicted."""
+        if not self._private:
+            self._task.ledger.tell_exactly()
+            return True
+        times, spend = self._times.get(entity, 0), self._task.ledger.spend
+        if times >= self._most or spend.refusal(entity, self._cost) is not None:
+            return False
+        spend.spend(entity, self._cost)
+        self._times[entity] = times + 1
+        self._task.parts.remember(TIMES + entity.encode(), times + 1)
+        return True
+
+    def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes, float | None]:
+        """The part, a digest of what it is computed from, and the part with the version before where it is sent."""
+        if self._plan is None or self._plan[0] != version:
+            # After a party was away for a whole window, no other party has its version before.
+            follows = self._before.version == version - 1 > 0
+            before = PartialPlan.of(self._before.weights, self._noise_cost) if follows else None
+            self._plan = version, PartialPlan.of(self._task.model.weights, self._noise_cost), before
+        (_, plan, before), settings = self._plan, self._task.settings
+        exact = plan.exact(columns)
+        # The same row under the same model has the same noise, so sending it again reveals nothing more.
+        content = columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
+        rows = hashlib.sha256(b"streamfl partial/1" + content).digest()
+        if plan.noise is None:
+            told_before = None if before is None else before.told(before.exact(columns), b"")
+            return plan.told(exact, b""), rows, told_before
+        place, given = settings.place(version), (plan.noise.variance, plan.noise.unit, plan.bits, entity)
+        release = Release(place.ledger, place.federation, place.party, version, 0, "prediction", given, rows)
+        return plan.told(exact, release_bits(place.secret, release, 1)), rows, None
+
+    def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
+        del self._due[number]
+        self._task.parts.forget(DUE + b"%d" % number)
+        task, settings = self._task, self._task.settings
+        task.outbox.counts["partials"] += 1
+        fingerprint = settings.public.fingerprint
+        message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
+        task.outbox.send("releases", records_of(settings.codec, message), self._pending_headers.of(str(number)))
+        self._pending_headers.forget(str(number))

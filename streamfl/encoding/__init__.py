@@ -1,0 +1,1 @@
+"""Messages and state to bytes and back, and checks of what was decoded."""

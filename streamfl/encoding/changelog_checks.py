@@ -1,0 +1,53 @@
+"""Checks restored state as strictly as a stranger's message: a changelog may be damaged, whatever Kafka's checksums say.
+
+The checks accept everything that a role wrote. They refuse what it cannot have written: NaN, counts below 0, impossible times,
+names that no sample can have.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import Name
+
+__all__ = ["Amount", "Time", "check_name", "check_within", "decode_restored"]
+
+# Seconds since 1970 until some time in the 32nd millennium.
+LATEST = 1e12
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+Time = Annotated[float, msgspec.Meta(ge=-LATEST, le=LATEST)]
+Content = TypeVar("Content")
+
+
+def check_name(content: bytes) -> str:
+    """The name of a client, a sample or an entity in a changelog key; PeerError if it is no name."""
+    try:
+        return msgspec.convert(content.decode(), Name)
+    except (UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise PeerError("malformed", f"{content[:60]!r} is no name: {error}") from None
+
+
+def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
+    """Decode a changelog's value from MessagePack; PeerError with reason malformed.
+
+    what: names the value in the error's text.
+    """
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"{what}: {error}") from None
+
+
+def check_within(numbers: Any, low: float, high: float, what: str) -> None:
+    """PeerError if a number is below ``low``, above ``high`` or NaN."""
+    # NumPy warns at every operation on a signalling NaN.
+    with np.errstate(invalid="ignore"):
+        array = np.asarray(numbers, np.float64)
+        within = bool(((array >= low) & (array <= high)).all())
+    if not within:
+        raise PeerError("not_finite", f"{what}: a number is not within {low:g} and {high:g}")

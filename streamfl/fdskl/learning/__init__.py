@@ -1,0 +1,1 @@
+"""The mathematics: iterations, their solvers, and the model's coefficients."""

@@ -1,0 +1,88 @@
+"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and this party's part of f.
+
+Iterations are made one after the other, in the order in which they were asked for in one log that all active parties write and
+read. So each sees exactly those before it, and the version of the model is the number of iterations that have ended in the log.
+"""
+
+from __future__ import annotations
+
+from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.fdskl.learning.iteration import SharedSgdIteration
+from streamfl.fdskl.learning.iteration_queue import IterationQueue
+from streamfl.fdskl.messages import TURN, Turn
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.own_outputs import OwnOutputs
+from streamfl.fdskl.sums.rounds import Rounds
+from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.contract.role import PeerError, Send
+from streamfl.encoding.wire import VERSION
+
+__all__ = ["ANOTHER_LEARNING", "SharedModel"]
+
+ANOTHER_LEARNING = "another loss, label range or number of features an iteration was used: active parties have to agree on them"
+
+
+class SharedModel:
+    """The shared model of one partition.
+
+    settings, active: of the party.
+    partition: what every party has of the partition.
+    model, rounds: this party's.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, model: KernelModel, rounds: Rounds
+    ) -> None:
+        self._settings = settings
+        self._fingerprint = active.fingerprint
+        self._sign = active.sign
+        self._partition = partition
+        self._model = model
+        self.queue = IterationQueue(partition.parts, settings.actives, settings.own)
+        sums = partition.sums
+        self.outputs = sums.outputs = OwnOutputs(
+            model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.give_up(key, "version")
+        )
+
+    def take_turn(self, message: Turn) -> bool:
+        """Take the next message in the log. False for one that came before. PeerError for one that no active party can send."""
+        names, settings = self._settings.parties, self._settings
+        party = names.index(message.sender) if message.sender in names else -1
+        if party not in settings.actives:
+            raise PeerError("forged", f"{message.sender!r} is no active party of this federation")
+        if message.fingerprint != self._fingerprint:
+            raise PeerError("configuration", ANOTHER_LEARNING)
+        if not message.learnt:
+            return self.queue.take_request(party, message.number)
+        self.queue.check_end(party, message.number)
+        if not self.queue.is_first(party, message.number):
+            return False
+        if party != settings.own:
+            if message.model != self._model.version:
+                raise PeerError(
+                    "implausible",
+                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} is the latest here: this "
+                    "party's state, or the log of turns, has lost some",
+                )
+            self._model.take_turn(message.first, message.decay, message.bandwidth)
+            self.outputs.model_changed()
+        self.queue.take_end()
+        return True
+
+    def ask(self) -> Send:
+        """Ask for a turn: this party has enough labels for an iteration."""
+        return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.queue.ask(), False, 0, 0, 1.0, 1.0))
+
+    def end(self, iteration: SharedSgdIteration) -> Send:
+        """Announce that this party's iteration has ended, and with it the next version of the model."""
+        model = self._model
+        self.outputs.model_changed()
+        assert model.bandwidth is not None
+        before, first = model.version - 1, model.oldest.first
+        own = self._fingerprint, self._settings.name, self.queue.end()
+        return self._said(Turn(VERSION, *own, True, before, first, model.bandwidth, iteration.decay))
+
+    def _said(self, message: Turn) -> Send:
+        partition = self._partition.partition
+        return Send("turns", None, TURN.encode(self._sign(message, partition)), partition)

@@ -1,0 +1,1 @@
+"""Predictions of an active party, and their errors."""

@@ -1,0 +1,117 @@
+"""A party's own part of the sums of a partition, from its columns and its secret, within the limits on what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.worker.answered import Answered
+from streamfl.fdskl.sums.contributions import Contributions, numbers_of
+from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.sums.masks import CHECK_WORDS
+from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
+from streamfl.fdskl.sums.own_columns import OwnColumns
+from streamfl.fdskl.sums.pending_sums import SUM, PendingSum
+from streamfl.fdskl.sums.secret import Secret
+from streamfl.fdskl.sums.standardisation import Standardisation
+from streamfl.fdskl.worker.settings import WorkerSettings
+
+__all__ = ["OFF", "OwnPart"]
+
+# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+OFF = SUM + 1
+
+
+class OwnPart:
+    """Computes the own part. It remembers nothing but what the owners given to it remember.
+
+    settings: of the party.
+    partition: its number.
+    columns, standardisation, secret, answered: the owners of what goes in.
+    figures: for the operator.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        partition: int,
+        columns: OwnColumns,
+        standardisation: Standardisation,
+        secret: Secret,
+        answered: Answered,
+        figures: WorkerFigures,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._columns = columns
+        self._standardisation = standardisation
+        self._secret = secret
+        self.answered = answered
+        self._figures = figures
+        self._contributions: Contributions | None = None
+
+    @property
+    def contributions(self) -> Contributions:
+        """This party's part of sums, by its secret."""
+        if self._contributions is None:
+            self._contributions = self._settings.contributions(self._secret.value, self._partition)
+        self._contributions.first_bandwidth = self.answered.bandwidth
+        return self._contributions
+
+    def missing_of(self, entities: Iterable[str]) -> set[str]:
+        """The entities among these that an answer waits for.
+
+        An entity that has reached its limit of features is answered like an unknown one: in the same form, and no sooner.
+        """
+        known, spent = self._columns.knows, self._columns.is_spent
+        return {entity for entity in entities if not known(entity) or spent(entity)}
+
+    def put_into(
+        self, pending: PendingSum, secrets: Mapping[int, bytes], outputs: NDArray[np.float64] | None, now: float
+    ) -> None:
+        """Add the own part. secrets: by party, for masks. outputs: f_l' of the round's entities, if the round asks for it."""
+        announced, settings = pending.announced, self._settings
+        assert announced is not None
+        rows, known = self._columns.rows(announced.entities)
+        self.answered.note(announced)
+        told = announced.ranges if announced.purpose == PHASES else ()
+        other = None if announced.bandwidth == self.answered.bandwidth else announced.bandwidth
+        for place, entity in enumerate(announced.entities):
+            if not self._columns.is_spent(entity):
+                self._columns.ask(entity, now, told if known[place] else (), other)
+            elif announced.purpose != KNOWN:
+                known[place] = False
+                self.answered.spent()
+        if outputs is not None:
+            rows = outputs
+        elif announced.purpose != KNOWN:
+            rows = self._standardisation.apply(rows, known)
+            self._figures.counts["imputed"] += int((~known).sum())
+        parts = self.contributions
+        numbers = parts.numbers(announced, pending.identity, secrets, rows)
+        pending.answered = True
+        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
+        for stage in self.stages(pending):
+            if stage != pending.total and stage != OFF + settings.own:
+                masks = parts.own_masks(announced, stage - OFF)
+                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
+
+    def stages(self, pending: PendingSum) -> list[int]:
+        """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
+        announced = pending.announced
+        assert announced is not None
+        if self._settings.mask != "paper" or announced.purpose in (DISTANCES, KNOWN) or len(self._settings.parties) == 1:
+            return [pending.total]
+        return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
+
+    def size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
+        """How many numbers a sum of this stage has, and of which type."""
+        announced = pending.announced
+        assert announced is not None
+        count, dtype = numbers_of(announced, self._settings.bits)
+        if stage == pending.total:
+            return count, dtype
+        return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype

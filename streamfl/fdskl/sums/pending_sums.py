@@ -1,0 +1,186 @@
+"""Sums that a party collects: its own part and the sums of the parties below it, until all are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.messages import PartialSum, Round
+from streamfl.fdskl.sums.topology import Aggregation
+from streamfl.contract.role import PeerError
+
+__all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
+
+Key = tuple[int, int]
+"""Names a round: the incarnation of the active party that asks, and the round's number in it."""
+
+# Stages of the first active party's rounds are below this number. The next ``STAGES`` numbers are the second's, and so on.
+STAGES = 128
+# The sum of a round itself.
+SUM = 1
+
+
+@dataclass
+class Stage:
+    """One of a round's sums so far. values: None if nothing came yet. contributors: the parties in it."""
+
+    values: NDArray[Any] | None = None
+    known: NDArray[np.uint8] | None = None
+    contributors: set[int] = field(default_factory=set)
+
+    def add(self, values: NDArray[Any], known: NDArray[np.uint8], contributors: Sequence[int]) -> None:
+        """Add a part, modulo the size of its numbers."""
+        self.values = values.copy() if self.values is None else self.values + values
+        self.known = known.copy() if self.known is None else self.known + known
+        self.contributors.update(contributors)
+
+
+@dataclass
+class PendingSum:
+    """A round that this party takes part in.
+
+    since: when its first message came.
+    total: the stage of the round's own sum, which says whose round it is.
+    announced, identity: of the round; None: a sum from below came before the announcement.
+    missing: entities whose own columns have not come.
+    answered: whether the own part is in.
+    sent: stages whose sum was sent on.
+    early: sums from below that came before the announcement.
+    """
+
+    since: float
+    total: int = SUM
+    announced: Round | None = None
+    identity: bytes = b""
+    missing: set[str] = field(default_factory=set)
+    answered: bool = False
+    stages: dict[int, Stage] = field(default_factory=dict)
+    sent: set[int] = field(default_factory=set)
+    early: list[PartialSum] = field(default_factory=list)
+
+    def stage(self, number: int) -> Stage:
+        return self.stages.setdefault(number, Stage())
+
+
+class PendingSums:
+    """The rounds of one partition that are under way. They are not remembered: a restart abandons them.
+
+    own: this party's place among all.
+    trees: by stage, who adds whose sums.
+    limit: most rounds. Beyond it the oldest is given up.
+    abandon: called with each round that is given up, and the reason.
+    """
+
+    def __init__(
+        self, own: int, trees: dict[int, Aggregation], limit: int, abandon: Callable[[Key, PendingSum, str], None]
+    ) -> None:
+        self._own = own
+        self._trees = trees
+        self._limit = limit
+        self._abandon = abandon
+        self._rounds: dict[Key, PendingSum] = {}
+        self._subtrees = {stage: _subtrees(tree) for stage, tree in trees.items()}
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def get(self, key: Key) -> PendingSum | None:
+        return self._rounds.get(key)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the first message of the oldest round came."""
+        return next(iter(self._rounds.values())).since if self._rounds else None
+
+    def waiting(self) -> Iterator[tuple[Key, PendingSum]]:
+        """Announced rounds without the own part, the oldest first."""
+        for key, pending in self.announced():
+            if not pending.answered:
+                yield key, pending
+
+    def announced(self) -> Iterator[tuple[Key, PendingSum]]:
+        """Announced rounds, the oldest first."""
+        for key, pending in list(self._rounds.items()):
+            if pending.announced is not None:
+                yield key, pending
+
+    def begin(self, key: Key, now: float, total: int = SUM) -> PendingSum:
+        """The round of this name, which is made if there is none. total: the stage of its own sum."""
+        pending = self._rounds.get(key)
+        if pending is None:
+            pending = self._rounds[key] = PendingSum(now, total)
+            if len(self._rounds) > self._limit:
+                self.give_up(next(iter(self._rounds)), "displaced")
+        return pending
+
+    def end(self, key: Key) -> None:
+        """Forget a round whose sums were sent on or opened."""
+        del self._rounds[key]
+
+    def give_up(self, key: Key, reason: str) -> None:
+        self._abandon(key, self._rounds.pop(key), reason)
+
+    def give_up_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
+        """Give up every round except those of the incarnation ``but``. root: only rounds that this active party asks."""
+        for key, pending in list(self._rounds.items()):
+            if key[0] != but and root in (None, self.root_of(pending)):
+                self.give_up(key, reason)
+
+    def root_of(self, pending: PendingSum) -> int:
+        """The active party that asks, where the round's sums end."""
+        return self._trees[pending.total].root
+
+    def expire(self, seconds: float, now: float) -> None:
+        """Give up rounds whose first message came ``seconds`` ago or earlier."""
+        for key, pending in list(self._rounds.items()):
+            if pending.since + seconds <= now:
+                self.give_up(key, "timeout")
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: set later times back to ``now``."""
+        for pending in self._rounds.values():
+            pending.since = min(pending.since, now)
+
+    def check_sender(self, party: int, message: PartialSum) -> None:
+        """PeerError unless this is the complete sum of a party directly below this one."""
+        tree = self._trees.get(message.stage)
+        if tree is None or party not in tree.children[self._own]:
+            raise PeerError("topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum")
+        if message.contributors != self._subtrees[message.stage][party]:
+            raise PeerError("topology", f"a sum of parties {message.contributors[:16]}, not of {message.sender!r} and all below it")
+
+    def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
+        """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or wrong sizes."""
+        announced = pending.announced
+        assert announced is not None
+        if message.round != pending.identity:
+            raise PeerError("configuration", f"a sum of {message.sender!r} of another round of the same number")
+        before = pending.stages.get(message.stage)
+        if before is not None and party in before.contributors:
+            return False
+        width = np.dtype(dtype).itemsize
+        if len(message.values) != size * width or len(message.known) != len(announced.entities):
+            raise PeerError("shape", f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected")
+        values = np.frombuffer(message.values, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
+        known = np.frombuffer(message.known, np.uint8)
+        if known.max(initial=0) > len(message.contributors):
+            raise PeerError("implausible", f"a sum of {message.sender!r} says that more parties know an entity than are in it")
+        pending.stage(message.stage).add(values, known, message.contributors)
+        return True
+
+    def is_whole(self, pending: PendingSum, stage: int) -> bool:
+        """Whether the own part and the parts of all parties below are in."""
+        return pending.answered and len(pending.stage(stage).contributors) == len(self._subtrees[stage][self._own])
+
+
+def _subtrees(tree: Aggregation) -> list[list[int]]:
+    """By party, the parties whose parts are in its sum, in order."""
+
+    def below(party: int) -> list[int]:
+        return sorted([party, *(one for child in tree.children[party] for one in below(child))])
+
+    return [below(party) for party in range(len(tree.parent))]

@@ -1,0 +1,358 @@
+"""The sums of one partition: a party adds its own part to the sums of the parties below it.
+
+FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every round
+that named the old one is abandoned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.sums.contributions import LARGEST_PART
+from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.sums.issued_rounds import asked_by
+from streamfl.fdskl.sums.masks import checked
+from streamfl.fdskl.messages import (
+    KNOWN,
+    OUTPUTS,
+    PARTIAL_SUM,
+    PartialSum,
+    Round,
+    identity_of,
+)
+from streamfl.fdskl.sums.own_part import OFF, OwnPart
+from streamfl.fdskl.worker.peers import Peers
+from streamfl.fdskl.sums.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
+from streamfl.fdskl.sums.received_rounds import ReceivedRounds
+from streamfl.fdskl.sums.standardisation import Standardisation
+from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.roles.notices import Notices
+from streamfl.contract.role import PeerError, Send
+from streamfl.encoding.wire import VERSION
+
+__all__ = ["OFF", "SUM", "Collector", "Sums"]
+
+# Most rounds under way at a party, in multiples of rounds_in_flight.
+PENDING = 4
+TOO_LARGE = (
+    f"a round is not answered, because this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
+    "learning.step or a larger learning.regularisation"
+)
+
+
+class Collector(Protocol):
+    """Takes the results of rounds, at an active party."""
+
+    def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        """Take a round's sum over all parties, without masks. known: how many parties had the columns of each entity."""
+
+    def abandoned(self, key: Key) -> None:
+        """A round was given up."""
+
+
+class Outputs(Protocol):
+    """Computes f_l' of entities, at one of several active parties."""
+
+    def want(self, key: Key, announced: Round) -> None:
+        """Compute them for this round."""
+
+    def has(self, key: Key) -> bool:
+        """Whether they are known."""
+
+    def drop(self, key: Key) -> NDArray[np.float64] | None:
+        """Forget a round that is answered or over. Returns its outputs, (n,), if they are known."""
+
+
+class Sums:
+    """Answers rounds. It remembers nothing.
+
+    settings: of the party.
+    partition: its number.
+    peers, own_part, standardisation: the owners of what goes into a sum.
+    sends: list to which messages to send are added.
+    figures, notices: for the operator.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        partition: int,
+        peers: Peers,
+        own_part: OwnPart,
+        standardisation: Standardisation,
+        sends: list[Send],
+        figures: WorkerFigures,
+        notices: Notices,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._peers = peers
+        self.own_part = own_part
+        self._standardisation = standardisation
+        self._sends = sends
+        self._figures = figures
+        self._notices = notices
+        actives = len(settings.actives)
+        # With several active parties each also has rounds of outputs under way, and of the phases for them.
+        most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
+        self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
+        self.collector: Collector | None = None
+        self.outputs: Outputs | None = None
+        self._received = ReceivedRounds()
+        self._last_now = 0.0
+        # As it was before the last sample.
+        self._scale_was_known = False
+
+    def begin(self, now: float) -> None:
+        """Set the time of the messages that follow."""
+        self._last_now = now
+
+    def columns_came(self, entity: str) -> None:
+        """Answer rounds that waited for this entity's own columns, or for the columns' scale."""
+        for key, pending in self.pending.waiting():
+            if entity in pending.missing or not self._scale_was_known:
+                # An entity that has reached features_per_entity still counts as unknown.
+                if not self.own_part.missing_of((entity,)):
+                    pending.missing.discard(entity)
+                self._answer_if_possible(key, pending)
+        self._scale_was_known = self._standardisation.frozen
+
+    def party_began(self, party: int, number: int) -> None:
+        """A party has begun another life: give up the rounds that name another one."""
+        if party in self._settings.actives:
+            self.pending.give_up_all("incarnation", but=number, root=party)
+        self.try_again()
+        for key, pending in self.pending.announced():
+            assert pending.announced is not None
+            if pending.announced.incarnations[party] != number:
+                self.pending.give_up(key, "incarnation")
+
+    def try_again(self) -> None:
+        """More is known than before: answer the rounds that waited for it."""
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending)
+
+    def take_round(self, message: Round, content: bytes, now: float) -> None:
+        """An active party asks for a sum. PeerError for what cannot be asked."""
+        settings = self._settings
+        root = asked_by(message, settings)
+        if root != settings.own:
+            self.own_part.answered.check(message)
+        key = message.incarnations[root], message.number
+        if message.incarnations[settings.own] != self._peers.incarnation.number:
+            self._figures.ignored["old_incarnation"] += 1
+            self._peers.is_mistaken(now)
+            return
+        identity = identity_of(content, settings.federation, self._partition)
+        if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
+            # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
+            self._received.forget()
+            self.pending.give_up_all("incarnation")
+            self._peers.begin_anew()
+            return
+        if not self._received.note(key, identity):
+            self._figures.ignored["round_again"] += 1
+            return
+        self._figures.counts["rounds"] += 1
+        pending = self.pending.begin(key, now)
+        pending.total = SUM + STAGES * settings.actives.index(root)
+        pending.announced = message
+        pending.identity = identity
+        pending.missing = self.own_part.missing_of(message.entities)
+        early, pending.early = pending.early, []
+        for one in early:
+            try:
+                self._add(key, pending, one)
+            except PeerError as error:
+                self._figures.ignored["wrong_early_sum"] += 1
+                self._notices.say("wrong_early_sum", str(error))
+        if message.purpose == OUTPUTS and self.outputs is not None:
+            self.outputs.want(key, message)
+        self._answer_if_possible(key, pending)
+        self._go_on(key, pending)
+
+    def take_sum(self, message: PartialSum, now: float) -> None:
+        """A sum came from below. PeerError for one that cannot be of that party."""
+        party = self.party_of(message.sender)
+        self.pending.check_sender(party, message)
+        key = message.incarnation, message.number
+        pending = self.pending.get(key)
+        if pending is None:
+            if key in self._received:
+                self._figures.ignored["late_sum"] += 1
+                return
+            total = message.stage - message.stage % STAGES + SUM
+            if self._settings.own == self._settings.trees[total].root:
+                # The party that announces rounds knows all of its own.
+                self._figures.ignored["old_incarnation"] += 1
+                return
+            pending = self.pending.begin(key, now, total)
+        if pending.announced is None:
+            if any((one.sender, one.stage) == (message.sender, message.stage) for one in pending.early):
+                self._figures.ignored["sum_again"] += 1
+            else:
+                pending.early.append(message)
+            return
+        self._add(key, pending, message)
+        self._go_on(key, pending)
+
+    def pass_time(self, now: float) -> None:
+        """A tick: answer without columns that did not come in time, and give up rounds that took too long."""
+        settings = self._settings
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+        if (at := self._freezes_at) is not None and at <= now:
+            # Answers go out with a later commit. Otherwise a crash could forget the moments that an answer was computed with.
+            self._standardisation.freeze()
+        self.pending.expire(settings.round_seconds, now)
+
+    @property
+    def _freezes_at(self) -> float | None:
+        """When the columns' scale is taken from fewer entities than wanted, because a round waits for it."""
+        if self._standardisation.frozen:
+            return None
+        waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
+        oldest = min((pending.since for pending in waiting if not self._knows_scale(pending)), default=None)
+        until = self._standardisation.waits_until
+        return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
+
+    @property
+    def wake_at(self) -> float | None:
+        settings, oldest = self._settings, self.pending.oldest
+        times = [] if oldest is None else [oldest + settings.round_seconds]
+        for key, pending in self.pending.waiting():
+            if self._may_answer(key, pending) and self._knows_scale(pending):
+                times.append(pending.since + (settings.reply_seconds if pending.missing else 0.0))
+        if (at := self._freezes_at) is not None:
+            times.append(at)
+        return min(times, default=None)
+
+    def party_of(self, name: str) -> int:
+        """A party's number. PeerError for a name that no other party has."""
+        if name not in self._settings.parties or name == self._settings.name:
+            raise PeerError("forged", f"{name!r} is no other party of this federation")
+        return self._settings.parties.index(name)
+
+    # ----
+
+    def _may_answer(self, key: Key, pending: PendingSum) -> bool:
+        """Whether the round names known lives of all parties, and the outputs that it asks for are known."""
+        announced = pending.announced
+        if announced is None or pending.answered or not self._peers.know(announced.incarnations):
+            return False
+        return announced.purpose != OUTPUTS or self.outputs is None or self.outputs.has(key)
+
+    def _knows_scale(self, pending: PendingSum) -> bool:
+        """Whether the columns' scale is known, or no column goes into the round's sum."""
+        return self._standardisation.frozen or (pending.announced is not None and pending.announced.purpose == KNOWN)
+
+    def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
+        """Add the own part if its columns are here. whatever: use the mean of missing ones."""
+        if not self._may_answer(key, pending):
+            return
+        if not self._knows_scale(pending) or (pending.missing and not whatever):
+            return
+        assert pending.announced is not None
+        outputs = None
+        if pending.announced.purpose == OUTPUTS:
+            outputs = np.zeros(len(pending.announced.entities))
+            found = None if self.outputs is None else self.outputs.drop(key)
+            if found is not None:
+                outputs = found
+            if not (np.abs(outputs) <= LARGEST_PART).all():
+                # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
+                self._notices.say("range", TOO_LARGE)
+                return
+        self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
+        self._go_on(key, pending)
+
+    def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
+        if message.stage not in self.own_part.stages(pending):
+            raise PeerError("topology", f"a sum of stage {message.stage}, which the round does not have")
+        size, dtype = self.own_part.size(pending, message.stage)
+        if self.pending.add(pending, self.party_of(message.sender), message, size, dtype):
+            self._figures.counts["sums_received"] += 1
+        else:
+            self._figures.ignored["sum_again"] += 1
+
+    def _go_on(self, key: Key, pending: PendingSum) -> None:
+        """Send on the sums that are complete. The party that asked opens the sum when all its stages are complete."""
+        if not pending.answered or self.pending.get(key) is not pending:
+            return
+        stages = [stage for stage in self.own_part.stages(pending) if stage != OFF + self._settings.own]
+        if self._settings.own == self.pending.root_of(pending):
+            if all(self.pending.is_whole(pending, stage) for stage in stages):
+                self._open(key, pending, stages)
+            return
+        for stage in stages:
+            if stage not in pending.sent and self.pending.is_whole(pending, stage):
+                self._send_sum(key, pending, stage)
+        if pending.sent == set(stages):
+            self.pending.end(key)
+
+    def _send_sum(self, key: Key, pending: PendingSum, stage: int) -> None:
+        settings, sums = self._settings, pending.stage(stage)
+        assert sums.values is not None
+        assert sums.known is not None
+        parent = settings.trees[stage].parent[settings.own]
+        assert parent is not None
+        values = sums.values.astype(sums.values.dtype.newbyteorder("<"), copy=False).tobytes()
+        content = PARTIAL_SUM.encode(
+            PartialSum(
+                VERSION,
+                settings.fingerprint,
+                settings.name,
+                *key,
+                pending.identity,
+                stage,
+                sorted(sums.contributors),
+                sums.known.tobytes(),
+                values,
+            )
+        )
+        pending.sent.add(stage)
+        self._figures.counts["sums_sent"] += 1
+        self._figures.counts["sums_sent_bytes"] += len(content)
+        self._send(f"sums/{settings.parties[parent]}", content)
+
+    def _open(self, key: Key, pending: PendingSum, stages: list[int]) -> None:
+        sums = pending.stage(pending.total)
+        assert sums.values is not None
+        assert sums.known is not None
+        assert pending.announced is not None
+        self.pending.end(key)
+        total = checked(sums.values)
+        if total is None:
+            self._given_up(key, pending, "masks")
+            return
+        for stage in stages:
+            if stage != pending.total and (masks := pending.stage(stage).values) is not None:
+                own = self.own_part.contributions.owners(pending.announced) == stage - OFF
+                total = total.reshape(len(pending.announced.entities), -1).copy()
+                total[:, own] -= masks[: int(own.sum())]
+        self._figures.counts["sums_opened"] += 1
+        assert self.collector is not None
+        self.collector.complete(key, total.ravel(), sums.known)
+
+    def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
+        self._figures.abandoned[reason] += 1
+        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
+        names = ", ".join(self._settings.parties[number] for number in missing[:8])
+        texts = {
+            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}",
+            "incarnation": "a round was given up because a party restarted",
+            "masks": "the masks of a round did not cancel: a part was damaged, or belongs to another round. The sum was not used",
+            "displaced": "a round was given up because too many are open: is a party below this one absent?",
+            "version": "a round was given up because it asks for an old version of the model. It is repeated",
+        }
+        self._notices.say(f"round_{reason}", texts[reason])
+        if self.outputs is not None:
+            self.outputs.drop(key)
+        if self.collector is not None:
+            self.collector.abandoned(key)
+
+    def _send(self, channel: str, content: bytes) -> None:
+        self._sends.append(Send(channel, None, content, self._partition))

@@ -1,0 +1,213 @@
+"""What every party has of one partition: the owners of its state, and the messages for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.fdskl.worker.answered import Answered
+from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
+from streamfl.fdskl.sums.own_columns import OwnColumns
+from streamfl.fdskl.sums.own_part import OwnPart
+from streamfl.fdskl.worker.peers import Peers
+from streamfl.fdskl.sums.secret import Secret
+from streamfl.fdskl.sums.standardisation import Standardisation
+from streamfl.fdskl.sums.sums import Sums
+from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.roles.notices import Notices
+from streamfl.roles.received_numbers import epoch_at, is_to_come
+from streamfl.records.pending_headers import PendingHeaders
+from streamfl.records.samples import Sample
+from streamfl.contract.role import Record, Send
+from streamfl.encoding.wire import VERSION, Count
+
+__all__ = ["WorkerPartition"]
+
+
+class _SentRevisions(msgspec.Struct, array_like=True):
+    """epoch, sequence: of the revisions that were sent."""
+
+    epoch: Count = 0
+    sequence: Count = 0
+
+
+class WorkerPartition:
+    """The owners of a partition's state, and its sums.
+
+    settings: of the party.
+    partition: its number.
+    figures: of all partitions.
+    notices: for the operator.
+    """
+
+    def __init__(self, settings: WorkerSettings, partition: int, figures: WorkerFigures, notices: Notices) -> None:
+        self._settings = settings
+        self.partition = partition
+        self._figures = figures
+        self.notices = notices
+        self.parts = ChangedParts()
+        count = len(settings.columns)
+        self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
+        most = settings.features_per_entity
+        self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten, most)
+        self.answered = Answered(self.parts, self.peers, not settings.shared, not settings.is_open, figures, notices)
+        self.standardisation = Standardisation(
+            self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
+        )
+        self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
+        # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
+        self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
+        self._life = _SentRevisions()
+        self._sends: list[Send] = []
+        self.sums = Sums(
+            settings,
+            partition,
+            self.peers,
+            OwnPart(settings, partition, self.columns, self.standardisation, self.secret, self.answered, figures),
+            self.standardisation,
+            self._sends,
+            figures,
+            notices,
+        )
+
+    @property
+    def awaited(self) -> str | None:
+        """What the columns' scale waits for, and how much of it is there; None once it is known."""
+        seen, wanted = self.standardisation.seen, self._settings.first_entities
+        if self.standardisation.frozen:
+            return None
+        return f"knows {seen:,} of {wanted:,} entities whose columns give their scale (standardisation.first_entities)"
+
+    # ---- what comes in
+
+    def begin(self, now: float) -> None:
+        """Set the time of the messages that follow, and announce this life to the others unless that was done."""
+        self.sums.begin(now)
+        self.standardisation.begin(now)
+        # In one commit with the announcement that others need before they ask: no answer uses a secret that is not remembered.
+        self.secret.remember()
+        self.tell_of_this_life()
+
+    def tell_of_this_life(self) -> None:
+        """Announce this life to the others unless that was done."""
+        if not self.peers.are_told:
+            self._tell_all()
+
+    def take_sample(self, sample: Sample, record: Record, now: float) -> bool:
+        """Take an entity's own columns. Returns whether others were answered with older ones, or without."""
+        self._figures.counts["samples"] += 1
+        entity, columns = sample.client, np.array(sample.features, np.float64)
+        self.pending_headers.came(entity, record)
+        self.standardisation.see(columns, now)
+        late = self.columns.put(entity, columns.astype("<f8").tobytes(), now)
+        self.sums.columns_came(entity)
+        return late
+
+    def tell_revision(self, entity: str, now: float) -> None:
+        """Tell the active party to ask for an entity again."""
+        settings, life = self._settings, self._life
+        if not life.epoch or is_to_come(life.epoch, now):
+            # An epoch from a clock far ahead would be refused until that time comes.
+            life.epoch = max(1, epoch_at(now))
+        life.sequence += 1
+        self.parts.remember(b"life", life)
+        self._figures.counts["revisions_sent"] += 1
+        message = Revision(VERSION, settings.fingerprint, settings.name, life.epoch, life.sequence, entity)
+        self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
+
+    def take_incarnation(self, message: Incarnation) -> None:
+        """Take a party's announcement of its life. Rounds that name another life of it are given up.
+
+        This party answers if the life is new, or if the other party knows another life of this one. So a party that has lost its
+        state learns the lives of all others, and a false announcement, in anybody's name, is corrected.
+        """
+        party = self.sums.party_of(message.sender)
+        if self.peers.was_heard(party, message):
+            self._figures.ignored["incarnation_again"] += 1
+            return
+        known = self.peers.knows(party, message.number)
+        began = self.peers.hear(party, message)
+        # A party that announces rounds takes a known life that comes again for the current one. Others accept any known life.
+        if began and (not known or self._settings.own in self._settings.actives):
+            self.sums.party_began(party, message.number)
+        if began or message.known != self.peers.incarnation.number:
+            self._tell(party)
+
+    def pass_time(self, now: float) -> None:
+        """A tick."""
+        if self.peers.mistaken_since is not None:
+            # Once, however many mistakes there were since the last tick.
+            self.peers.mistaken_since = None
+            self._tell_all()
+        self.sums.pass_time(now)
+        self.columns.expire(now)
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: set later times back to ``now``."""
+        if self.peers.mistaken_since is not None:
+            self.peers.mistaken_since = min(self.peers.mistaken_since, now)
+        self.columns.set_back(now)
+        self.sums.pending.set_back(now)
+        self.standardisation.set_back(now)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = (self.columns.wake_at, self.sums.wake_at, self.peers.mistaken_since)
+        return min((at for at in times if at is not None), default=None)
+
+    def take_sends(self) -> list[Send]:
+        """Take out the messages to send."""
+        sends = self._sends[:]
+        self._sends.clear()
+        return sends
+
+    def _tell_all(self) -> None:
+        for party in range(len(self._settings.parties)):
+            if party != self._settings.own:
+                self._tell(party)
+
+    def _tell(self, party: int) -> None:
+        settings, peers, incarnation = self._settings, self.peers, self.peers.incarnation
+        message = Incarnation(
+            VERSION,
+            settings.fingerprint,
+            settings.name,
+            incarnation.number,
+            incarnation.public,
+            peers.tell(),
+            peers.number_of(party) if peers.knows_of(party) else 0,
+        )
+        self._send(f"incarnations/{settings.parties[party]}", INCARNATION.encode(message))
+
+    def _send(self, channel: str, content: bytes) -> None:
+        self._sends.append(Send(channel, None, content, self.partition))
+
+    # ---- state
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        return iter(self.parts.changed_state())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restore one part. Returns False for a part of another owner. Raises PeerError or ValueError for impossible state."""
+        kind, _, name = key.partition(b"/")
+        if key == b"columns":
+            self.standardisation.restore(value)
+        elif key == b"secret":
+            self.secret.restore(value)
+        elif key == b"rescaled":
+            self.answered.restore(value)
+        elif key == b"told":
+            self.peers.restore_told(value)
+        elif key == b"life":
+            self._life = msgspec.msgpack.decode(value, type=_SentRevisions)
+        elif kind == b"entity":
+            self.columns.restore(name, value)
+        elif kind == b"peer":
+            self.peers.restore(name, value)
+        else:
+            return self.pending_headers.restore(key, value)
+        return True

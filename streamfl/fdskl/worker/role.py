@@ -1,0 +1,281 @@
+"""FDSKL's one role: a party that adds its part to masked sums, and if it is an active one, predicts and learns from them.
+
+Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker.partition.WorkerPartition` has what every
+party does, :class:`~streamfl.fdskl.worker.active.ActivePartition` what only an active one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from streamfl.state.clock_guard import ClockGuard, time_written
+from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.fdskl.worker.figures import ActiveFigures, WorkerFigures
+from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
+from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.roles.notices import Notices
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.roles.reply_deadline import ReplyDeadline
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+
+__all__ = ["FdsklWorker"]
+
+NOBODY_ANSWERS = (
+    "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
+    "rounds"
+)
+NO_KEYS = (
+    "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and remove "
+    "the masks from their messages. Give the members keys, see docs/identity.md"
+)
+
+
+class FdsklWorker:
+    """A party of the federation.
+
+    settings: what is the same in all partitions.
+    active: settings of an active party; None at any other.
+    patience: seconds without an answer after which the party is not ready.
+    kind: the role's name, for the operator.
+    """
+
+    prompt = urgent = True
+
+    def __init__(
+        self, settings: WorkerSettings, active: ActiveSettings | None, patience: float = math.inf, kind: str = "fdskl-worker"
+    ) -> None:
+        self.settings = settings
+        self.active = active
+        self._kind = kind
+        self._clock_guard = ClockGuard()
+        self._notices = Notices()
+        if settings.is_open:
+            self._notices.say("no_keys", NO_KEYS)
+        self._figures = WorkerFigures()
+        self._active_figures = ActiveFigures(None)
+        if active is not None:
+            self._active_figures = ActiveFigures(active.learning.loss, active.prediction_of(1.0) - active.prediction_of(0.0))
+        self._reply_deadline = ReplyDeadline(patience)
+        self._tasks: dict[int, WorkerPartition] = {}
+        self._actives: dict[int, ActivePartition] = {}
+
+    @property
+    def fingerprint(self) -> int:
+        """Fingerprint of the settings that have to be the same at all members."""
+        return self.settings.fingerprint
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [
+            self._reply_deadline.wake_at,
+            *(task.wake_at for task in self._tasks.values()),
+            *(active.wake_at for active in self._actives.values()),
+        ]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def full(self) -> Collection[int]:
+        return [partition for partition, active in self._actives.items() if active.catch_up.is_full]
+
+    @property
+    def most_records(self) -> int | None:
+        return None
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        for partition, count in records.items():
+            if partition in self._actives:
+                self._actives[partition].catch_up.unread(count)
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        actives = self._actives.values()
+        waiting = {
+            "predictions": sum(active.forecasts.awaited for active in actives),
+            "iterations": sum(active.is_due for active in actives),
+        }
+        return {kind: count for kind, count in waiting.items() if count}
+
+    @property
+    def backlog(self) -> str | None:
+        told = [active.catch_up.told or active.due.awaited for active in self._actives.values()]
+        if self.active is None:
+            told = [task.awaited for task in self._tasks.values()]
+        return next((one for one in told if one is not None), None)
+
+    @property
+    def trouble(self) -> str | None:
+        if not self._reply_deadline.overdue:
+            return None
+        missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
+        which = f"; nothing came from {', '.join(missing)}" if missing else ""
+        return NOBODY_ANSWERS.format(self._reply_deadline.patience, which, self._kind)
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        return self._notices.collect()
+
+    def forget(self, name: str) -> bool:
+        return False
+
+    def open(self, partition: int) -> None:
+        self._clock_guard.opened()
+        task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._figures, self._notices)
+        if self.active is not None:
+            self._actives[partition] = ActivePartition(self.settings, self.active, task, self._active_figures)
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+        self._actives.pop(partition, None)
+        if not self._tasks:
+            self._reply_deadline.answered()
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if self._clock_guard.pass_to(now, tick=not batch):
+            for task in self._tasks.values():
+                task.set_back(now)
+            for active in self._actives.values():
+                active.set_back(now)
+        for task in self._tasks.values():
+            task.begin(now)
+        for active in self._actives.values():
+            active.begin(now)
+        ended = self._ended
+        for received in batch:
+            if isinstance(received.message, Label):
+                self._actives[received.partition].catch_up.rest += 1
+        for received in batch:
+            try:
+                self._take(received, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+            self._go_on(received.partition)
+        if not batch:
+            for partition, task in self._tasks.items():
+                task.pass_time(now)
+                if partition in self._actives:
+                    self._actives[partition].pass_time(now)
+                self._go_on(partition)
+        for active in self._actives.values():
+            active.catch_up.end()
+        for partition, task in self._tasks.items():
+            # Another life may have begun during these messages.
+            task.tell_of_this_life()
+            replies += task.take_sends()
+            if partition in self._actives:
+                replies += self._actives[partition].take_sends()
+        self._active_figures.note(now)
+        self._look(ended, not batch, now)
+        return replies
+
+    # ---- what others may look at
+
+    def partition(self, number: int) -> WorkerPartition:
+        """What every party has of a partition."""
+        return self._tasks[number]
+
+    def active_partition(self, number: int) -> ActivePartition:
+        """What only an active party has of a partition."""
+        return self._actives[number]
+
+    # ---- state
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, task in self._tasks.items():
+            if partition in self._actives:
+                self._actives[partition].labelled.flush()
+            for key, value in task.changed_state():
+                yield StateChange("state", partition, key, value)
+
+    def restore(self, change: StateChange) -> None:
+        if change.value is None:
+            return
+        try:
+            if self._tasks[change.partition].restore(change.key, change.value):
+                return
+            if change.partition not in self._actives:
+                raise PeerError("malformed", f"state {change.key!r} is not of this party")
+            self._actives[change.partition].restore(change.key, change.value)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the party's state: {error}") from None
+
+    def measure(self) -> Iterable[Measurement]:
+        tasks, actives = self._tasks.values(), self._actives.values()
+        yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.sums.pending) for task in tasks))
+        if self.active is not None:
+            text = "Labelled entities that the first iteration still waits for, of all partitions"
+            yield Measurement("missing_entities", "gauge", text, sum(active.due.missing_at_first for active in actives), (), True)
+            yield from self._active_figures.measure(
+                [active.labelled.totals for active in actives],
+                sum(active.forecasts.awaited for active in actives),
+                sum(len(active.labelled) for active in actives),
+                sum(active.model.kept for active in actives),
+                max((active.model.version for active in actives), default=0),
+                sum(active.model.dropped for active in actives),
+            )
+
+    # ---- what comes in
+
+    def _take(self, received: Received, now: float) -> None:
+        message, partition = received.message, received.partition
+        task = self._tasks[partition]
+        active = self._actives.get(partition)
+        if isinstance(message, Sample):
+            late = task.take_sample(message, received.record, now)
+            if active is not None:
+                active.take_sample(message.client, late, received.record.offset, now)
+            if late and self.settings.own != self.settings.root:
+                task.tell_revision(message.client, now)
+            return
+        if isinstance(message, Label):
+            assert active is not None
+            active.take_label(message.client, message.label, now)
+            return
+        if isinstance(message, Turn):
+            assert active is not None
+            if not active.take_turn(message):
+                self._figures.ignored["turn_again"] += 1
+            return
+        if message.fingerprint != self.settings.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        task.sums.party_of(message.sender)
+        if isinstance(message, Incarnation):
+            task.take_incarnation(message)
+        elif isinstance(message, Round):
+            assert received.record.value is not None
+            task.sums.take_round(message, received.record.value, now)
+        elif isinstance(message, PartialSum):
+            task.sums.take_sum(message, now)
+        elif isinstance(message, Revision):
+            assert active is not None
+            at = time_written(received.record.timestamp, now)
+            if not active.take_revision(message, at, now):
+                self._figures.ignored["revision_again"] += 1
+
+    def _go_on(self, partition: int) -> None:
+        if (active := self._actives.get(partition)) is not None:
+            active.go_on()
+
+    @property
+    def _ended(self) -> int:
+        """Sums sent or opened so far."""
+        counts = self._figures.counts
+        return counts["sums_sent"] + counts["sums_opened"]
+
+    def _look(self, ended: int, tick: bool, now: float) -> None:
+        """Watch how long answers have been missing."""
+        owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
+            active.is_waiting for active in self._actives.values()
+        )
+        if self._ended > ended or not (owed or self._reply_deadline.overdue):
+            self._reply_deadline.answered()
+        if owed:
+            self._reply_deadline.asked(now)
+        if tick:
+            self._reply_deadline.look(now)
+

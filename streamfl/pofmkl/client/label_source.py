@@ -1,0 +1,61 @@
+"""Where a client's labels come from: with the samples, or later on a topic of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from streamfl.pofmkl.client.client_registry import Client, ClientKey
+from streamfl.pofmkl.client.pending_samples import PendingQueues
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
+
+__all__ = ["LabelSource"]
+
+
+class LabelSource(Protocol):
+    """Takes samples and labels, holds them until their client may learn them, and learns them then."""
+
+    @property
+    def pending(self) -> PendingQueues[Any]:
+        """Items that wait for a new version of the model, or for bytes in the client's budget."""
+
+    def open(self, partition: int) -> None:
+        """Begin a partition."""
+
+    def close(self, partition: int) -> None:
+        """Forget the items of a partition."""
+
+    def arrive(
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record: Record, headers: Headers
+    ) -> None:
+        """Take a sample or a label. client: None if it is not registered. PeerError if there is no room for it.
+
+        record: the record of the message. headers: for a sample, the headers of its prediction.
+        """
+
+    def advance(self, now: float, *, tick: bool) -> list[Send]:
+        """Predict and learn everything that may be learnt now. Returns the messages to send."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the next item falls due."""
+
+    def set_back(self, now: float) -> None:
+        """Set times after ``now`` back to ``now``."""
+
+    def forget(self, client: Client) -> Iterable[bytes]:
+        """Forget a client. Returns its keys in the changelog that are to be deleted."""
+
+    def changed_state(self) -> Iterable[StateChange]:
+        """State that changed since the last call."""
+
+    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
+        """Restore the value of the key ``kind``/``rest``. PeerError if the other source of labels stored it."""
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        """Notices for the operator."""
+
+    def measure(self) -> Iterable[Measurement]:
+        """Metrics that only this source has."""

@@ -1,0 +1,171 @@
+"""How well a worker's clients predict: labels received, errors of the latest predictions, and regret."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.client.live_challengers import classification_measurements, recent_arrays, recent_errors
+from streamfl.roles.recent import WINDOW, Recent
+from streamfl.contract.role import Measurement, OperatorNotice
+
+__all__ = ["PrequentialScores"]
+
+# Predictions between two checks whether most had to be clipped to the range that labels can have.
+JUDGED_AT_ONCE = 50
+SCALED = "with labels scaled to 0..1 by samples.label_range"
+USELESS = (
+    "most of the last predictions were more than a label range beyond samples.label_range and were limited to that: the model "
+    "diverged, or somebody else wrote updates. Check samples.label_range and learning.learning_rate, and who may write updates; "
+    "if the model does not recover, start over with another federation.name"
+)
+
+
+class PrequentialScores:
+    """Counts predictions, labels and errors since it was created. These counts are not stored.
+
+    Each client's labels, errors and losses over its whole life are stored, by the learner. Metrics are sums of both: counters give
+    a mean over any time, and gauges a mean over all time, restarts included.
+
+    learner: gives each client's sums and losses.
+    registry: the clients.
+    label_unit: units of the label for 1 on the learning scale. Errors are published in the label's own unit. Losses and regret
+        are published on the learning scale, where the theorem bounds them.
+    """
+
+    def __init__(self, learner: Learner, registry: ClientRegistry, label_unit: float = 1.0) -> None:
+        self._label_unit = label_unit
+        self.predicted = self._on_version_zero = 0
+        self._learner = learner
+        self._registry = registry
+        self._labels = self._unlabelled = 0
+        self._squared_error = self._loss = 0.0
+        self._recent: Recent[tuple[float, float]] = Recent()
+        self._told_bounded = 0
+        # Predictions and bounded predictions at the last check, and its result.
+        self._judged, self._useless = (0, 0), False
+
+    def count(self, predicted: int, unlabelled: int = 0) -> None:
+        """Count predicted samples. unlabelled: those that came without a label."""
+        self.predicted += predicted
+        self._unlabelled += unlabelled
+
+    def count_on_version_zero(self, client: Client, predicted: int) -> None:
+        """Count predictions of this client before there was a model."""
+        client.record.on_version_zero += predicted
+        self._on_version_zero += predicted
+
+    def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64], now: float) -> None:
+        """Count learnt labels and the errors of their predictions, both (labels,)."""
+        self._labels += len(labels)
+        self._squared_error += float(np.square(predictions - labels).sum())
+        self._loss += float(self._learner.loss.value(predictions, labels).sum())
+        self._recent.extend(list(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True)), now)
+
+    @property
+    def labels(self) -> int:
+        """Labels learnt since this was created."""
+        return self._labels
+
+    def judge(self) -> None:
+        """Check whether most of the latest predictions were bounded and so are useless."""
+        predicted, bounded = self.predicted - self._judged[0], self._learner.bounded - self._judged[1]
+        if predicted >= JUDGED_AT_ONCE:
+            self._judged, self._useless = (self.predicted, self._learner.bounded), 2 * bounded > predicted
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the predictions are useless; None if they are not."""
+        return USELESS if self._useless else None
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        bounded = self._learner.bounded - self._told_bounded
+        self._told_bounded = self._learner.bounded
+        if bounded:
+            yield OperatorNotice(
+                "bounded_predictions",
+                f"{bounded} predictions were more than a label range beyond samples.label_range and were limited to that: the "
+                "model diverged, the labels are not in that range, or somebody else writes into the model topic",
+            )
+
+    def ever_learnt(self) -> bool:
+        """Whether any client ever learnt a label, before a restart included."""
+        return bool(self._sums()[:, 1].any())
+
+    def total_regret(self) -> float:
+        """R = sum_t L(f, y) - min_i sum_t L(f_i, y), summed over clients   (POF-MKL, eq. 11)."""
+        return float(self._regrets().sum())
+
+    def regret(self) -> dict[ClientKey, float]:
+        """Each client's regret (11), without the regularisation term."""
+        return dict(zip(self._registry.keys, self._regrets().tolist(), strict=True))
+
+    def _regrets(self) -> NDArray[np.float64]:
+        return np.asarray(self._sums()[:, 3] - self._kernel_losses().min(axis=1))
+
+    def _sums(self) -> NDArray[np.float64]:
+        return self._learner.sums(self._registry.rows)
+
+    def _kernel_losses(self) -> NDArray[np.float64]:
+        return self._learner.kernel_losses(self._registry.rows)
+
+    def measure_counts(self) -> Iterable[Measurement]:
+        """Metrics of samples, predictions and labels."""
+        yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
+        yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
+        text = "Predictions made with version 0, before a server published a model"
+        yield Measurement("version_zero_predictions", "counter", text, self._on_version_zero)
+        yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
+        yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
+        yield Measurement("drifts", "counter", "Rises of a client's error that were detected and handled", self._learner.drifts)
+        yield from self._learner.measure()
+
+    def _in_label_units(self, squared_error: float) -> float:
+        """A squared error in the label's own unit squared. The square of the unit alone may overflow."""
+        return self._label_unit * (self._label_unit * squared_error)
+
+    def measure_errors(self) -> Iterable[Measurement]:
+        """Metrics of errors, losses and regret."""
+        samples, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
+        regret = self.total_regret()
+        text = "With the preset `paper`: predictions limited to one label range beyond samples.label_range"
+        yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
+        text = "Sum of the predictions' squared error over the labels of streamfl_labels_total, in the label's own unit squared"
+        yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
+        text = f"Sum of the predictions' loss over the same labels, {SCALED}"
+        yield Measurement("loss_sum", "counter", text, self._loss)
+        life = "over the whole lifetime of this worker's clients, restarts included"
+        yield Measurement("lifetime_predictions", "gauge", f"Predictions, {life}", samples)
+        on_version_zero = sum(client.record.on_version_zero for client in self._registry)
+        text = f"Predictions made with version 0 of the model, {life}"
+        yield Measurement("lifetime_version_zero_predictions", "gauge", text, on_version_zero)
+        yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
+        text = f"Sum of the predictions' squared error, in the label's own unit squared, {life}"
+        yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))
+        yield Measurement("lifetime_loss", "gauge", f"Sum of the predictions' loss, {SCALED}, {life}", loss)
+        text = f"Sum of the loss of each client's best kernel alone, {SCALED}, {life}"
+        yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)
+        text = f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients"
+        yield Measurement("regret", "gauge", text, regret)
+        text = f"Regret divided by streamfl_lifetime_labels, {SCALED}"
+        yield Measurement("regret_per_sample", "gauge", text, regret / max(labels, 1), known=labels > 0)
+        text = "Root of the mean squared error of all predictions of these clients, restarts included, in the label's own unit"
+        rmse = self._label_unit * math.sqrt(squared_error / max(labels, 1))
+        yield Measurement("rmse", "gauge", text, rmse, known=labels > 0)
+        predictions, recent_labels = recent_arrays(self._recent.items)
+        errors = recent_errors(predictions, recent_labels, self._label_unit)
+        known, until = bool(self._recent.items), self._recent.until
+        text = "Root of the mean squared error of the last 1000 predictions since the worker's start, in the label's own unit"
+        yield Measurement("rmse_windowed", "gauge", text, errors.rmse, (), True, known, until)
+        text = "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit"
+        yield Measurement("mae_windowed", "gauge", text, errors.mae, (), True, known, until)
+        if self._learner.loss is LOGISTIC:
+            yield from classification_measurements(predictions, recent_labels, until)
+        best = int(np.argmin(self._kernel_losses().sum(axis=0)))
+        yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)

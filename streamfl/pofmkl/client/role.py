@@ -1,0 +1,400 @@
+"""The client of POF-MKL: Algorithm 1 as a role, which calls the parts in order.
+
+Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. For a sample x with label y, and
+the parameters theta_i of every kernel i that the server published:
+
+    f_i = theta_i . z_i(x)                                  (4), (6)   paper_learner.py, streamfl.kernels
+    f = sum_i w_bar_i f_i,  w_bar_i = w_i / sum_j w_j       (6)        paper_learner.py
+    publish f
+    l_i = L(f_i, y) + lambda ||theta_i||^2                             paper_learner.py
+    draw bin j, with q_j = (1 - xi) u_j / sum(u) + xi / m   (8)        bins.py
+    w_i <- w_i exp(-eta l_i)                                (7)        paper_learner.py
+    send (eta / p_i) grad l_i for each kernel i of the bin  (9)        paper_learner.py, uploads.py
+    theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server.py, server_steps.py
+
+This is ``preset = "paper"``. With the default preset clients send target rows instead, and default_learner.py is the learner.
+
+Each part bounds, remembers and restores its own state: the registered clients (client_registry.py) and their admission
+(admission.py), samples and labels that wait for the model (labels_with_samples.py and late_labels.py, on pending_samples.py),
+clients with a backlog (catch_up.py), open uploads (uploads.py), whether the server answers (model_watch.py), errors and regret
+(prequential.py), and the means that replace missing inputs (records/imputation.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.state.clock_guard import ClockGuard, time_written_by
+from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.client.admission import MEANS, Admission
+from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.client.catch_up import CatchUp
+from streamfl.pofmkl.client.client_record import ClientRecord, ClientSnapshot
+from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
+from streamfl.pofmkl.client.label_source import LabelSource
+from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
+from streamfl.pofmkl.client.late_labels import LateLabels
+from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.client.live_challengers import LiveChallengers
+from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.client.model import ModelTable
+from streamfl.pofmkl.client.model_watch import ModelWatch
+from streamfl.pofmkl.client.predictions import PredictionWriter
+from streamfl.pofmkl.client.prequential import PrequentialScores
+from streamfl.pofmkl.client.server_silence import SILENCE, ServerSilence
+from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.client.staleness import StalenessPolicy
+from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.header_propagation import carried_nothing
+from streamfl.records.imputation import RunningMeans
+from streamfl.records.input_watch import InputWatch
+from streamfl.records.join import LabelJoin
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+
+__all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
+
+class PofmklClient:
+    """Predicts every sample, learns from its label, and sends updates within the uplink's limits.
+
+    One object serves all clients of its partitions: the samples of a poll go to the learner together. The role reports trouble
+    if it sends updates, or samples wait for the model, and no new version comes for ``patience`` seconds.
+
+    learner: the mathematics.
+    staleness_policy: how far a client may run ahead of the model.
+    uplink: what a client may send.
+    seed: of the federation.
+    clients: the most clients to remember.
+    client_expiry: seconds without a sample after which a client makes room for another.
+    shards: how many the model has.
+    fingerprint: of the federation's settings.
+    encode_prediction: encodes the record that the user reads.
+    original: converts a prediction or label back to the label's own unit.
+    waiting_limit: the most samples or labels of a partition that may wait, plus one poll.
+    patience: seconds without a new model.
+    catch_up_samples, catch_up_patience: of :class:`~streamfl.pofmkl.client.catch_up.CatchUp`, and its ``ServerSilence`` in seconds.
+    trace: called for every labelled sample that comes with its label.
+    challengers: models that learn beside the learner and are only measured.
+    join: joins labels from their own topic to samples; None: labels come with their samples.
+    signing: if members have keys, checks that the server signed a version of the model.
+    seal_bytes: if members have keys, the bytes that a seal adds to an update.
+    settings_check: compares the server's settings with this client's.
+    watch: inspects every sample and label.
+    carry: the headers of a sample's record that its prediction gets.
+    means: fills in missing inputs; None: fills in nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: Learner,
+        staleness_policy: StalenessPolicy,
+        uplink: Uplink,
+        seed: int,
+        clients: int,
+        client_expiry: float = 86_400.0,
+        shards: int = 1,
+        fingerprint: int = 0,
+        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
+        original: Callable[[float], float] = float,
+        waiting_limit: int = 10_000,
+        patience: float = math.inf,
+        catch_up_samples: int = 0,
+        catch_up_patience: float = math.inf,
+        trace: Callable[[StepTrace], None] | None = None,
+        challengers: LiveChallengers | None = None,
+        join: LabelJoin | None = None,
+        signing: ModelSigning | None = None,
+        seal_bytes: int = 0,
+        settings_check: ServerSettingsCheck | None = None,
+        watch: InputWatch | None = None,
+        carry: Callable[[Record], Headers] = carried_nothing,
+        means: RunningMeans | None = None,
+    ) -> None:
+        self._carry = carry
+        self.learner = learner
+        self.staleness_policy = staleness_policy
+        self.fingerprint = fingerprint
+        self.waiting_limit = waiting_limit
+        self.challengers = challengers
+        self.model = ModelTable(
+            learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
+        )
+        self.settings_check = settings_check or ServerSettingsCheck({})
+        self.watch = watch or InputWatch(None, LABEL_RANGE, (0.0, 1.0), join is not None, clients)
+        self._model_watch = ModelWatch(self.model, self.settings_check, staleness_policy.lockstep, patience)
+        row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._budgets = Budgets(uplink, row_bytes, shards, staleness_policy.lockstep, seal_bytes)
+        self._registry = ClientRegistry(learner, self._budgets, seed, clients, client_expiry)
+        self.silence = ServerSilence(catch_up_patience)
+        self.catch_up = CatchUp(catch_up_samples, self.silence, self._registry, shards)
+        self._uploads = Uploads(
+            learner, self.model, staleness_policy, self.catch_up, uplink, self._budgets, self._registry, fingerprint, seal_bytes
+        )
+        self._scores = PrequentialScores(learner, self._registry, original(1.0) - original(0.0))
+        self._clock_guard = ClockGuard()
+        self._means = means or RunningMeans()
+        self._unread: Mapping[int, int] = {}
+        predictions = PredictionWriter(encode_prediction, original, self.model)
+        parts = (learner, self.model, self._registry, self._uploads, self._scores, predictions, self.catch_up)
+        budgeted = uplink.bytes_per_second is not None
+        self._labels: LabelSource
+        if join is None:
+            self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=challengers, trace=trace)
+        else:
+            self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
+        self._admission = Admission(self._registry, self._uploads, self._labels, self._means, self.watch)
+
+    @property
+    def wake_at(self) -> float | None:
+        catch_up = self.catch_up.wake_at if self._labels.pending.total else None
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.silence.wake_at, catch_up)
+        return min([when for when in due if when is not None], default=None)
+
+    @property
+    def full(self) -> Collection[int]:
+        pending = self._labels.pending
+        return sorted({*pending.full(self.waiting_limit), *self.catch_up.full(pending.counts)})
+
+    @property
+    def most_records(self) -> int | None:
+        return self.catch_up.most_records(self._labels.pending.counts)
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        self._unread = records
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        return {"samples": self._labels.pending.total} if self._labels.pending.total else {}
+
+    @property
+    def prompt(self) -> bool:
+        return self.staleness_policy.lockstep
+
+    @property
+    def urgent(self) -> bool:
+        return self.catch_up.is_urgent(self.model.versions, self._labels.pending.total)
+
+    @property
+    def backlog(self) -> str | None:
+        pending = self._labels.pending
+        kind = "samples" if isinstance(self._labels, LabelsWithSamples) else "labels"
+        return self.catch_up.backlog(kind, pending.total, sum(1 for _ in pending.waiting_clients()))
+
+    @property
+    def trouble(self) -> str | None:
+        return (
+            self.settings_check.trouble
+            or self._model_watch.trouble
+            or self._scores.trouble
+            or self.watch.trouble(self._scores.ever_learnt)
+        )
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        yield from self.settings_check.notices()
+        yield from self.watch.notices(self._scores.ever_learnt)
+        yield from self._labels.notices()
+        yield from self._scores.notices()
+        yield from self.catch_up.notices()
+        yield from self.silence.notices()
+
+    def open(self, partition: int) -> None:
+        self._clock_guard.opened()
+        self.catch_up.open(partition)
+        self.silence.open(partition)
+        self._registry.open(partition)
+        self._labels.open(partition)
+
+    def close(self, partition: int) -> None:
+        for client in self._registry.close(partition):
+            self._uploads.forget(client)
+        self._labels.close(partition)
+        self._means.close(partition)
+        self.catch_up.close(partition)
+        self.silence.close(partition)
+        if not self._registry.partitions:
+            self._model_watch.nobody_asks()
+
+    def forget(self, name: str) -> bool:
+        known = self._registry.named(name)
+        for client in known:
+            self._admission.forget(client)
+        return bool(known)
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        if self._clock_guard.pass_to(now, tick=not batch):
+            self._set_back(now)
+        self._budgets.pass_to(now, len(self._registry))
+        before = self.model.versions
+        replies: list[Send | Rejection] = []
+        self.catch_up.note_unread(self._unread, Counter(received.partition for received in batch if received.channel != "model"))
+        self._unread = {}
+        self._hear(batch, now, replies)
+        pending = self._labels.pending
+        waited_enough = self.catch_up.begin_step(self.model.versions, pending.counts, now)
+        self._registry.end_own_steps(self.silence.hear(self.model.versions))
+        if self.model.versions != before:
+            if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
+                self._registry.release(self.model.versions)
+            pending.look_again(self._registry)
+        if self.silence.look(now) or waited_enough:
+            pending.look_again(self._registry)
+        self._registry.begin_own_steps(self.silence.is_unanswered)
+        learnt = self._scores.labels
+        replies += self._uploads.send_outdated(now)
+        if not batch:
+            replies += self._uploads.send_due(now)
+        replies += self._labels.advance(now, tick=not batch)
+        self.catch_up.end_step(self._scores.labels - learnt)
+        for partition in self._uploads.take_sent_from() | {number for number, count in pending.counts.items() if count}:
+            self.silence.ask(partition, now)
+        self._model_watch.look(self._uploads.sent, pending.total > 0, self._anybody_waits_for_model, now, tick=not batch)
+        self._scores.judge()
+        return replies
+
+    def _anybody_waits_for_model(self) -> bool:
+        return not all(map(self._uploads.may_learn, self._labels.pending.waiting_clients()))
+
+    def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
+        """Process the messages one by one; add a rejection to ``replies`` for each that is refused."""
+        logistic, watch, labels, known, carry = self.learner.loss is LOGISTIC, self.watch, self._labels, self._registry, self._carry
+        for received in batch:
+            channel, message = received.channel, received.message
+            try:
+                if channel == "model":
+                    self._model_watch.hear(message, received.partition)
+                    continue
+                key = received.partition, message.client
+                # Before a possible refusal: if there is no room, the reason is often how the topic is keyed.
+                if channel == "samples":
+                    watch.sample(*key, message.label)
+                else:
+                    watch.label(*key, message.label)
+                if logistic:
+                    _check_class(message.label)
+                client, written_at = known.find(key), time_written_by(now, received.record.timestamp)
+                if channel == "samples":
+                    client = known.observe(key, written_at) or self._admission.admit(key, written_at, now)
+                    if self._means:
+                        # Now, in the order of the records: a sample that waits for the model gets the mean from when it came.
+                        message = msgspec.structs.replace(message, features=self._means.fill(key, message.features))
+                labels.arrive(key, client, message, received.record, carry(received.record))
+                if client is not None and channel == "samples":
+                    known.hear_sample(client, written_at, now)
+                    if message.label is not None:
+                        known.hear_label(client, written_at, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        known.batch_is_over()
+
+    def _set_back(self, now: float) -> None:
+        """Replace every remembered time after ``now`` with ``now``: the clock was ahead."""
+        self.silence.set_back(now)
+        self.catch_up.set_back(now)
+        self._uploads.set_back(now)
+        self._registry.set_back(now)
+        self._labels.set_back(now)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        yield from self._registry.forgotten()
+        yield from self._registry.changed_state(self._uploads.remembered)
+        yield from self._labels.changed_state()
+        yield from self.silence.changed_state()
+        for partition, name, value in self._means.changed_state():
+            yield StateChange("state", partition, MEANS + name, value)
+
+    def restore(self, change: StateChange) -> None:
+        kind, _, rest = change.key.partition(b"/")
+        value = change.value or b""
+        try:
+            if kind == b"client":
+                self._restore_client((change.partition, check_name(rest)), msgspec.msgpack.decode(value, type=ClientRecord))
+            elif kind == b"part":
+                end = 2 + int.from_bytes(rest[:2], "big")
+                self._registry.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
+            elif kind == b"means":
+                self._means.restore(self._registry.known((change.partition, check_name(rest))).key, value)
+            elif change.key == SILENCE:
+                self.silence.restore(change.partition, value)
+            elif kind in (b"join", b"waiting", b"challenger"):
+                self._labels.restore(kind, change.partition, rest, value)
+            else:
+                raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PeerError("malformed", f"a client's state: {error}") from None
+
+    def _restore_client(self, key: ClientKey, record: ClientRecord) -> None:
+        self._uploads.check_versions(record.learnt_on)
+        if any(shard >= len(self.model.versions) for shard in record.awaited):
+            raise PeerError("malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}")
+        upload, record.upload = record.upload, None
+        client = self._registry.restore(key, record)
+        if upload is not None:
+            self._uploads.restore(client, upload)
+
+    @property
+    def trace(self) -> Callable[[StepTrace], None] | None:
+        """Called for every labelled sample that comes with its label."""
+        return self._labels.trace if isinstance(self._labels, LabelsWithSamples) else None
+
+    @trace.setter
+    def trace(self, trace: Callable[[StepTrace], None]) -> None:
+        assert isinstance(self._labels, LabelsWithSamples), "labels on a topic of their own are not traced"
+        self._labels.trace = trace
+
+    @property
+    def predicted(self) -> int:
+        """Samples predicted by this object since it was made."""
+        return self._scores.predicted
+
+    def regret(self) -> dict[ClientKey, float]:
+        """Each client's regret, by partition and name   (POF-MKL, eq. 11), without the regularisation term."""
+        return self._scores.regret()
+
+    def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
+        """The state of each client, by partition and name, for inspection."""
+        return {client.key: self._snapshot_of(client) for client in self._registry}
+
+    def _snapshot_of(self, client: Client) -> ClientSnapshot:
+        record, bucket = client.record, client.bucket
+        samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
+        return ClientSnapshot(
+            row=client.row,
+            seen_at=record.seen_at,
+            waiting=self._labels.pending.waiting(client),
+            samples=int(samples),
+            labels=int(labels),
+            on_version_zero=record.on_version_zero,
+            uploads_begun=record.uploads_drawn,
+            uploads_sent=record.sequence,
+            budget=None if bucket is None else (bucket.tokens, bucket.depth),
+            silent_from=record.sample_rhythm.overdue_at,
+        )
+
+    def measure(self) -> Iterable[Measurement]:
+        yield from self._scores.measure_counts()
+        yield from self._registry.measure()
+        waiting = sum(1 for _ in self._labels.pending.waiting_clients())
+        yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
+        text, waiting = "Samples, or labels of [labels], that wait for the model", self._labels.pending.total
+        yield Measurement("waiting_samples", "gauge", text, waiting)
+        yield from self._scores.measure_errors()
+        yield from self.watch.measure()
+        yield from self._labels.measure()
+        yield from self._means.measure()
+        yield from self._model_watch.measure()
+        yield from self._uploads.measure()
+        yield from self.catch_up.measure()
+        yield from self.silence.measure()
+
+
+def _check_class(label: float | None) -> None:
+    if label not in (None, 0.0, 1.0):
+        raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")

@@ -1,0 +1,1 @@
+"""River estimators and baselines: the same learners without a federation."""

@@ -1,0 +1,1 @@
+"""The server: shards of the model, their rounds, and their publication."""

@@ -1,0 +1,295 @@
+"""Records what a shard of the server published last, to find and repair what others write into the model topic.
+
+Anyone with the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
+in its own changelog: its version, and a digest of each kernel as it was published last. It keeps a *copy* of each kernel there too.
+After a restart the server uses the parameters with the book's digest, wherever they lie among what others wrote. Where they are
+gone, it uses the copy.
+
+With every fourth version the server publishes and copies one kernel in turn, changed or not. So each of n kernels is published and
+copied at least once in 4 n versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.messages import (
+    KERNEL_PARAMETERS,
+    MARKER_KEY,
+    SHARD_VERSION,
+    SIGNED_KEY,
+    SIGNED_VERSION,
+    KernelParameters,
+    ShardVersion,
+    kernel_key,
+)
+from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.contract.role import PeerError, StateChange
+from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
+
+__all__ = ["BOOK", "Publication", "Settled"]
+
+BOOK = b"published"
+COPY = b"copy"
+DIGEST_BYTES = 16
+VERSIONS_A_TURN = 4
+NEVER = bytes(DIGEST_BYTES)
+
+
+class _Book(msgspec.Struct, array_like=True):
+    """The book as it is stored.
+
+    turn: how many versions were published.
+    digests: of every kernel of the shard; zeros for a kernel that was never published.
+    """
+
+    fingerprint: Count
+    model_version: Count
+    updates: Count
+    turn: Count
+    digests: bytes
+
+
+@dataclass
+class Settled:
+    """A shard's state after a restart.
+
+    parameters: (2 D,) by kernel.
+    again: kernels to publish again; those without parameters begin at 0.
+    marker_again: whether to publish the marker again.
+    mended: a text about what others wrote; None if nothing was found.
+    taken_over: whether the book or the marker has a former fingerprint of the federation.
+    """
+
+    model_version: int = 0
+    updates: int = 0
+    parameters: dict[int, NDArray[Any]] = field(default_factory=dict)
+    again: set[int] = field(default_factory=set)
+    marker_again: bool = False
+    mended: str | None = None
+    taken_over: bool = False
+
+
+class Publication:
+    """The book of one shard, and the records of each version.
+
+    kernels: of the shard.
+    row_length: numbers of a kernel's parameters, 2 D.
+    dtype: of these numbers.
+    fingerprints: the federation's own first, then its possible former ones.
+    signing: signs each version; None: members have no keys.
+    """
+
+    def __init__(
+        self, kernels: range, row_length: int, dtype: Any, fingerprints: Collection[int], signing: ModelSigning | None = None
+    ) -> None:
+        self._kernels = kernels
+        self._row_length = row_length
+        self._dtype = dtype
+        self._fingerprints = tuple(fingerprints)
+        self._signed = None if signing is None else SignedShard(signing, kernels, empty_row(row_length, dtype))
+        self._digests = [NEVER] * len(kernels)
+        self._turn = 0
+        self._uncopied: set[int] = set()
+        self._foreign: list[bytes] = []
+        # All of these are needed only until ``settle`` is called.
+        self._book: _Book | None = None
+        self._copies: dict[int, NDArray[Any]] = {}
+        # By kernel: the last parameters in the topic, and those with the book's digest. Others may have written after these.
+        self._found: dict[int, NDArray[Any]] = {}
+        self._own: dict[int, NDArray[Any]] = {}
+        self._marker: ShardVersion | None = None
+        # The marker of the other kind, signed or unsigned: from before keys were set or dropped.
+        self._other_marker: ShardVersion | None = None
+        self._spoilt: set[bytes] = set()
+
+    @property
+    def _marker_key(self) -> bytes:
+        return MARKER_KEY if self._signed is None else SIGNED_KEY
+
+    @property
+    def has_a_book(self) -> bool:
+        return self._book is not None
+
+    @property
+    def published(self) -> list[int]:
+        """The kernels that were ever published."""
+        return [kernel for kernel, digest in zip(self._kernels, self._digests, strict=True) if digest != NEVER]
+
+    # ---- restore
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restore the book or a copy; False if the key belongs to neither. PeerError if it was made with other settings."""
+        kind, _, number = key.partition(b"/")
+        if key == BOOK:
+            book = msgspec.msgpack.decode(value, type=_Book)
+            self.check_fingerprint(book.fingerprint)
+            if len(book.digests) != DIGEST_BYTES * len(self._kernels):
+                raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
+            self._book, self._turn = book, book.turn
+            self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
+        elif kind == COPY and number:
+            self._copies[int(number)] = self._row(value)
+        else:
+            return False
+        return True
+
+    def restore_topic(self, key: bytes, value: bytes) -> None:
+        """Note a record of the model topic; PeerError if it does not belong to this shard.
+
+        Called with all records in their order. The last one of a key counts, unless the book differs.
+        """
+        if key in (MARKER_KEY, SIGNED_KEY):
+            marker = SHARD_VERSION.decode(value) if key == MARKER_KEY else SIGNED_VERSION.decode(value).marker
+            self.check_fingerprint(marker.fingerprint)
+            if key == self._marker_key:
+                self._marker = marker
+            else:
+                self._other_marker = marker
+            self._spoilt.discard(key)
+            return
+        message = KERNEL_PARAMETERS.decode(value)
+        if message.kernel not in self._kernels or key != kernel_key(message.kernel):
+            raise PeerError("kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard")
+        row = self._found[message.kernel] = self._row(message.parameters)
+        self._spoilt.discard(key)
+        if self._book is not None and _digest(row) == self._digests[self._kernels.index(message.kernel)]:
+            self._own[message.kernel] = row
+
+    def spoil(self, key: bytes) -> None:
+        """Note that the record under this key of the model topic is not the server's."""
+        self._spoilt.add(key)
+
+    def check_fingerprint(self, fingerprint: int) -> None:
+        """Raises PeerError if the fingerprint belongs to another federation or other settings."""
+        if fingerprint not in self._fingerprints:
+            raise PeerError(
+                "configuration",
+                "another federation name, seed, federation.features (names or their order), preset, loss, kernel dictionary (an "
+                "uplink.kernels_per_upload of 1 or 2 has its own), features_per_kernel or precision was used to make it",
+            )
+
+    def settle(self, remembered: bool, shard: int, dimension: int) -> Settled:
+        """Decide the shard's state from all that was restored. To be called once, before anything is published.
+
+        remembered: whether the server had a state before.
+        """
+        book, found, marker = self._book, self._found, self._marker
+        keys = {kernel_key(kernel): kernel for kernel in self._kernels}
+        settled = Settled()
+        doubtful = {keys[key] for key in self._spoilt if key in keys}
+        if book is None and remembered:
+            # The first releases kept no book.
+            settled.parameters = found
+            if marker is not None:
+                settled.model_version, settled.updates = marker.model_version, marker.updates
+                settled.taken_over = marker.fingerprint != self._fingerprints[0]
+                settled.marker_again = settled.taken_over
+        else:
+            settled.model_version, settled.updates = (0, 0) if book is None else (book.model_version, book.updates)
+            expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
+            if book is not None:
+                settled.taken_over = book.fingerprint != self._fingerprints[0]
+            for kernel, digest in zip(self._kernels, self._digests, strict=True):
+                if digest == NEVER:
+                    if kernel in found:
+                        doubtful.add(kernel)
+                    continue
+                if kernel not in self._own and kernel in found and _digest(found[kernel]) == digest:
+                    # The record was restored before the book.
+                    self._own[kernel] = found[kernel]
+                if kernel in self._own:
+                    settled.parameters[kernel] = self._own[kernel]
+                elif kernel in self._copies:
+                    settled.parameters[kernel] = self._copies[kernel]
+                if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
+                    doubtful.add(kernel)
+            settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
+            # The other kind of marker is as expected: keys were set or dropped since, and nobody else wrote.
+            as_told = self._marker is None and self._other_marker == expected
+            if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
+                without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
+                settled.mended = (
+                    f"shard {shard}: the model topic does not hold what this server published last, of kernels "
+                    f"{sorted(doubtful)[:5]} ({len(doubtful)} in all): it is published again as version {settled.model_version}"
+                    + (f", without a copy of {without[:5]}, which start over" if without else "")
+                    + ". Let only the server write into it."
+                )
+        settled.again = doubtful
+        if settled.marker_again:
+            # All kernels: readers refused those that came before a marker of another federation.
+            settled.again = doubtful | set(settled.parameters)
+        for kernel, row in settled.parameters.items():
+            if self._signed is not None:
+                self._signed.note(kernel, encode_array(row))
+            self._digests[self._kernels.index(kernel)] = _digest(row)
+        self._uncopied = set(settled.parameters) - self._copies.keys()
+        self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
+        if self._other_marker is not None:
+            # Deleted, or every later reader would find and refuse it.
+            self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
+        self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
+        self._other_marker = None
+        return settled
+
+    # ---- write
+
+    def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
+        """The records of a version: the book, copies, kernels, and the marker.
+
+        changed: the kernels to publish; one more is published in turn.
+        parameters: of all kernels of the shard, (kernels, 2 D).
+        marker: of the version.
+        """
+        in_turn: set[int] = set()
+        published = self.published
+        turn, rest = divmod(self._turn, VERSIONS_A_TURN)
+        if published and not rest:
+            in_turn = {published[turn % len(published)]}
+        self._turn += 1
+        kernels = sorted(changed | in_turn)
+        rows = {kernel: encode_array(parameters[self._kernels.index(kernel)]) for kernel in kernels}
+        copied = in_turn | self._uncopied | (changed - set(published))
+        for kernel, row in rows.items():
+            self._digests[self._kernels.index(kernel)] = _digest_of(row)
+            if self._signed is not None:
+                self._signed.note(kernel, row)
+        yield self.book(partition, marker.fingerprint, marker.model_version, marker.updates)
+        for kernel in sorted(copied):
+            yield StateChange(
+                "state", partition, b"%s/%d" % (COPY, kernel), encode_array(parameters[self._kernels.index(kernel)])
+            )
+        self._uncopied = set()
+        for kernel, row in rows.items():
+            message = KernelParameters(VERSION, kernel, row)
+            yield StateChange("model", partition, kernel_key(kernel), KERNEL_PARAMETERS.encode(message))
+        for key in self._foreign:
+            yield StateChange("model", partition, key, None)
+        self._foreign = []
+        # Last in the step: readers take the parameters before it as one version.
+        value = SHARD_VERSION.encode(marker) if self._signed is None else self._signed.sign(marker)
+        yield StateChange("model", partition, self._marker_key, value)
+
+    def book(self, partition: int, fingerprint: int, model_version: int, updates: int) -> StateChange:
+        book = _Book(fingerprint, model_version, updates, self._turn, b"".join(self._digests))
+        return StateChange("state", partition, BOOK, msgspec.msgpack.encode(book))
+
+    def _row(self, content: bytes) -> NDArray[Any]:
+        row: NDArray[Any] = decode_array(content, self._dtype, (self._row_length,), "parameters")
+        return row
+
+
+def _digest(row: NDArray[Any]) -> bytes:
+    return _digest_of(encode_array(row))
+
+
+def _digest_of(content: bytes) -> bytes:
+    digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+    # Zeros mark a kernel that was never published.
+    return digest if digest != NEVER else bytes(DIGEST_BYTES - 1) + b"\1"

@@ -1,0 +1,246 @@
+"""The parameters of one shard of the server: how updates move them, and how they are published and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.messages import ShardVersion, Update
+from streamfl.pofmkl.client.model import LARGEST_PARAMETERS
+from streamfl.pofmkl.server.publication import Publication
+from streamfl.pofmkl.learning.server_steps import ServerStep
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.server.update_problems import UpdateProblems
+from streamfl.contract.role import PeerError, StateChange
+from streamfl.encoding.wire import VERSION
+
+__all__ = ["ShardModel", "ShardSettings", "blocks", "norms"]
+
+# Raw bytes of steps processed at a time: in double precision they grow, and a poll may hold hundreds of megabytes.
+BLOCK_BYTES = 4_000_000
+# A little below the largest norm that clients accept, for rounding.
+LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """What all shards of a server share.
+
+    clients: K, the size of the federation.
+    kernels, features: N and D.
+    dimension: of the samples; None: the restored one.
+    shards: their number. Kernel i belongs to shard i modulo shards.
+    lockstep: one step a round; otherwise every update is applied as it comes.
+    round_timeout: seconds after a round's first update until the round is closed.
+    client_expiry: seconds without an update after which a client makes room for another.
+    fingerprint, former_fingerprint: of the settings now, and before the features were named.
+    dtype: of rows and parameters.
+    signing: signs each version; None: members have no keys.
+    """
+
+    clients: int
+    kernels: int
+    features: int
+    dimension: int | None
+    shards: int
+    lockstep: bool
+    round_timeout: float
+    client_expiry: float
+    fingerprint: int
+    former_fingerprint: int
+    dtype: Any
+    signing: ModelSigning | None
+
+    @property
+    def row_length(self) -> int:
+        """2 D."""
+        return 2 * self.features
+
+    def steps(self, updates: Iterable[Update]) -> NDArray[Any]:
+        """The steps of all kernels of all updates, in order: (kernels sent, 2 D)."""
+        numbers = np.frombuffer(b"".join(update.steps for update in updates), np.dtype(self.dtype).newbyteorder("<"))
+        return numbers.reshape(-1, self.row_length)
+
+
+class ShardModel:
+    """The kernels ``number``, ``number`` + shards, … and their records in the model topic.
+
+    Stored under ``step/…`` and the keys of :class:`Publication`.
+
+    version: of this shard. updates: applied so far.
+    step: moves the parameters.
+    """
+
+    def __init__(self, federation: ShardSettings, number: int, step: ServerStep, problems: UpdateProblems) -> None:
+        kernels = range(number, federation.kernels, federation.shards)
+        fingerprints = (federation.fingerprint, federation.former_fingerprint)
+        self.number = number
+        self.kernels = frozenset(kernels)
+        self.parameters: NDArray[Any] = np.zeros((len(kernels), federation.row_length), federation.dtype)
+        self.step = step
+        self.version = 0
+        self.updates = 0
+        self._federation = federation
+        self._problems = problems
+        self._publication = Publication(kernels, federation.row_length, federation.dtype, fingerprints, federation.signing)
+        self._changed_kernels: set[int] = set()
+        self._published = True
+        self._book_changed = False
+        self._mending = False
+        # Whether any state of the server was restored.
+        self._remembered = False
+
+    def apply(self, updates: Sequence[Update]) -> None:
+        """Take a step of these updates, in order."""
+        federation, parameters, shortened = self._federation, self.parameters, self.step.shortened
+        for block in blocks(updates, lambda update: update):
+            kernels = list(chain.from_iterable(update.kernels for update in block))
+            with np.errstate(over="ignore", invalid="ignore"):
+                places = np.array(kernels, dtype=np.intp) // federation.shards
+                parameters = self.step.apply(parameters, places, federation.steps(block))
+            self._changed_kernels.update(kernels)
+        if shortened := self.step.shortened - shortened:
+            self._problems.bounded += shortened
+            self._problems.say(
+                "update_bounded",
+                f"shard {self.number}: {shortened} kernels' updates were longer than a client's can be, and were shortened. Do "
+                "server and clients have the same [learning], or does somebody else write updates?",
+            )
+        # A learning rate that is far too large makes parameters grow without end. Clients refuse longer ones.
+        parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
+        lengths = norms(parameters)
+        if lengths.max(initial=0.0) > LONGEST_ROW:
+            parameters *= np.minimum(1.0, LONGEST_ROW / np.maximum(lengths, LONGEST_ROW))[:, np.newaxis]
+            self._problems.bounded += 1
+            self._problems.say(
+                "model_bounded",
+                f"shard {self.number}: parameters reached a norm of {lengths.max():g} and were shortened to {LONGEST_ROW:g}. Is "
+                "learning.learning_rate far too large, or does somebody else write updates?",
+            )
+        self.parameters = parameters.astype(federation.dtype)
+        self._published = False
+        self._problems.applied += len(updates)
+
+    def count_updates(self) -> None:
+        """Count an update that is applied as it comes: the version counts updates."""
+        self.updates += 1
+        self.version = self.updates
+
+    def end_round(self, updates: int, misled: bool) -> None:
+        """Count a round of ``updates`` updates: the version counts rounds. misled: skip the next version, which is taken."""
+        self.version += 2 if misled else 1
+        # A version has at least one update.
+        self.updates = max(self.updates + updates, self.version)
+
+    def count_updates_from_now(self) -> None:
+        """Let the version count updates, after it counted rounds."""
+        self.version, self._published = self.updates, False
+
+    def tell_again(self, version: int) -> None:
+        """Publish the server's version again: another writer may have given a client this version, or kept newer ones from it."""
+        self._published = False
+        if version < self.version - 1:
+            self._changed_kernels.update(self.kernels)
+
+    def publish_anew(self, update: Update) -> None:
+        """Publish all kernels again, after whatever lies in the topic: a client read a version that was never published.
+
+        At most once a commit, however many clients report it: no more than a commit of many updates publishes.
+        """
+        self._problems.mended += not self._mending
+        self._changed_kernels.update(self.kernels)
+        self._mending, self._published = True, False
+        self._problems.say(
+            "unknown_version",
+            f"client {update.client!r} names version {update.model_version} of shard {self.number}, the server has published "
+            f"{self.version}: all of it is published again. Who else may write into the model topic?",
+        )
+
+    def check_fingerprint(self, fingerprint: int) -> None:
+        """Raises PeerError if an update was made with other settings."""
+        if fingerprint != self._federation.fingerprint:
+            self._publication.check_fingerprint(fingerprint)
+            raise PeerError(
+                "configuration", "made without federation.features, or with others: use the server's in the client's [federation]"
+            )
+
+    def settle(self, dimension: int) -> None:
+        """Take over the restored state, once, after all of it is there. dimension: of the clients' inputs."""
+        kept_a_book = self._publication.has_a_book
+        settled = self._publication.settle(self._remembered, self.number, dimension)
+        self.version, self.updates = settled.model_version, settled.updates
+        for kernel, row in settled.parameters.items():
+            self.parameters[kernel // self._federation.shards] = row
+        self._changed_kernels |= settled.again
+        self._published = not (settled.again or settled.marker_again)
+        self._book_changed = not kept_a_book
+        if self._federation.signing is not None and self._remembered:
+            # All kernels are published again under today's key, so that an older key can be removed.
+            self._changed_kernels, self._published = set(self.kernels), False
+        if settled.mended is not None:
+            self._problems.mended += 1
+            self._problems.say("model_mended", settled.mended)
+        if settled.taken_over:
+            self._problems.say("taken_over", "the model that was learnt before federation.features was given continues with it")
+
+    def changed_state(self, dimension: int) -> Iterable[StateChange]:
+        """State and model records that changed since the last call. dimension: of the clients' inputs."""
+        fingerprint = self._federation.fingerprint
+        for key, value in self.step.changed_state():
+            yield StateChange("state", self.number, b"step/" + key, value)
+        if not self._published:
+            marker = ShardVersion(VERSION, fingerprint, dimension, self.number, self.version, self.updates)
+            yield from self._publication.changes(self.number, self._changed_kernels, self.parameters, marker)
+        elif self._book_changed:
+            yield self._publication.book(self.number, fingerprint, self.version, self.updates)
+        self._changed_kernels = set()
+        self._published, self._book_changed, self._mending = True, False, False
+
+    def was_remembered(self) -> None:
+        """Note that state of the server was restored: it is not a new server."""
+        self._remembered = True
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restore a value of the server's changelog; False if the key belongs to something else."""
+        kind, _, name = key.partition(b"/")
+        if kind == b"step":
+            self.step.restore(name, value)
+            return True
+        return self._publication.restore(key, value)
+
+    def restore_topic(self, key: bytes, value: bytes) -> None:
+        """Restore a record of the model topic, into which others may have written."""
+        try:
+            self._publication.restore_topic(key, value)
+        except PeerError:
+            # The first releases stored nothing to repair the topic from.
+            if self._remembered and not self._publication.has_a_book:
+                raise
+            self._publication.spoil(key)
+
+
+def norms(rows: NDArray[Any]) -> NDArray[Any]:
+    """Euclidean norms, (n,), of rows (n, 2 D)."""
+    # An infinite square exceeds any bound as well.
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths: NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        return lengths
+
+
+def blocks(items: Sequence[Item], update_of: Callable[[Item], Update]) -> Iterator[Sequence[Item]]:
+    """The items in order, cut where the steps of their updates would exceed ``BLOCK_BYTES``."""
+    start = size = 0
+    for index, item in enumerate(items):
+        steps = len(update_of(item).steps)
+        if size + steps > BLOCK_BYTES and index > start:
+            yield items[start:index]
+            start, size = index, 0
+        size += steps
+    yield items[start:]

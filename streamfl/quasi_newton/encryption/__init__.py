@@ -1,0 +1,1 @@
+"""Paillier's scheme, its keys, and arithmetic on encrypted numbers."""

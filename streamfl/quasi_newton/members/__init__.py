@@ -1,0 +1,1 @@
+"""Coordinator, guest and host, and the order of a training's steps."""

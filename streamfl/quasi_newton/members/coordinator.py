@@ -1,0 +1,389 @@
+"""The coordinator has the private key and no data. It decrypts masked gradients and sums of inner products, and decides the step.
+
+It is a decryption oracle. So in each round it decrypts one upload of each party, with as many numbers as the party announced, and
+one vector of sums. It refuses and counts anything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
+from streamfl.quasi_newton.encryption.bignum import to_bytes
+from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.learning.descent import Descent, DescentSettings, DescentState
+from streamfl.quasi_newton.members.figures import TrafficCounter, measured_place
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.encryption.key_file import OTHER_KEY
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, digest_of
+from streamfl.quasi_newton.messages import (
+    ANOTHER,
+    COORDINATOR_NAME,
+    Begin,
+    Joined,
+    Message,
+    Opened,
+    Ready,
+    StepDecision,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.learning.taylor import loss_from_products
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.wire import VERSION, Codec, Count, encode_array
+
+__all__ = ["CoordinatorSettings", "CoordinatorTask"]
+
+# Phases. GATHERING waits for parties to be ready, ALIGNING for their rows, ROUND for a round's uploads.
+GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
+# Sent in place of the loss. If the coordinator reported the loss, the guest could get any other number decrypted in it. No party
+# needs the loss.
+UNTOLD = 0.0
+NOWHERE = RandomnessContext("", "", "", 0, "")
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """parties: their names. key: None if nothing is encrypted. most_batches: most batches of a run."""
+
+    federation: str
+    parties: tuple[str, ...]
+    guest: str
+    fingerprint: int
+    learning: DescentSettings
+    kinds: Kinds
+    key: PaillierPrivateKey | None
+    most_batches: int
+    codec: Codec[Message]
+
+    @property
+    def products(self) -> FixedPoint:
+        return PRODUCTS.sum_of(len(self.parties))
+
+
+class _Run(msgspec.Struct, array_like=True):
+    """The state of the present run; remembered as ``run``.
+
+    ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by party, how many
+    numbers each of its uploads has. opened: by party, digest of the upload that was decrypted in the round. losses: of the
+    epoch's batches. loss: of the present batch, in a round for curvature. failure: the text for the operator.
+    """
+
+    run: Count = 0
+    phase: int = GATHERING
+    round: Count = 0
+    ready: dict[str, bytes] = msgspec.field(default_factory=dict)
+    joined: dict[str, Count] = msgspec.field(default_factory=dict)
+    alignment: bytes = b""
+    batches: Count = 0
+    opened: dict[str, bytes] = msgspec.field(default_factory=dict)
+    losses: list[float] = msgspec.field(default_factory=list)
+    loss: float = 0.0
+    failure: str = ""
+    key: bytes = b""
+
+
+class CoordinatorTask:
+    """The state machine of the coordinator's partition."""
+
+    def __init__(self, settings: CoordinatorSettings, outbox: Outbox) -> None:
+        self.settings = settings
+        self.outbox = outbox
+        self.traffic = TrafficCounter()
+        self.parts = ChangedParts()
+        self.run = _Run()
+        self.descent = Descent(settings.learning)
+
+    @property
+    def wake_at(self) -> float | None:
+        return None
+
+    @property
+    def owed(self) -> bool:
+        return self.run.phase in (ALIGNING, ROUND)
+
+    @property
+    def trouble(self) -> str | None:
+        for party, key in self.run.ready.items():
+            if key != self._key and not self.owed:
+                return (
+                    f"{party!r} is ready for a training under {_told(key)}, and this coordinator has {_told(self._key)}: "
+                    "encryption.key_fingerprint and key_bits have to be the same at every member"
+                )
+        return self.run.failure or None
+
+    @property
+    def awaited(self) -> str | None:
+        parties = self.settings.parties
+        if self.run.run or len(self.run.ready) == len(parties):
+            return None
+        away = ", ".join(name for name in parties if name not in self.run.ready)
+        return f"{len(self.run.ready)} of {len(parties)} parties are ready for the first training: waits for {away}"
+
+    @property
+    def epoch_loss(self) -> float:
+        """Mean loss over the batches of the latest epoch; NaN before the first epoch of a run."""
+        return float("nan") if self.descent.last_loss is None else self.descent.last_loss
+
+    def set_back(self, now: float) -> None:
+        """Does nothing: the coordinator remembers no times."""
+
+    def pass_time(self, now: float) -> None:
+        """Nothing falls due by time. But after a restart the key may be a different one."""
+        self._look_at_key()
+        self._begin_if_all_are_ready()
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key == b"run":
+            self.run = msgspec.msgpack.decode(value, type=_Run)
+        elif key == b"descent":
+            self.descent.restore(msgspec.msgpack.decode(value, type=DescentState))
+        else:
+            raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
+
+    def measure(self) -> Iterator[Measurement]:
+        """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
+        run, descent = self.run, self.descent
+        yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
+        yield Measurement("epoch", "gauge", "Epochs of the training that are done", descent.epochs, (), True)
+        yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
+        yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
+        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were rejected", descent.skipped)
+        yield from self.traffic.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        assert isinstance(message, Message)
+        party = channel.partition("/")[2]
+        if message.fingerprint != self.settings.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != party:
+            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+        self._look_at_key()
+        if message.kind == "ready":
+            self._take_ready(party, message)
+        elif message.kind == "joined":
+            self._take_joined(party, message)
+        elif message.kind == "failed":
+            self._take_failed(party, message)
+        elif message.kind == "gradient":
+            self._take_gradient(party, message)
+        elif message.kind == "sums":
+            self._take_sums(party, message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a party to the coordinator")
+
+    # ---- before the rounds
+
+    def _take_ready(self, party: str, message: Message) -> None:
+        run = self.run
+        ready: Ready = read_content(message.content, Ready)
+        if message.run < run.run or self.owed or run.ready.get(party) == ready.key:
+            self._repeated()
+            return
+        if message.run > run.run:
+            raise PeerError("implausible", f"ready after run {message.run}, the latest is {run.run}")
+        run.ready[party] = ready.key
+        self._remember()
+        self._begin_if_all_are_ready()
+
+    def _begin_if_all_are_ready(self) -> None:
+        """Begin a run once every party is ready under this coordinator's key. No message is lost while parties change their key."""
+        run, settings = self.run, self.settings
+        if self.owed or [run.ready.get(party) for party in settings.parties] != [self._key] * len(settings.parties):
+            return
+        self.run = _Run(run.run + 1, ALIGNING, key=self._key)
+        self.descent = Descent(settings.learning)
+        for name in settings.parties:
+            self._say(name, "begin", content_of(Begin(self._modulus)))
+        self._remember()
+
+    def _look_at_key(self) -> None:
+        """Fail a run that began under another key: it cannot go on after a restart with this one."""
+        if self.owed and self.run.key != self._key:
+            self._fail(OTHER_KEY, self.settings.parties)
+
+    def _take_joined(self, party: str, message: Message) -> None:
+        run = self.run
+        if message.run < run.run or party in run.joined or (message.run == run.run and run.phase == FAILED):
+            self._repeated()
+            return
+        joined: Joined = read_content(message.content, Joined)
+        # Each party has its own topic, so another party's first upload may be read before this message.
+        if message.run > run.run or run.phase not in (ALIGNING, ROUND):
+            raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
+        if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
+            raise PeerError("implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from")
+        if run.joined and (message.alignment, joined.batches) != (run.alignment, run.batches):
+            raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")
+        run.alignment, run.batches = message.alignment, joined.batches
+        run.joined[party] = joined.columns
+        # No message begins the rounds: each party's first upload follows this message.
+        self._remember()
+
+    def _take_failed(self, party: str, message: Message) -> None:
+        if message.run < self.run.run or self.run.phase not in (ALIGNING, ROUND):
+            self._repeated()
+            return
+        if message.run > self.run.run:
+            raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
+        others = [name for name in self.settings.parties if name != party]
+        self._fail(f"{party!r} could not continue, see its log", others)
+
+    def _fail(self, text: str, told: Sequence[str]) -> None:
+        """End the run as failed. told: the parties that do not know of the failure yet."""
+        self.run.phase = FAILED
+        self.outbox.counts["failed_trainings"] += 1
+        self.run.failure = f"training {self.run.run} has ended: {text}"
+        self.outbox.notices.say("failed", self.run.failure)
+        for name in told:
+            self._say(name, "failed", b"")
+        self._remember()
+
+    # ---- rounds
+
+    def _take_gradient(self, party: str, message: Message) -> None:
+        run, settings = self.run, self.settings
+        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+            self._repeated()
+            return
+        self._check_round(party, message)
+        digest = hashlib.blake2b(message.content, digest_size=32).digest()
+        if party in run.opened:
+            if run.opened[party] != digest:
+                self.outbox.counts["refused_decryptions"] += 1
+                raise PeerError("repeated_decryption", f"{party!r} has had its upload of round {run.round} opened")
+            self._repeated()
+            return
+        kind = settings.kinds.curvature if run.round % 2 else settings.kinds.gradients
+        # The guest's product has the labels' column last, but not in a round for curvature.
+        count = run.joined[party] + (party == settings.guest and run.round % 2 == 0)
+        self._scheme.check(message.content, self._scheme.units(count, kind), kind)
+        self._open(message.content, lambda residues: self._tell_opened(party, digest, residues))
+
+    def _tell_opened(self, party: str, digest: bytes, residues: bytes) -> None:
+        self.run.phase = ROUND
+        self.run.opened[party] = digest
+        self._say(party, "opened", content_of(Opened(residues)))
+        self._remember()
+
+    def _take_sums(self, party: str, message: Message) -> None:
+        run, settings = self.run, self.settings
+        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+            self._repeated()
+            return
+        self._check_round(party, message)
+        if party != settings.guest or len(run.opened) < len(settings.parties):
+            raise PeerError("implausible", f"sums of {party!r} before all gradients of round {run.round}")
+        pairs = self.descent.pairs
+        count = 4 * pairs + 4 if run.round % 2 else 2 * pairs + 2
+        self._scheme.check(message.content, self._scheme.units(count, settings.products), settings.products)
+        self._open(message.content, lambda residues: self._decide(residues, count))
+
+    def _decide(self, residues: bytes, count: int) -> None:
+        run, learning = self.run, self.settings.learning
+        try:
+            numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
+            products = PRODUCTS.decode(np.array(numbers, dtype=object))
+            check = self.descent.check_pair if run.round % 2 else self.descent.check_step
+            check(products, len(self.settings.parties) * self.settings.kinds.inner_products.bound)
+        except PeerError as error:
+            # These sums are decrypted. If the coordinator waited for others instead, the guest could have vector after vector
+            # decrypted.
+            self.outbox.counts["implausible_openings"] += 1
+            self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
+            return
+        if run.round % 2:
+            offered = products.reshape(2, -1)
+            self._end_iteration(b"", kept=self.descent.offer(offered[0], offered[1]))
+            return
+        run.loss = loss_from_products(float(products[-1]))
+        coefficients = encode_array(self.descent.step(products[:-1]))
+        taken = run.round // 2 + 1
+        due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
+        if due and not self.descent.frozen:
+            self._say_all(StepDecision(coefficients, UNTOLD, True, False, False, False))
+            run.round, run.opened = run.round + 1, {}
+            self._remember()
+        else:
+            self._end_iteration(coefficients, kept=False)
+
+    def _end_iteration(self, coefficients: bytes, *, kept: bool) -> None:
+        run = self.run
+        iteration = run.round // 2
+        run.losses.append(run.loss)
+        self.outbox.counts["iterations"] += 1
+        epoch_ends, over = (iteration + 1) % run.batches == 0, False
+        if epoch_ends:
+            over = self.descent.end_epoch(float(np.mean(run.losses)), run.batches)
+            run.losses = []
+        self._say_all(StepDecision(coefficients, UNTOLD, False, kept, epoch_ends, over))
+        run.round, run.opened = 2 * (iteration + 1), {}
+        if over:
+            run.phase = TRAINED
+            self.outbox.counts["trainings"] += 1
+        self._remember()
+
+    def _check_round(self, party: str, message: Message) -> None:
+        run = self.run
+        if (message.run, message.round) != (run.run, run.round) or party not in run.joined:
+            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+        if message.alignment != run.alignment:
+            raise PeerError("alignment", "other entities are in common there")
+
+    def _open(self, content: bytes, then: Any) -> None:
+        self.outbox.counts["decryptions"] += 1
+        key = self.settings.key
+        p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
+        self.outbox.ask(opened, request(Opening(p, q, content)), then)
+
+    # ---- what is said
+
+    @property
+    def _modulus(self) -> bytes:
+        return b"" if self.settings.key is None else self.settings.key.public.to_bytes()
+
+    @functools.cached_property
+    def _key(self) -> bytes:
+        return digest_of(self._modulus)
+
+    @property
+    def _scheme(self) -> Scheme:
+        return scheme_of(self._modulus, b"")
+
+    def _say(self, party: str, kind: str, content: bytes) -> None:
+        run, settings = self.run, self.settings
+        message = Message(
+            VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
+        )
+        size = self.outbox.send(f"decisions/{party}", records_of(settings.codec, message))
+        if kind in ("opened", "step"):
+            self.traffic.add(run.run, run.round // 2, 0, size)
+
+    def _say_all(self, step: StepDecision) -> None:
+        for party in self.settings.parties:
+            self._say(party, "step", content_of(step))
+
+    def _repeated(self) -> None:
+        self.outbox.counts["repeated_messages"] += 1
+
+    def _remember(self) -> None:
+        self.parts.remember(b"run", self.run)
+        self.parts.remember(b"descent", self.descent.state)
+
+
+def _told(key: bytes) -> str:
+    """A key in the terms of the settings: fingerprint and bits."""
+    return f"the key {key[:-2].hex()} of {int.from_bytes(key[-2:], 'big')} bits"

@@ -1,0 +1,97 @@
+"""The messages that a party sends and accepts at its present place in a training."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.quasi_newton.members.figures import TrafficCounter
+from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
+from streamfl.quasi_newton.members.party_settings import ALIGNING, PartySettings, TrainingProgress
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption.scheme import scheme_of
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import VERSION
+
+__all__ = ["MessageExchange"]
+
+KEY = b"progress"
+VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
+
+
+class MessageExchange:
+    """The owner of ``progress``. Every message belongs to a place in a training, and is accepted only at that place."""
+
+    def __init__(self, parts: ChangedParts, settings: PartySettings, outbox: Outbox) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._outbox = outbox
+        self.progress = TrainingProgress()
+        self.traffic = TrafficCounter()
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Restore the progress. False if the key belongs to another owner."""
+        if key != KEY:
+            return False
+        self.progress.become(msgspec.msgpack.decode(value, type=TrainingProgress))
+        return True
+
+    def message(self, kind: str, content: bytes, alignment: bytes | None = None) -> Message:
+        settings, progress = self._settings, self.progress
+        known = progress.alignment if alignment is None else alignment
+        return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
+
+    def _send(self, channel: str, message: Message, content: bytes) -> None:
+        """Send and count a message. content: as it was before sealing, to count its ciphertexts."""
+        size = self._outbox.send(channel, records_of(self._settings.codec, message))
+        if message.kind in VECTORS:
+            ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
+            self._outbox.counts["ciphertexts_sent"] += ciphertexts
+            self.traffic.add(message.run, message.round // 2, ciphertexts, size)
+
+    def upload(self, kind: str, content: bytes) -> None:
+        """Send a message to the coordinator."""
+        self._send("uploads", self.message(kind, content), content)
+
+    def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
+        """Seal a message and send it to another party."""
+        settings = self._settings
+        self._send(channel, seal(self.message(kind, b""), content, settings.links[other], settings.link_topics[other][0]), content)
+
+    def unsealed(self, other: str, message: Message) -> bytes:
+        """The content of another party's message, unsealed. PeerError if that party did not send it."""
+        settings = self._settings
+        return unseal(message, other, settings.links[other], settings.link_topics[other][1])
+
+    def place(self, kind: str) -> RandomnessContext:
+        settings, progress = self._settings, self.progress
+        return RandomnessContext(settings.federation, str(progress.run), settings.own, progress.round, kind)
+
+    def session(self, host: str, run: int | None = None) -> bytes:
+        """The name of the alignment with a host. run: its number; None: the present run."""
+        number = self.progress.run if run is None else run
+        return msgspec.msgpack.encode((self._settings.federation, number, self._settings.guest, host))
+
+    def remember(self) -> None:
+        self._parts.remember(KEY, self.progress)
+
+    def repeated(self) -> None:
+        """Count a message that came again, or too late."""
+        self._outbox.counts["repeated_messages"] += 1
+
+    def is_present(self, message: Message, phase: int) -> bool:
+        """Whether a message belongs to the present place; False if it belongs to an earlier one. PeerError if to a later one.
+
+        phase: in which the party waits for such messages.
+        """
+        progress = self.progress
+        now, then = (progress.run, progress.round, progress.phase), (message.run, message.round, phase)
+        if then < now:
+            self.repeated()
+            return False
+        if then > now:
+            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+        if phase > ALIGNING and message.alignment != progress.alignment:
+            raise PeerError("alignment", "other entities are in common there")
+        return True

@@ -1,0 +1,385 @@
+"""The part of a party that guest and host share: entities, messages, and the order of a training's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import time_written_by
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
+from streamfl.quasi_newton.rows.batches import check_batch, secret_start
+from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.members.exchange import MessageExchange
+from streamfl.quasi_newton.members.figures import FAR_OUT, measured_place
+from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
+from streamfl.quasi_newton.learning.iterates import Iterates
+from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
+from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
+from streamfl.quasi_newton.messages import (
+    ANOTHER,
+    Begin,
+    Joined,
+    Message,
+    Opened,
+    Ready,
+    StepDecision,
+    content_of,
+    read_content,
+)
+from streamfl.quasi_newton.members.party_settings import (
+    ALIGNING,
+    DECIDING,
+    FAILED,
+    GATHERING,
+    OPENING,
+    OUTPUTS,
+    READY,
+    TRAINED,
+    PartySettings,
+    TrainingProgress,
+)
+from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.members.rounds import TrainingRounds
+from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
+from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.records.samples import Sample
+from streamfl.contract.role import Measurement, PeerError
+
+__all__ = ["PartyTask"]
+
+IMPLAUSIBLE = (
+    "numbers within the public bounds cannot give what the coordinator decrypted for this party: a party does not follow the "
+    "protocol, or the coordinator decrypted something else"
+)
+
+
+class PartyTask:
+    """The state machine of a party's partition. Subclasses have the parts of guest and host."""
+
+    def __init__(self, settings: PartySettings, outbox: Outbox) -> None:
+        self.settings = settings
+        self.outbox = outbox
+        self.parts = ChangedParts()
+        self.exchange = MessageExchange(self.parts, settings, outbox)
+        self.progress = self.exchange.progress
+        self.is_held_out = HeldOut(settings.secret, settings.held_out if settings.is_guest else 0.0)
+        self.rows = TrainingRows(
+            self.parts,
+            settings.most,
+            settings.learning.batch,
+            settings.columns,
+            settings.kinds.inputs,
+            settings.min_support,
+            settings.secret,
+            outbox.counts,
+            largest=settings.largest_leverage,
+            intercept=settings.is_guest,
+        )
+        self.table = EntityTable(
+            self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, outbox.counts, self._is_taken
+        )
+        self.rounds = TrainingRounds(self.parts, settings, self.progress, self.rows)
+        self.readiness = Readiness(self.parts, settings, self.progress, self.table, self.rows.batches)
+        self._latest = LatestModel(self.parts)
+        self._now = 0.0
+
+    # ---- what it has come to
+
+    @property
+    def trained(self) -> TrainedModel | None:
+        """The party's part of the model of the latest successful training; None before the first."""
+        return self._latest.model
+
+    @property
+    def learnt(self) -> Collection[str]:
+        """Names of the entities in batches. ``in`` is also true for entities whose batch is gone."""
+        return self.rows.batches
+
+    @property
+    def iterates(self) -> Iterates:
+        return self.rounds.iterates
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self.rows.batches or self.is_held_out(name)
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        return min((at for at in (self.table.wake_at, self.readiness.due_at) if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return ALIGNING <= self.progress.phase <= DECIDING
+
+    @property
+    def trouble(self) -> str | None:
+        return self.progress.failure or None
+
+    @property
+    def awaited(self) -> str | None:
+        return self.readiness.awaited
+
+    def set_back(self, now: float) -> None:
+        self.table.set_back(now)
+        self.readiness.set_back(now)
+
+    def pass_time(self, now: float) -> None:
+        self._now = now
+        self.table.expire(now)
+        self._look_at_key()
+        self.readiness.look(now)
+        due_at = self.readiness.due_at
+        if due_at is None or now < due_at:
+            return
+        if self.progress.phase == GATHERING:
+            self.progress.phase = READY
+            self.readiness.look(now)
+        elif self.progress.phase != READY:
+            self.progress.again = True
+        self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
+        self.exchange.remember()
+        self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
+        if not any(owner.restore(key, value) for owner in owners):
+            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+        self.table.recount()
+
+    def measure(self) -> Iterator[Measurement]:
+        """Metrics of the training's place, the known entities, and the traffic of an iteration."""
+        progress = self.progress
+        # No round follows the last one.
+        iterations = progress.round // 2 + (progress.phase == TRAINED)
+        yield from measured_place("party", progress.run, progress.phase, iterations)
+        text = "Entities with columns (at the guest also with a label), held out or not, as alignment.entities counts them"
+        yield Measurement("known_entities", "gauge", text, self.table.known, (), True)
+        text = "Entities that the first training still waits for at this party"
+        yield Measurement("missing_entities", "gauge", text, self.readiness.missing, (), True)
+        yield from self.exchange.traffic.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        self._now = now
+        if isinstance(message, Sample):
+            self.outbox.counts["samples"] += 1
+            self.put(message.client, columns=np.array(message.features, "<f8").tobytes())
+            return
+        assert isinstance(message, Message)
+        if message.fingerprint != self.settings.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        self._look_at_key()
+        self.rounds.go_on()
+        if channel == "decisions":
+            self._take_decision(message)
+        else:
+            self.take_linked(channel, message)
+
+    def put(self, entity: str, columns: bytes = b"", label: int = 0) -> None:
+        """Take an entity's columns, or its label, into the table."""
+        more = self.table.put(entity, self._now, columns, label)
+        written = 0.0 if self.outbox.record is None else self.outbox.record.timestamp
+        self.readiness.came(self._now, time_written_by(self._now, written), fresh=more)
+
+    def _look_at_key(self) -> None:
+        """Fail a run whose key the configuration no longer pins, as after a restart: nothing more is encrypted under that key."""
+        if self.owed and self.readiness.has_other_key:
+            self.fail(OTHER_KEY)
+
+    def take_linked(self, channel: str, message: Message) -> None:
+        """Take a message of another party."""
+        raise NotImplementedError
+
+    def align(self) -> None:
+        """Find the common entities, now that the run has begun."""
+        raise NotImplementedError
+
+    def begin_round(self) -> None:
+        """Compute and send this party's part of a new round."""
+        raise NotImplementedError
+
+    def tell_products(self, products: list[int]) -> None:
+        """Send the round's inner products with the basis."""
+        raise NotImplementedError
+
+    def aligning(self, other: str, session: bytes, names: list[str], theirs: bytes = b"", twice: bytes = b"") -> Aligning:
+        """The request for a background task of the alignment with another party. theirs, twice: as far as they have come."""
+        settings = self.settings
+        key = settings.links[other].alignment_key if settings.hashed else b""
+        return Aligning(settings.secret, session, names, settings.most, theirs, twice, key)
+
+    def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
+        """The own points, the guest's points blinded by both, and names in the order of the own; None if early points are refused.
+
+        early: what the guest's points are for if they came in an earlier message. Then an error in them must not refuse the
+        present message, whose sender did not send them. Empty: they are from the present message.
+        """
+        try:
+            return read_alignment(result)
+        except PeerError as error:
+            if not early:
+                raise
+            self.outbox.counts["refused_alignments"] += 1
+            self.outbox.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
+            return None
+
+    # ---- rounds
+
+    def freeze(self) -> None:
+        """Freeze the present entities: this run takes no others."""
+        names = self.table.candidates()
+        self.rows.freeze(names, *self.table.rows(names))
+
+    def choose(self, names: list[str]) -> None:
+        """Fill new batches with these of the frozen entities."""
+        self.rows.choose(names)
+        self.table.recount()
+        self.readiness.look(self._now)
+
+    def join(self, alignment: bytes) -> None:
+        """Prepare the rows of the run's batches, report them to the coordinator, and begin the first round."""
+        settings, progress, rows = self.settings, self.progress, self.rows
+        preparation = rows.prepare(settings.method)
+        columns = len(preparation.kept) + settings.is_guest
+        progress.alignment, progress.batches = alignment, rows.batches.count
+        if rows.preparation is None and (left_out := preparation.results - len(preparation.kept)):
+            self.outbox.notices.say("columns", f"{left_out} columns have too little support in a batch and are left out")
+        if not 0 < columns <= MOST_COLUMNS:
+            self.fail(f"{columns} columns: 1 to {MOST_COLUMNS} are expected")
+            return
+        try:
+            check_batch(rows.batches.size, columns, settings.min_batch)
+        except ValueError as error:
+            self.fail(f"learning.batch: {error}")
+            return
+        inputs, far = rows.learnt(preparation)
+        muted = int(far.sum())
+        if 2 * muted > len(rows.batches):
+            self.fail(
+                f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from less than half of its rows does not help"
+            )
+            return
+        rows.fix(preparation)
+        context = msgspec.msgpack.encode((settings.federation, progress.run, settings.own))
+        start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
+        self.rounds.begin(inputs, far, start)
+        if muted:
+            self.outbox.counts["muted_rows"] += muted
+            self.outbox.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
+        self.exchange.remember()
+        self.exchange.upload("joined", content_of(Joined(columns, progress.batches)))
+        self.attempt_round()
+
+    def attempt_round(self) -> None:
+        """Begin the round. A number beyond the public bounds fails the run."""
+        self.progress.phase = OUTPUTS
+        self.progress.digest = b""
+        self.exchange.remember()
+        self.within_bounds(self.begin_round)
+
+    def within_bounds(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OutOfBounds as error:
+            self.fail(f"{error}: lower learning.learning_rate or learning.largest_step, or allow more at every member")
+
+    def fail(self, text: str) -> None:
+        """End the run as failed, and tell the coordinator, which tells all parties."""
+        self._end(text)
+        self.exchange.upload("failed", b"")
+
+    def _end(self, text: str) -> None:
+        self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
+        self.readiness.ended(self._now, failed=True)
+        self.outbox.counts["failed_trainings"] += 1
+        self.outbox.notices.say("failed", self.progress.failure)
+        self.exchange.remember()
+
+    def _keep_model(self) -> None:
+        """Keep the model of the training, which has succeeded."""
+        settings, progress, found, model = self.settings, self.progress, self.rows.preparation, self.iterates.model
+        assert found is not None
+        assert model is not None
+        kind = settings.kinds.inputs
+        self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
+        progress.phase = TRAINED
+        self.readiness.ended(self._now)
+        self.outbox.counts["trainings"] += 1
+        self.exchange.remember()
+
+    # ---- the coordinator
+
+    def _take_decision(self, message: Message) -> None:
+        if message.kind == "begin":
+            self._begin(message)
+        elif message.kind == "failed":
+            self._take_failed(message)
+        elif message.kind == "opened" and self.exchange.is_present(message, OPENING):
+            opened: Opened = read_content(message.content, Opened)
+            self.within_bounds(lambda: self._take_opened(opened))
+        elif message.kind == "step" and self.exchange.is_present(message, DECIDING):
+            self._take_step(read_content(message.content, StepDecision))
+        elif message.kind not in ("opened", "step"):
+            raise PeerError("malformed", f"{message.kind!r} is not a message of a coordinator")
+
+    def _begin(self, message: Message) -> None:
+        settings, progress = self.settings, self.progress
+        if message.run <= progress.run:
+            self.exchange.repeated()
+            return
+        if message.run != progress.run + 1 or not progress.has_said:
+            raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
+        begin: Begin = read_content(message.content, Begin)
+        if settings.encrypted and digest_of(begin.key) != settings.key and digest_of(begin.key) in progress.told:
+            # This party reported ready before its configuration changed. The others wait for it, so it has to tell them.
+            progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
+            self.fail(OTHER_KEY)
+            return
+        if settings.encrypted:
+            PaillierPublicKey.from_bytes(begin.key, settings.key_bits, settings.key_fingerprint)
+        elif begin.key:
+            raise PeerError("configuration", ANOTHER)
+        self.progress.become(TrainingProgress(message.run, ALIGNING, 0, modulus=begin.key))
+        self.readiness.began()
+        self.exchange.remember()
+        self.align()
+
+    def _take_failed(self, message: Message) -> None:
+        progress = self.progress
+        if message.run < progress.run or progress.phase == FAILED:
+            self.exchange.repeated()
+        elif message.run > progress.run or not self.owed:
+            raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
+        else:
+            self._end("another party could not continue, see its log")
+
+    def _take_opened(self, opened: Opened) -> None:
+        rounds = self.rounds
+        count, digest = rounds.matrix.shape[1], self.progress.digest
+        try:
+            numbers = rounds.scheme.opened(opened.residues, count, rounds.upload_kind, self.exchange.place("gradient"), digest)
+            rounds.check(numbers)
+        except PeerError as error:
+            if error.reason != "out_of_bounds":
+                raise
+            # The coordinator does not decrypt it a second time, so no other numbers will come.
+            self.outbox.counts["implausible_openings"] += 1
+            self.fail(f"{IMPLAUSIBLE}: {error.text}")
+            return
+        products = rounds.products(numbers)
+        self.exchange.remember()
+        self.tell_products(products)
+
+    def _take_step(self, step: StepDecision) -> None:
+        goes_on = self.rounds.take(step)
+        self.outbox.counts["iterations"] += not step.pair
+        if goes_on:
+            self.attempt_round()
+        else:
+            self._keep_model()

@@ -1,0 +1,1 @@
+"""Entities and their columns: alignment, preprocessing, batches."""

@@ -1,0 +1,1 @@
+"""Scores of entities by a model that was trained."""

@@ -1,0 +1,389 @@
+"""The guest's side of scoring: it asks hosts for their parts of an output, adds them, calibrates the sum and publishes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from streamfl.encoding.changelog_checks import Time, check_within
+from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
+from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
+from streamfl.quasi_newton.rows.held_out import held_out_figures
+from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.scoring.predictions import predictions_of
+from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
+from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
+from streamfl.quasi_newton.scoring.messages import (
+    NO_POINTS,
+    ChosenPlaces,
+    Closed,
+    Points,
+    ScoringAnswer,
+    ScoringLink,
+    ScoringQuestion,
+)
+from streamfl.quasi_newton.scoring.party import Scoring
+from streamfl.records.pending_headers import PendingHeaders
+from streamfl.roles.rhythm import Rhythm
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.state.value_fragments import ValueFragments
+from streamfl.encoding.wire import Count
+
+__all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
+
+# Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no more for this version.
+IDLE, ASKED, CHOSEN, SHUT = range(4)
+# A session takes a third of a millisecond of the guest's processor for each entity that it asks about. With this pause it takes a
+# sixth of a processor at most, however many entities are never common.
+SECONDS_AN_ENTITY = 0.002
+# Most doublings of the wait before a question: it doubles while sessions find nothing and no entity comes.
+MOST_DOUBLINGS = 6
+PUBLISHED_AT_ONCE = 10_000
+LARGEST_COEFFICIENT = 1e12
+CALIBRATION = b"calibration"
+
+
+class _Session(msgspec.Struct, array_like=True):
+    """The present session with one host; remembered as ``session/HOST``.
+
+    version: of the model. number: of the session, counted from 1 under the version. since: when the guest asked.
+    fruitless: sessions in a row that found nothing.
+    """
+
+    version: Count = 0
+    number: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=IDLE, le=SHUT)] = IDLE
+    since: Time = 0.0
+    fruitless: Count = 0
+
+
+class Calibrated(msgspec.Struct, array_like=True):
+    """The calibration of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
+
+    version: Count
+    intercept: float
+    slope: float
+    rows: Count
+
+
+class GuestScoring(Scoring):
+    """The owner of sessions with hosts, of scores and of the calibration, at one partition of the guest."""
+
+    def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
+        settings = party.settings
+        self._hosts = settings.hosts
+        self._lines = {host: ScoringLink(settings, party.outbox, f"questions/{host}", host, host) for host in settings.hosts}
+        self._sessions = {host: _Session() for host in settings.hosts}
+        # Entities of the present question; then the chosen ones, in the order of the places.
+        most = 5 + settings.most * NAME_BYTES
+        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in settings.hosts}
+        self.scores = Scores(party.parts, party.table, len(settings.hosts))
+        self._fitted: Calibrated | None = None
+        # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
+        self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
+        self._labels = Rhythm()
+        self._pending_headers = PendingHeaders(party.parts, settings.scoring.carry, settings.most)
+        party.table.on_forget = self._forget
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        if not self._ready():
+            return None
+        if self._may_calibrate() or self.scores.pending(self._told):
+            return 0.0
+        return min((at for host in self._hosts if (at := self._due(host)) is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
+
+    def set_back(self, now: float) -> None:
+        for host, session in self._sessions.items():
+            if session.since > now:
+                session.since = now
+                self._remember(host)
+
+    def pass_time(self, now: float) -> None:
+        if self._labels.heard is None:
+            # After a restart there are figures although no label may have come yet.
+            self.label_came(now)
+        if not self._ready():
+            return
+        for host, session in self._sessions.items():
+            due = self._due(host)
+            if due is None or due > now:
+                continue
+            if session.phase == ASKED:
+                self._counts["abandoned_questions"] += 1
+            self._ask(host, now)
+        if self._may_calibrate():
+            self._calibrate()
+        self._publish()
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if self.scores.restore(key, value) or self._pending_headers.restore(key, value):
+            return True
+        if any(fragments.restore(key, value) for fragments in self._sought.values()):
+            return True
+        if key == CALIBRATION:
+            self._fitted = read_calibration(value)
+            return True
+        host = key.removeprefix(b"session/").decode(errors="replace")
+        if not key.startswith(b"session/") or host not in self._sessions:
+            return False
+        self._sessions[host] = msgspec.msgpack.decode(value, type=_Session)
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        yield from super().measure()
+        text = "Rounds of questions about scores that a host did not answer in time; a training's rounds wait without a limit"
+        yield Measurement("timed_out_rounds", "counter", text, self._counts["abandoned_questions"])
+        if not self._ready():
+            return
+        yield Measurement(
+            "held_out_entities", "gauge", "Labelled entities that the current model has scored but not learnt from",
+            len(self.scores.judged),
+        )  # fmt: skip
+        of = self.scores.judgements, self.calibration
+        if self._figures[0] != of:
+            self._figures = of, held_out_figures(*self._held_out(), self.calibration)
+        for name, value in self._figures[1].items():
+            text = f"{TEXTS[name]} of the current model on entities that it has not learnt from"
+            yield Measurement(f"held_out_{name}", "gauge", text, value, until=self._labels.overdue_at or 0.0)
+
+    # ---- what the party has come to
+
+    def came(self, name: str) -> None:
+        """The table has an entity's columns."""
+        if (record := self._party.outbox.record) is not None:
+            self._pending_headers.came(name, record)
+        if self._ready():
+            self.scores.came(name)
+
+    def labelled(self, name: str) -> None:
+        """The table has an entity's label."""
+        if self._ready():
+            self.scores.labelled(name)
+
+    def label_came(self, now: float) -> None:
+        self._labels.set_back(now)
+        self._labels.came(now, now)
+
+    def went_on(self) -> None:
+        """Begin new sessions if there is a new version of the model."""
+        model = self._party.trained
+        if model is None:
+            return
+        for host, session in self._sessions.items():
+            if session.version != model.version:
+                self._sessions[host] = _Session(model.version)
+                self._sought[host].clear()
+                self._remember(host)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration of the present version; None before it is fitted."""
+        found = self._fitted
+        return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
+
+    # ---- messages
+
+    def take(self, host: str, message: Message) -> None:
+        if message.kind not in ("found", "points", "closed"):
+            raise PeerError("malformed", f"{message.kind!r} is not an answer of a host")
+        # After a restart this message may come before the scores of the version were begun.
+        self._ready()
+        session = self._sessions[host]
+        phase = CHOSEN if message.kind == "points" else ASKED
+        now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
+        if then < now or (session.phase == IDLE and message.round > 0 and then[:2] == now[:2]):
+            self._party.exchange.repeated()
+            return
+        if then > now:
+            text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
+            raise PeerError("implausible", text)
+        content = self._lines[host].heard(message)
+        if message.kind == "found":
+            self._take_found(host, read_content(content, ScoringAnswer))
+        elif message.kind == "points":
+            self._take_points(host, message.alignment, read_content(content, Points))
+        else:
+            read_content(content, Closed)
+            session.phase = SHUT
+            self._sought[host].clear()
+            self._remember(host)
+            self._party.outbox.notices.say(
+                "closed", f"{host} answers no questions about model {session.version}: it has answered for scoring.versions of them"
+            )
+
+    def _take_found(self, host: str, found: ScoringAnswer) -> None:
+        names = self._names(host)
+        check_answer(found.own, found.twice, len(names), self._party.settings.most)
+        content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
+        self._party.outbox.ask(matched, request(content), lambda result: self._choose(host, result))
+
+    def _choose(self, host: str, result: bytes) -> None:
+        (places,) = read_alignment(result)
+        session = self._sessions[host]
+        chosen = sorted(places)
+        session.phase = CHOSEN if chosen else IDLE
+        session.fruitless = 0 if chosen else session.fruitless + 1
+        self._remember(host)
+        self._sought[host].write(msgspec.msgpack.encode(chosen) if chosen else b"")
+        content = ChosenPlaces(np.array([places[name] for name in chosen], "<u4").tobytes())
+        digest = set_digest(chosen, self._session_name(host))
+        self._lines[host].tell(session.version, session.number, "chosen", content, digest)
+
+    def _take_points(self, host: str, alignment: bytes, points: Points) -> None:
+        names, session = self._names(host), self._sessions[host]
+        numbers = numbers_of(points.points, "<i4")
+        if alignment != set_digest(names, self._session_name(host)):
+            raise PeerError("alignment", "other entities were chosen")
+        if len(numbers) != len(names):
+            raise PeerError("shape", f"points of {len(numbers)} entities answer {len(names)}")
+        largest = math.floor(self._bound / self._settings.quantum + 0.5)
+        if (np.abs(numbers[numbers != NO_POINTS]) > largest).any():
+            raise PeerError("out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}")
+        place = self._hosts.index(host)
+        known = self._party.table.with_columns()
+        complete = [
+            name for name, number in zip(names, numbers.tolist(), strict=True)
+            if name in known and self.scores.put(name, place, number)
+        ]  # fmt: skip
+        session.phase = IDLE
+        self._sought[host].clear()
+        self._remember(host)
+        self._add(complete)
+
+    def _add(self, names: list[str]) -> None:
+        """Compute u = u_B + quantum sum of points, for entities for which all hosts have answered."""
+        if not names:
+            return
+        own = self._model.outputs(self._party.table.rows(names)[0])
+        learnt = self._party.learnt
+        for name, output in zip(names, own.tolist(), strict=True):
+            points = self.scores.points(name)
+            there_is_one = NO_POINTS not in points and abs(output) <= self._bound
+            self._counts["unscored_entities"] += not there_is_one
+            total = output + self._settings.quantum * sum(points)
+            self.scores.complete(name, total if there_is_one else None, name not in learnt)
+
+    # ---- questions
+
+    def _due(self, host: str) -> float | None:
+        """When the next question to a host is due; None if there is nothing to ask."""
+        session, settings = self._sessions[host], self._settings
+        if session.phase == ASKED:
+            return session.since + settings.patience
+        entities = len(self.scores.open(self._hosts.index(host)))
+        if session.phase != IDLE or not entities:
+            return None
+        wait = max(settings.interval, SECONDS_AN_ENTITY * entities)
+        if self._party.table.latest < session.since:
+            wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)
+        return session.since + wait
+
+    def _ask(self, host: str, now: float) -> None:
+        session = self._sessions[host]
+        names = sorted(self.scores.open(self._hosts.index(host)))
+        session.number, session.phase, session.since = session.number + 1, ASKED, now
+        self._remember(host)
+        self._sought[host].write(msgspec.msgpack.encode(names))
+        self._counts["questions"] += 1
+        content = request(self._party.aligning(host, self._session_name(host), names))
+        self._party.outbox.ask(blinded, content, lambda points: self._tell_question(host, points))
+
+    def _tell_question(self, host: str, points: bytes) -> None:
+        session = self._sessions[host]
+        self._lines[host].tell(session.version, session.number, "question", ScoringQuestion(points))
+
+    # ---- what is published
+
+    @property
+    def _told(self) -> int:
+        return BARE if self.calibration is None else CALIBRATED
+
+    def _may_calibrate(self) -> bool:
+        judged = self.scores.judged
+        enough = self.calibration is None and len(judged) >= self._settings.calibration
+        return enough and len(set(judged.values())) == 2
+
+    def _calibrate(self) -> None:
+        outputs, labels = self._held_out()
+        found = fit_calibration(outputs, labels)
+        self._fitted = Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
+        self._parts.remember(CALIBRATION, self._fitted)
+
+    def _held_out(self) -> tuple[Any, Any]:
+        """Outputs and labels of held-out entities, in the order of their names, so that sums round the same after a restart."""
+        names = sorted(self.scores.judged)
+        outputs = np.array([self.scores.output(name) for name in names], dtype=np.float64)
+        return outputs, np.array([self.scores.judged[name] for name in names], dtype=np.float64)
+
+    def _publish(self) -> None:
+        """Publish at most ``PUBLISHED_AT_ONCE`` predictions; the rest at the next tick, so that no commit is too large."""
+        told, calibration = self._told, self.calibration
+        names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
+        outputs = [self.scores.output(name) for name in names]
+        revisions = [self.scores.publish(name, told) for name in names]
+        predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
+        for name, prediction in zip(names, predictions, strict=True):
+            self._party.outbox.publish("predictions", name, self._settings.encode(prediction), self._pending_headers.of(name))
+            if told == CALIBRATED:
+                # Later predictions are of a later model, and no sample has caused them.
+                self._pending_headers.forget(name)
+        self._counts["predictions"] += len(names)
+
+    def _forget(self, name: str) -> None:
+        """The table has forgotten the entity."""
+        self.scores.forget(name)
+        self._pending_headers.forget(name)
+
+    # ----
+
+    @property
+    def _bound(self) -> float:
+        return self._party.settings.kinds.inner_products.bound
+
+    def _ready(self) -> bool:
+        model = self._party.trained
+        if model is None:
+            return False
+        if self.scores.version != model.version:
+            self.scores.begin(model.version)
+        return True
+
+    def _names(self, host: str) -> list[str]:
+        content = self._sought[host].content
+        return msgspec.msgpack.decode(content, type=list[str]) if content else []
+
+    def _session_name(self, host: str) -> bytes:
+        session = self._sessions[host]
+        return self._lines[host].session(session.version, session.number)
+
+    def _remember(self, host: str) -> None:
+        self._parts.remember(b"session/" + host.encode(), self._sessions[host])
+
+
+def read_calibration(content: bytes) -> Calibrated:
+    """Decodes what is remembered as ``calibration``. PeerError or ValueError if it is damaged."""
+    found = msgspec.msgpack.decode(content, type=Calibrated)
+    check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+    return found
+
+
+TEXTS = {
+    "auc": "Area under the curve",
+    "ks": "Kolmogorov and Smirnov's distance",
+    "log_loss": "Log loss, after calibration,",
+    "calibration_error": "Mean distance of probability and share of label 1",
+}

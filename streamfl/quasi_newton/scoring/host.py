@@ -1,0 +1,229 @@
+"""A host's side of scoring: it sends its part of the outputs of common entities, once for each version of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
+from streamfl.quasi_newton.members.background_tasks import aligned, request
+from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.scoring.messages import (
+    NO_POINTS,
+    ChosenPlaces,
+    Closed,
+    Points,
+    ScoringAnswer,
+    ScoringLink,
+    ScoringQuestion,
+)
+from streamfl.quasi_newton.scoring.party import Scoring
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.state.value_fragments import ValueFragments
+from streamfl.encoding.wire import Count
+
+__all__ = ["HostScoring"]
+
+KEY = b"answered/"
+IDLE, OFFERED = range(2)
+PLACE_BYTES = 16
+
+
+class _State(msgspec.Struct, array_like=True):
+    """Remembered as ``scoring``.
+
+    version: of the model. number: of the latest session under it. phase: OFFERED waits for the guest's choice.
+    answered: how many versions points were sent for. released: the latest of these versions.
+    """
+
+    version: Count = 0
+    number: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=IDLE, le=OFFERED)] = IDLE
+    answered: Count = 0
+    released: Count = 0
+
+
+class HostScoring(Scoring):
+    """The owner of the present session, and of ``answered/NAME``: the last version for which the host answered about an entity."""
+
+    def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
+        settings = party.settings
+        self._line = ScoringLink(settings, party.outbox, "answers", settings.guest, settings.own)
+        self._state = _State()
+        # Names in the order of the points that the guest has.
+        self._offered = ValueFragments(party.parts, "offered", 5 + settings.most * NAME_BYTES)
+        # A question about the model of a training whose end this host does not know yet, after its version and number.
+        self._early = ValueFragments(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
+        self._answered: dict[str, int] = {}
+        party.table.on_forget = self._forget
+
+    # ---- what the runtime asks
+
+    @property
+    def owed(self) -> bool:
+        return self._state.phase == OFFERED
+
+    @property
+    def trouble(self) -> str | None:
+        model = self._party.trained
+        if model is None or self._may_answer(model.version):
+            return None
+        return (
+            f"points of {self._state.answered} versions of the model were sent, as many as scoring.versions allows: none are "
+            f"sent for version {model.version}. Each version reveals more of the columns to the guest: raise it only if they may "
+            "be known"
+        )
+
+    def pass_time(self, now: float) -> None:
+        """A host sends nothing by time. The model is decoded here so that a damaged changelog is refused before metrics read it."""
+        model = self._party.trained
+        assert model is None or model.version >= 0
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if key == b"scoring":
+            self._state = msgspec.msgpack.decode(value, type=_State)
+        elif key.startswith(KEY):
+            self._answered[check_name(key.removeprefix(KEY))] = msgspec.msgpack.decode(value, type=Count)
+        else:
+            return self._offered.restore(key, value) or self._early.restore(key, value)
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        yield from super().measure()
+        left = max(0, self._settings.versions - self._state.answered)
+        yield Measurement("model_versions_left", "gauge", "Model versions for which points may still be sent", left)
+
+    # ---- what the party has come to
+
+    def went_on(self) -> None:
+        """If there is a new version of the model: end the session of an older one, and answer a question that came early."""
+        model, state = self._party.trained, self._state
+        if model is None:
+            return
+        if state.version < model.version and state.phase == OFFERED:
+            state.phase = IDLE
+            self._offered.clear()
+            self._remember()
+        if self._early and self._early_place[0] <= model.version:
+            (version, number), points = self._early_place, self._early.content[PLACE_BYTES:]
+            self._early.clear()
+            if version == model.version and (version, number) > (state.version, state.number):
+                self._answer(version, number, points, early=True)
+
+    # ---- messages
+
+    def take(self, message: Message) -> None:
+        if message.kind == "question":
+            self._take_question(message)
+        elif message.kind == "chosen":
+            self._take_chosen(message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is not a question of a guest")
+
+    def _take_question(self, message: Message) -> None:
+        version, place = self._version, (message.run, message.round)
+        if place <= (self._state.version, self._state.number) or message.run < version:
+            self._party.exchange.repeated()
+            return
+        if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
+            raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
+        points = read_content(self._line.heard(message), ScoringQuestion).points
+        check_points(points, self._party.settings.most)
+        if message.run == version:
+            self._answer(*place, points)
+        elif self._early and place <= self._early_place:
+            self._party.exchange.repeated()
+        else:
+            head = b"".join(number.to_bytes(PLACE_BYTES // 2, "big") for number in place)
+            self._early.write(head + points)
+
+    def _answer(self, version: int, number: int, points: bytes, *, early: bool = False) -> None:
+        """early: whether the question came in an earlier message than the present one."""
+        if not self._may_answer(version):
+            self._close(version, number)
+            return
+        names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
+        content = self._party.aligning(self._party.settings.guest, self._line.session(version, number), names, points)
+        self._party.outbox.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
+
+    def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
+        found = self._party.points_of_both(result, "scoring" if early else "")
+        if found is None:
+            return
+        own, twice, order = found
+        self._counts["questions"] += 1
+        self._go_to(version, number, OFFERED)
+        self._offered.write(msgspec.msgpack.encode(order))
+        self._line.tell(version, number, "found", ScoringAnswer(own, twice))
+
+    def _close(self, version: int, number: int) -> None:
+        self._counts["closed_questions"] += 1
+        self._go_to(version, number, IDLE)
+        self._party.outbox.notices.say("closed", str(self.trouble))
+        self._line.tell(version, number, "closed", Closed())
+
+    def _take_chosen(self, message: Message) -> None:
+        state, place = self._state, (message.run, message.round)
+        now = state.version, state.number
+        if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
+            self._party.exchange.repeated()
+            return
+        if place != now or not state.number:
+            raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
+        content: ChosenPlaces = read_content(self._line.heard(message), ChosenPlaces)
+        order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
+        names = names_at(numbers_of(content.places, "<u4"), order)
+        if message.alignment != set_digest(names, self._line.session(*place)):
+            raise PeerError("alignment", "the digest is of other entities")
+        if names and state.released != state.version:
+            state.answered, state.released = state.answered + 1, state.version
+        self._go_to(state.version, state.number, IDLE)
+        self._offered.clear()
+        if names:
+            self._line.tell(state.version, state.number, "points", Points(self._points(names)), message.alignment)
+
+    def _points(self, names: list[str]) -> bytes:
+        """round(u_h / quantum) of each entity, as bytes. Notes that the entities are answered for this version."""
+        table, version = self._party.table, self._version
+        there = table.with_columns()
+        known = [place for place, name in enumerate(names) if name in there]
+        points = np.full(len(names), NO_POINTS, dtype="<i4")
+        if known:
+            outputs = self._model.outputs(table.rows([names[place] for place in known])[0])
+            within = np.abs(outputs) <= self._party.settings.kinds.inner_products.bound
+            rounded = np.rint(outputs / self._settings.quantum)
+            points[known] = np.where(within, rounded, NO_POINTS).astype("<i4")
+            self._counts["unscored_entities"] += int((~within).sum())
+        for place in known:
+            self._answered[names[place]] = version
+            self._parts.remember(KEY + names[place].encode(), version)
+        self._counts["answered_entities"] += len(known)
+        return points.tobytes()
+
+    # ----
+
+    @property
+    def _early_place(self) -> tuple[int, int]:
+        head = self._early.content[:PLACE_BYTES]
+        return int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
+
+    def _may_answer(self, version: int) -> bool:
+        return self._state.released == version or self._state.answered < self._settings.versions
+
+    def _go_to(self, version: int, number: int, phase: int) -> None:
+        self._state.version, self._state.number, self._state.phase = version, number, phase
+        self._remember()
+
+    def _forget(self, name: str) -> None:
+        if self._answered.pop(name, None) is not None:
+            self._parts.forget(KEY + name.encode())
+
+    def _remember(self) -> None:
+        self._parts.remember(b"scoring", self._state)

@@ -1,0 +1,1 @@
+"""Parts that roles of several systems are built from."""

@@ -1,0 +1,295 @@
+"""A role with few partitions and much work in each: it takes messages one by one and asks the worker for long computations.
+
+A message that asked for work is finished when the results have come. Later messages wait until then, within the same step. So a
+batch equals its messages one by one, and remembered state never contains work under way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import ClockGuard
+from streamfl.roles.message_fragments import Limits, LongMessages
+from streamfl.roles.notices import Notices
+from streamfl.contract.refusals import REASONS
+from streamfl.roles.reply_deadline import ReplyDeadline
+from streamfl.contract.role import (
+    Decode,
+    Headers,
+    Measurement,
+    OperatorNotice,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    Work,
+)
+
+__all__ = ["Outbox", "PartitionedRole", "Task"]
+
+WORK = "work"
+FRAGMENTS = b"parts/"
+Then = Callable[[bytes], None]
+
+
+class Outbox:
+    """Collects what a partition's messages lead to: records to send, and work to ask for.
+
+    partition: its number. counts: the member's counters, for the operator.
+    record: the record of the message that is being taken; None at a tick.
+    """
+
+    def __init__(self, partition: int, counts: Counter[str], notices: Notices) -> None:
+        self.partition = partition
+        self.counts = counts
+        self.notices = notices
+        self.record: Record | None = None
+        self._sends: list[Send] = []
+        self._asked: deque[tuple[Work, Then]] = deque()
+
+    def send(self, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+        """Send a message as one or more records; returns their total bytes. headers: the headers of each record."""
+        size = 0
+        for value in values:
+            size += len(value)
+            self._sends.append(Send(channel, None, value, self.partition, headers))
+        self.counts["bytes_sent"] += size
+        return size
+
+    def publish(self, channel: str, name: str, value: bytes, headers: Headers = ()) -> None:
+        """Send a record to the users' consumers. name: the entity, which becomes the key."""
+        self._sends.append(Send(channel, name.encode(), value, None, headers))
+
+    def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
+        """Ask for work. then: called with the result; if it raises PeerError, the message that asked for the work is refused."""
+        self.counts["work"] += 1
+        key = b"%d" % len(self._asked)
+        self._asked.append((Work(WORK, self.partition, key, function, content), then))
+
+    def take(self) -> tuple[list[Send], list[tuple[Work, Then]]]:
+        """The records and the work since the last call."""
+        sends, asked = self._sends, list(self._asked)
+        self._sends, self._asked = [], deque()
+        return sends, asked
+
+
+class Task(Protocol):
+    """A member's state and protocol on one partition."""
+
+    outbox: Outbox
+    parts: ChangedParts
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+    @property
+    def owed(self) -> bool:
+        """Whether a peer still has to answer this partition."""
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    @property
+    def awaited(self) -> str | None:
+        """A sentence on what the partition waits for before it can learn, and how much of it is there; None: nothing."""
+
+    def take(self, channel: str, message: Any, now: float) -> None: ...
+
+    def pass_time(self, now: float) -> None: ...
+
+    def set_back(self, now: float) -> None: ...
+
+    def restore(self, key: bytes, value: bytes) -> None: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
+
+
+One = TypeVar("One", bound=Task)
+
+
+class PartitionedRole(Generic[One]):
+    """A role that has one task for each partition.
+
+    make: builds a task without state.
+    decode: the decoder of each input whose messages may come in several records.
+    limits: bounds of these messages.
+    patience: seconds that an answer may be owed before the member is not ready.
+    counted: the counters of the member, by name, with a text for the operator. refusals: the system's own reasons for refusing
+    messages.
+    kept_apart: by the name of a further changelog, the changes that a task wants written there and not to its other state.
+    """
+
+    prompt = True
+
+    def __init__(
+        self,
+        make: Callable[[Outbox], One],
+        decode: Mapping[str, Decode],
+        limits: Limits,
+        patience: float,
+        kind: str,
+        counted: Mapping[str, str],
+        refusals: Iterable[str],
+        kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._kept_apart = kept_apart or {}
+        self._counted = counted
+        self._reasons = {*REASONS, *refusals}
+        self._make = make
+        self._tasks: dict[int, One] = {}
+        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)
+        self._clock_guard = ClockGuard()
+        self._notices = Notices()
+        self._reply_deadline = ReplyDeadline(patience)
+        self._queue: deque[Received] = deque()
+        # For each work under way: its partition, the message that asked for it, and the function that takes the result.
+        self._awaited: deque[tuple[int, Received | None, Then]] = deque()
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [self._reply_deadline.wake_at, self._long.wake_at, *(task.wake_at for task in self._tasks.values())]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def full(self) -> Collection[int]:
+        return ()
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        owed = sum(task.owed for task in self._tasks.values())
+        return {**self._long.waiting, **({"rounds": owed} if owed else {})}
+
+    @property
+    def backlog(self) -> str | None:
+        return next((task.awaited for task in self._tasks.values() if task.awaited is not None), None)
+
+    @property
+    def trouble(self) -> str | None:
+        for task in self._tasks.values():
+            if task.trouble is not None:
+                return task.trouble
+        if not self._reply_deadline.overdue:
+            return None
+        return f"nothing has come for {self._reply_deadline.patience:g} s although an answer is due: check that every member runs"
+
+    def task(self, partition: int) -> One:
+        """The task of a partition."""
+        return self._tasks[partition]
+
+    def open(self, partition: int) -> None:
+        self._clock_guard.opened()
+        self._long.open(partition)
+        self._tasks[partition] = self._make(Outbox(partition, self.counts, self._notices))
+
+    def close(self, partition: int) -> None:
+        self._long.close(partition)
+        del self._tasks[partition]
+        # These messages belong to a step that is not committed: the partition's next owner reads them again.
+        self._queue = deque(one for one in self._queue if one.partition != partition)
+        self._awaited = deque(one for one in self._awaited if one[0] != partition)
+        if not self._tasks:
+            self._reply_deadline.answered()
+
+    def restore(self, change: StateChange) -> None:
+        if change.value is None or self._long.restore(change):
+            return
+        try:
+            self._tasks[change.partition].restore(change.key, change.value)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the member's state: {error}") from None
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
+        replies: list[Send | Rejection | Work] = []
+        # A batch of results is no answer of a peer.
+        heard = bool(batch) and not self._awaited
+        if self._awaited:
+            for result in batch:
+                _, cause, then = self._awaited.popleft()
+                self._attempt(cause, lambda then=then, result=result: then(result.message), replies)  # type: ignore[misc]
+                replies += self._go_on(cause)
+        else:
+            if self._clock_guard.pass_to(now, tick=not batch):
+                for task in self._tasks.values():
+                    task.set_back(now)
+            whole, refused = self._long.receive(batch, now)
+            replies += refused
+            self.refused.update(rejection.error.reason for rejection in refused)
+            self._queue.extend(whole)
+            if not batch:
+                for task in self._tasks.values():
+                    task.pass_time(now)
+            replies += self._go_on(None)
+        while self._queue and not self._awaited:
+            received = self._queue.popleft()
+            task = self._tasks[received.partition]
+            task.outbox.record = received.record
+            self._attempt(
+                received,
+                lambda task=task, received=received: task.take(received.channel, received.message, now),  # type: ignore[misc]
+                replies,
+            )
+            task.outbox.record = None
+            replies += self._go_on(received)
+        self._look(heard, now)
+        return replies
+
+    def changed_state(self) -> Iterable[StateChange]:
+        yield from self._long.changed_state()
+        for partition, task in self._tasks.items():
+            for key, value in task.parts.changed_state():
+                yield StateChange("state", partition, key, value)
+            for channel, changes in self._kept_apart.items():
+                for key, value in changes(task):
+                    yield StateChange(channel, partition, key, value)
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        return self._notices.collect()
+
+    def forget(self, name: str) -> bool:
+        return False
+
+    def measure(self) -> Iterator[Measurement]:
+        yield from self._long.measure()
+        for name, text in self._counted.items():
+            yield Measurement(name, "counter", text, self.counts[name])
+        for reason in sorted({*self._reasons, *self.refused}):
+            text = "Messages that were refused"
+            yield Measurement("refused_messages", "counter", text, self.refused[reason], (("reason", reason),))
+        for task in self._tasks.values():
+            yield from task.measure()
+
+    def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
+        try:
+            act()
+        except PeerError as error:
+            if cause is None:
+                raise
+            self.refused[error.reason] += 1
+            replies.append(Rejection(cause, error))
+
+    def _go_on(self, cause: Received | None) -> Iterator[Send | Work]:
+        """What the last message led to, with the new work noted as awaited."""
+        for task in self._tasks.values():
+            sends, asked = task.outbox.take()
+            yield from sends
+            for work, then in asked:
+                self._awaited.append((work.partition, cause, then))
+                yield work
+
+    def _look(self, heard: bool, now: float) -> None:
+        if heard or not any(task.owed for task in self._tasks.values()):
+            self._reply_deadline.answered()
+        if any(task.owed for task in self._tasks.values()):
+            self._reply_deadline.asked(now)
+        if not heard:
+            self._reply_deadline.look(now)

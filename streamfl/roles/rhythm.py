@@ -1,0 +1,80 @@
+"""How often something recurs, and when a pause becomes unusual.
+
+An hour's pause is normal for a sensor that sends once a day, and silence for one that sends each second. So a pause is compared
+with the longest usual one. The longest usual pause is forgotten in proportion to its length: a day's over weeks, a minute's within
+half an hour.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.encoding.changelog_checks import Amount, Time
+
+__all__ = ["LEAST", "STEP", "TIMES", "UNKNOWN", "Rhythm"]
+
+# Seconds. Arrivals closer together count as one, because each change may be a record of a changelog.
+STEP = 5.0
+# Seconds. No shorter pause is unusual.
+LEAST = 20.0
+# A pause is unusual once it is this many times as long as the longest usual one.
+TIMES = 3.0
+# Seconds. The longest usual pause that is assumed while too little has come to tell.
+UNKNOWN = 86_400.0
+# A pause is forgotten within this many times its length, if no other is as long.
+FORGETTING = 20.0
+
+
+class Rhythm(msgspec.Struct, array_like=True):
+    """When records came, and how long the usual pauses between them are.
+
+    Pauses are measured between the times at which records were written, so that a worker's own absence does not count as a pause of
+    the writer. The present pause is measured by the worker's clock, since the last record came.
+
+    begun, written: when the first and the last record were written.
+    longest: the longest usual pause, in seconds.
+    heard: when the last record came, by the worker's clock; None: none came yet.
+
+    >>> rhythm = Rhythm()
+    >>> for second in range(0, 600, 10):
+    ...     _ = rhythm.came(float(second), now=float(second))
+    >>> rhythm.overdue_at
+    650.0
+    """
+
+    begun: Time = 0.0
+    written: Time = 0.0
+    longest: Amount = 0.0
+    heard: Time | None = None
+
+    def came(self, written_at: float, now: float) -> bool:
+        """A record came that was written at ``written_at``, which is not after ``now``. Returns whether this object changed."""
+        heard = self.heard
+        if heard is None:
+            self.begun = self.written = written_at
+        elif written_at < self.written + STEP and now < heard + STEP:
+            return False
+        else:
+            pause = max(0.0, written_at - self.written)
+            self.longest = max(pause, self.longest - pause / FORGETTING)
+            self.written = max(self.written, written_at)
+        self.heard = now
+        return True
+
+    @property
+    def overdue_at(self) -> float | None:
+        """The time from which the present pause is unusual; None: nothing ever came."""
+        if self.heard is None:
+            return None
+        allowed = TIMES * max(self.longest, LEAST)
+        # A burst does not tell how long the pause after it usually is.
+        return self.heard + (allowed if self.written - self.begun >= allowed else TIMES * UNKNOWN)
+
+    def set_back(self, now: float) -> bool:
+        """Set times after ``now`` to ``now``: the clock was ahead. Returns whether there were any."""
+        if self.heard is None or max(self.written, self.heard) <= now:
+            return False
+        self.begun, self.written, self.heard = min(self.begun, now), min(self.written, now), min(self.heard, now)
+        # A pause that was measured by the clock that was ahead is no real pause.
+        self.longest = min(self.longest, self.written - self.begun)
+        return True

@@ -1,0 +1,1 @@
+"""The coordinator: entities, the parties it hears, its model, predictions and replies."""

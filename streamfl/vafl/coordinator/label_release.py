@@ -1,0 +1,105 @@
+"""Releases of labels by the coordinator: with noise, counted in a ledger, and within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.privacy.accountant import DELTA, cost_of, epsilon_of
+from streamfl.privacy.keyed_noise import noisy
+from streamfl.privacy.ledger import Ledger
+from streamfl.contract.role import Measurement
+from streamfl.vafl.coordinator.alignment import Decision
+from streamfl.vafl.functions.heads import OutputLoss
+from streamfl.encoding.wire import fingerprint as fingerprint_of
+
+__all__ = ["TOLD_BARE", "LabelRelease"]
+
+TOLD_BARE = (
+    "the coordinator has released labels without noise before, so no mu holds for them; start over with another federation.name "
+    "at all members, or leave privacy.reply_noise out"
+)
+
+
+class LabelRelease:
+    """Noise on the label's part of d l / d outputs.
+
+    loss: gives the gradient, and the largest distance between the gradients of two labels.
+    noise: standard deviation of the noise; 0: no noise.
+    secret: the noise is drawn from it.
+    fingerprint: of the settings that all members have to agree on.
+    budget: mu that no entity's label may exceed; None: no limit.
+    """
+
+    def __init__(self, loss: OutputLoss, noise: float, secret: str, fingerprint: int, budget: float | None) -> None:
+        self._loss = loss
+        self._noise = noise
+        self._secret = secret
+        self._fingerprint = fingerprint
+        self._budget = budget
+        # mu^2 of releasing one label.
+        self._cost = cost_of(loss.sensitivity, noise) if noise else 0.0
+        # Identifies the noise, and reveals nothing of the secret.
+        self._name = fingerprint_of("label", noise, secret)
+        self._withheld = dict.fromkeys(("budget", "ledger"), 0)
+
+    @property
+    def noise(self) -> float:
+        return self._noise
+
+    def withhold(self, ledger: Ledger, names: Sequence[str], decision: Decision) -> None:
+        """Count label releases in the ledger, and withhold those that are not allowed.
+
+        This comes before requests: no party is asked for an embedding of an entity that cannot be learnt from.
+        """
+        for place in np.flatnonzero(decision.answers).tolist():
+            # A label released with the present noise gets the same noise again, which reveals no more and costs nothing.
+            if decision.lives[place] and decision.noises[place] == self._name:
+                continue
+            refusal = ledger.refusal(names[place], self._cost)
+            if refusal is not None:
+                decision.withheld[place] = True
+                self._withheld[refusal] += 1
+            elif not decision.asks[place]:
+                decision.lives[place], decision.noises[place] = ledger.spend(names[place], self._cost), self._name
+
+    def gradient(
+        self,
+        partition: int,
+        names: Sequence[str],
+        lives: Sequence[int],
+        labels: NDArray[np.float64],
+        outputs: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """d l / d outputs with the noise that hides the label, (n, outputs).
+
+        The noise is added to the label's part before anything is rounded. That part does not depend on the outputs. Beside a large
+        output, which a party can choose, rounding would make the label's part larger than it is.
+
+        names, lives: the entities, and how often their labels were released.
+        """
+        nothing, none = np.zeros_like(outputs), np.zeros_like(labels)
+        hidden = self._loss.gradient(nothing, labels) - self._loss.gradient(nothing, none)
+        told = [self._noisy_label(partition, *one) for one in zip(hidden, names, lives, strict=True)]
+        return np.asarray(self._loss.gradient(outputs, none) + np.array(told), dtype=np.float64)
+
+    def _noisy_label(self, partition: int, part: NDArray[np.float64], name: str, life: int) -> NDArray[np.float64]:
+        # Within one life of the entity the noise is the same for every party and every time, as if the label were released once. So
+        # several gradients, or several parties together, cannot average it out. Another life is a new release, which is counted.
+        place = (self._fingerprint, partition, self._loss.name, name, life)
+        return noisy(part, self._noise, 1.0, self._secret, "label", *place)
+
+    def measure(self, mu: float) -> Iterable[Measurement]:
+        """The metrics. mu: the largest of an entity's label."""
+        for reason, count in self._withheld.items():
+            text = "Labels not answered and not learnt from: the label's budget is spent, or the ledger has no room"
+            yield Measurement("withheld_labels", "counter", text, count, (("reason", reason),))
+        if not self._noise:
+            return
+        if self._budget is not None:
+            yield Measurement("label_budget_mu", "gauge", "mu that no entity's label may exceed", self._budget)
+        text = "mu of the label with the largest releases (Gaussian differential privacy)"
+        yield Measurement("label_mu", "gauge", text, mu)
+        yield Measurement("label_epsilon", "gauge", f"epsilon of that mu at delta = {DELTA:g}", epsilon_of(mu, DELTA))

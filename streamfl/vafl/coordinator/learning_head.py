@@ -1,0 +1,189 @@
+"""The coordinator's own model in one partition: theta_0, its optimiser, and the gradient gathered for the next step.
+
+VAFL, Algorithm 1, server: theta_0 <- theta_0 - eta_0 (d l / d theta_0 + grad r(theta_0)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.state.changelog import changed_chunks, restore_chunk
+from streamfl.learning.optimisers import LARGEST_GRADIENT, OptimiserName, finite_step, optimiser_named
+from streamfl.contract.role import PeerError
+from streamfl.vafl.coordinator.entities import LARGEST_OUTPUT
+from streamfl.vafl.functions.heads import Head
+from streamfl.vafl.messages import ANOTHER, within_bounds
+from streamfl.encoding.wire import Count
+
+__all__ = ["KEY", "HeadSteps", "LearningHead"]
+
+KEY = b"task"
+# Steps until a step takes one entity more. A head that has learnt little steps on every entity; so few extra steps cost little.
+GROWTH = 64
+
+
+@dataclass(frozen=True)
+class HeadSteps:
+    """How theta_0 learns.
+
+    optimiser: its name.
+    learning_rate: eta_0.
+    batch_size: entities that make a step.
+    growing: whether steps begin with one entity and take one more every GROWTH steps, up to batch_size.
+    regularisation: lambda of lambda |theta|^2 / 2.
+    """
+
+    optimiser: OptimiserName = "adagrad"
+    learning_rate: float = 0.03
+    batch_size: int = 16
+    regularisation: float = 0.0
+    growing: bool = False
+
+
+class HeadCounters(msgspec.Struct, array_like=True):
+    """What is remembered of a head besides its arrays.
+
+    steps: the number of steps taken.
+    gathered: entities in the gradient so far.
+    fingerprint: of the settings that all members have to agree on.
+    told_bare: whether anything about a label was ever released without the noise that mu assumes.
+    start: bytes that theta_0 was drawn from besides the seed; empty: from the seed alone.
+    """
+
+    steps: Count = 0
+    gathered: Count = 0
+    fingerprint: int = 0
+    told_bare: bool = False
+    start: bytes = b""
+
+
+class LearningHead:
+    """The head of one partition.
+
+    head: the function.
+    steps: how theta_0 learns.
+    seed: the federation's.
+    partition: its number.
+    fingerprint: of the settings that all members have to agree on.
+    start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone.
+    outcomes: counts ``steps`` and ``refused_steps``, shared by all partitions.
+    """
+
+    def __init__(
+        self, head: Head, steps: HeadSteps, seed: int, partition: int, fingerprint: int, start: bytes, outcomes: dict[str, int]
+    ) -> None:
+        self._head = head
+        self._steps = steps
+        self._seed = seed
+        self._partition = partition
+        self._fingerprint = fingerprint
+        self._outcomes = outcomes
+        self._parameters = self._first_parameters(start)
+        self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, head.size)
+        self._gradient = np.zeros(head.size)
+        self._counters = HeadCounters(fingerprint=fingerprint, start=start)
+        # Whether the counters are remembered, and what changed since the last commit.
+        self._begun = self._moved = self._stepped = False
+
+    def _first_parameters(self, start: bytes) -> NDArray[Any]:
+        return self._head.initial(self._seed, *((self._partition, start.hex()) if start else ()))
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """theta_0, (size,): a copy."""
+        return self._parameters.copy()
+
+    def evaluate(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Outputs of n entities, (n, outputs), clipped to numbers that can be remembered: too large steps may make them huge.
+
+        inputs: (n, M, embedding size).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = np.nan_to_num(self._head.forward(self._parameters, inputs)[0])
+        largest = min(LARGEST_OUTPUT, float(np.sqrt(np.finfo(outputs.dtype).max)))
+        return np.asarray(np.clip(outputs, -largest, largest))
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether the head has learnt from an entity; always False for a head without parameters."""
+        return self._counters.steps > 0 or self._counters.gathered > 0
+
+    def entities_until_step(self) -> int | None:
+        """How many more entities make a step; None: there are no parameters, so no steps."""
+        return max(1, self._wanted - self._counters.gathered) if self._head.size else None
+
+    @property
+    def _wanted(self) -> int:
+        """Entities in the next step."""
+        most = self._steps.batch_size
+        return min(most, 1 + self._counters.steps // GROWTH) if self._steps.growing else most
+
+    def learn(self, inputs: NDArray[Any], gradient_of: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+        """Learn from n entities; theta_0 steps if its batch is full. Returns d l / d h, (n, M, embedding size), within bounds.
+
+        inputs: (n, M, embedding size).
+        gradient_of: maps outputs (n, outputs) to d l / d outputs.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs, done = self._head.forward(self._parameters, inputs)
+            cotangents = np.nan_to_num(gradient_of(outputs)).astype(outputs.dtype, copy=False)
+            gradient, down = self._head.backward(self._parameters, done, cotangents)
+            if self._head.size:
+                # A sum that is not finite could not be restored after a restart.
+                self._gradient += np.clip(np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT)
+                self._counters.gathered += len(inputs)
+                self._moved = True
+                if self._counters.gathered >= self._wanted:
+                    self._step()
+        return within_bounds(down, inputs.dtype)
+
+    def _step(self) -> None:
+        counters = self._counters
+        gradient = self._gradient / counters.gathered + self._steps.regularisation * self._parameters
+        taken = finite_step(self._optimiser, self._parameters, gradient, counters.steps + 1)
+        counters.steps += taken
+        self._outcomes["steps" if taken else "refused_steps"] += 1
+        self._gradient[:] = 0.0
+        counters.gathered = 0
+        self._stepped = True
+
+    def tell_bare(self) -> None:
+        """Note that labels are released without noise. The note is committed together with the release."""
+        if not self._counters.told_bare:
+            self._counters.told_bare = True
+            self._begun = False
+
+    @property
+    def told_bare(self) -> bool:
+        return self._counters.told_bare
+
+    # ---- state
+
+    def changed_state(self, others_changed: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values that changed since the last call. others_changed: whether other owners in the partition have changes."""
+        if self._stepped:
+            yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
+        if self._moved:
+            yield from changed_chunks({"gradient": self._gradient})
+        if self._moved or (not self._begun and others_changed):
+            self._begun = True
+            yield KEY, msgspec.msgpack.encode(self._counters)
+        self._moved = self._stepped = False
+
+    def restore_counters(self, value: bytes) -> None:
+        """Restore the value of :data:`KEY`; PeerError if another federation wrote it."""
+        self._counters, self._begun = msgspec.msgpack.decode(value, type=HeadCounters), True
+        if self._counters.fingerprint != self._fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if not self._counters.steps:
+            self._parameters[:] = self._first_parameters(self._counters.start)
+
+    def restore_array(self, key: bytes, value: bytes) -> None:
+        arrays = {"parameters": self._parameters, "gradient": self._gradient, **self._optimiser.arrays}
+        restore_chunk(arrays, key, value, self._optimiser.check)

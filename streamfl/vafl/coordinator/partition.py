@@ -1,0 +1,85 @@
+"""The coordinator's state in one partition: a model of its own, and the entities whose key falls there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.ledger import Ledger
+from streamfl.vafl.coordinator.entities import CoordinatorEntities
+from streamfl.vafl.coordinator.intake import Intake
+from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
+from streamfl.vafl.coordinator.learning_head import LearningHead
+from streamfl.vafl.coordinator.parties import Parties
+from streamfl.vafl.coordinator.remembered_entity import decode_entity
+
+__all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
+
+
+@dataclass(frozen=True)
+class CoordinatorSnapshot:
+    """The coordinator's state in one partition, for tests and tools.
+
+    entities: names; the entity whose last message is oldest comes first.
+    awaited: names of the entities that wait for a newer embedding, or for the learning quorum.
+    """
+
+    entities: Sequence[str]
+    awaited: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorPartition:
+    """The owners of a partition's state, with one changelog key or kind of key each.
+
+    partition: its number.
+    head: theta_0 and its next step.
+    parties: which embeddings came, and their mean.
+    entities: embeddings, labels and predictions.
+    ledger: releases of labels.
+    """
+
+    partition: int
+    head: LearningHead
+    parties: Parties
+    entities: CoordinatorEntities
+    ledger: Ledger
+
+    def snapshot(self) -> CoordinatorSnapshot:
+        return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
+
+    @property
+    def awaited(self) -> str | None:
+        """Why nothing was learnt yet, with the entities that lack a label or embeddings; None once something was learnt."""
+        if self.parties.have_stepped or self.head.has_learnt:
+            return None
+        unlabelled, unshown = self.entities.lacking()
+        return (
+            f"has learnt from no entity: knows {unlabelled:,} without a label, and {unshown:,} with a label that fewer than "
+            f"{self.entities.learning_quorum} parties have sent (learning.quorum)"
+        )
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        head = self.head.changed_state(self.entities.touched or self.parties.touched)
+        return chain(head, self.parties.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
+
+    def restore(self, key: bytes, value: bytes, intake: Intake) -> None:
+        """Restore one changelog key; PeerError or ValueError for state that the coordinator cannot have written."""
+        kind, _, name = key.partition(b"/")
+        if key == COUNTERS:
+            self.head.restore_counters(value)
+        elif kind == SPENT:
+            self.ledger.restore(name, value)
+        elif kind == b"party":
+            self.parties.restore(name, value)
+        elif kind == b"entity":
+            entity = decode_entity(value)
+            self.parties.check_numbers(entity.held)
+            values = [intake.values(one.values) for one in entity.held.values()]
+            if entity.label is not None:
+                intake.check_label(entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered")
+            self.entities.restore(name, entity, values)
+        else:
+            self.head.restore_array(key, value)

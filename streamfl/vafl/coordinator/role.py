@@ -1,0 +1,399 @@
+"""The coordinator: brings embeddings and labels of an entity together, predicts, and answers with gradients.
+
+VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm, updates its own theta_0.
+
+The role calls the owners of its state, which :class:`CoordinatorPartition` lists, and of its output: :class:`Predictions` and
+:class:`Replies`.
+
+The role works off a batch in stretches: consecutive messages of one kind (and one party, for embeddings), each of another entity.
+One entity affects another only through steps of theta_0. So a stretch is array work, cut where theta_0 takes a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.state.clock_guard import ClockGuard
+from streamfl.roles.notices import Notices
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.ledger import Ledger, promise_ended
+from streamfl.records.header_propagation import Carry, carried_nothing
+from streamfl.records.labels import Label
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.vafl.coordinator.alignment import NOTHING, AlignmentPolicy
+from streamfl.vafl.coordinator.figures import CoordinatorFigures
+from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
+from streamfl.vafl.coordinator.entities import CoordinatorEntities
+from streamfl.vafl.functions.heads import Head, OutputLoss
+from streamfl.vafl.coordinator.intake import Intake
+from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
+from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
+from streamfl.vafl.coordinator.learning_head import HeadSteps, LearningHead
+from streamfl.vafl.messages import Prediction
+from streamfl.vafl.coordinator.parties import Parties, SentEmbeddings
+from streamfl.vafl.coordinator.party_watch import PartyWatch
+from streamfl.vafl.coordinator.predictions import Predictions
+from streamfl.vafl.coordinator.replies import Replies
+
+__all__ = ["AlignmentPolicy", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
+
+# Most messages in a stretch. A repeated entity ends a stretch, and this many names are looked at again for the next.
+STRETCH = 1000
+
+
+class VaflCoordinator:
+    """The member that knows the labels. It has one model per partition, for the entities whose key falls there.
+
+    A label that comes after its entity was forgotten waits and expires like any other.
+
+    parties: names of the parties, in the order of the head's inputs.
+    embedding_size: numbers of an embedding.
+    head: the function of the embeddings.
+    loss: of the head's outputs.
+    steps: how theta_0 learns.
+    alignment: when an entity is predicted and learnt from.
+    seed: the federation's.
+    fingerprint: of the settings that all members have to agree on.
+    start: secret bytes that theta_0 of a partition without state is drawn from; empty: from the seed alone, which everybody knows.
+    dtype: of embeddings and gradients.
+    encode_prediction: encodes a prediction for users.
+    original: converts an output of the square loss to the label's own unit.
+    gradient_noise: standard deviation of the noise on d l / d outputs; 0: no noise.
+    noise_secret: the noise is drawn from it.
+    budget: mu that no entity's label may exceed; None: no limit.
+    ledger_limit: most entities of a partition in the ledger of label releases; nothing is released of others.
+    without_noise: whether a coordinator that has a ledger may go on without noise.
+    patience: seconds that a party may send nothing, while others send or labels come, before it is trouble.
+    carry: takes an embedding's record, returns the headers of a prediction made from it.
+    """
+
+    prompt = True
+    full: Collection[int] = ()
+
+    def __init__(
+        self,
+        *,
+        parties: Sequence[str],
+        embedding_size: int,
+        head: Head,
+        loss: OutputLoss,
+        steps: HeadSteps,
+        alignment: AlignmentPolicy,
+        seed: int,
+        fingerprint: int = 0,
+        start: bytes = b"",
+        dtype: Any = np.float32,
+        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
+        original: Callable[[float], float] = float,
+        gradient_noise: float = 0.0,
+        noise_secret: str = "",
+        budget: float | None = None,
+        ledger_limit: int = 1_000_000,
+        without_noise: bool = False,
+        patience: float = math.inf,
+        carry: Carry = carried_nothing,
+    ) -> None:
+        self.parties = tuple(parties)
+        self.embedding_size = embedding_size
+        self.head = head
+        self.loss = loss
+        self.steps = steps
+        self.alignment = alignment
+        self.seed = seed
+        self.fingerprint = fingerprint
+        self.start = start
+        self.dtype = dtype
+        self.budget = budget
+        self.ledger_limit = ledger_limit
+        self.without_noise = without_noise
+        self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
+        self._clock_guard = ClockGuard()
+        self._tasks: dict[int, CoordinatorPartition] = {}
+        self._notices = Notices()
+        self._figures = CoordinatorFigures()
+        self._intake = Intake(self._numbers, dtype, embedding_size, fingerprint, loss, carry)
+        self._predictions = Predictions(loss, encode_prediction, original, self._figures.counts)
+        self._release = LabelRelease(loss, gradient_noise, noise_secret, fingerprint, budget)
+        self._replies = Replies(self.parties, fingerprint)
+        self._watch = PartyWatch(self.parties, patience)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [self._watch.wake_at, *(task.entities.wake_at for task in self._tasks.values())]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        # The coordinator works off every message at once. Requests to parties have a time, which wake_at returns.
+        return {}
+
+    @property
+    def backlog(self) -> str | None:
+        if self._figures.counts["learnt"]:
+            return None
+        return next((one for task in self._tasks.values() if (one := task.awaited) is not None), None)
+
+    @property
+    def trouble(self) -> str | None:
+        return self._watch.trouble
+
+    def notices(self) -> Iterable[OperatorNotice]:
+        return [*self._notices.collect(), *self._watch.notices()]
+
+    def forget(self, name: str) -> bool:
+        return False
+
+    def open(self, partition: int) -> None:
+        self._clock_guard.opened()
+        count, size, figures = len(self.parties), self.embedding_size, self._figures
+        self._tasks[partition] = CoordinatorPartition(
+            partition,
+            LearningHead(self.head, self.steps, self.seed, partition, self.fingerprint, self.start, figures.counts),
+            Parties(count, size),
+            CoordinatorEntities(self.alignment, count, size, self.loss.outputs, self.dtype, figures.tally),
+            Ledger(self.ledger_limit, None if self.budget is None else self.budget**2),
+        )
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+        if not self._tasks:
+            self._watch.reset()
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if self._clock_guard.pass_to(now, tick=not batch):
+            for task in self._tasks.values():
+                task.entities.set_back(now)
+        if not batch:
+            for task in self._tasks.values():
+                replies += self._give_up_waiting(task, now)
+                task.entities.expire(now)
+        # Partitions are independent, so the messages of each may be taken together.
+        of_partition: dict[int, list[Received]] = {}
+        for received in batch:
+            of_partition.setdefault(received.record.partition, []).append(received)
+        for partition, messages in of_partition.items():
+            replies += self._take(self._tasks[partition], messages, now)
+        self._watch.end_batch(not batch, now)
+        return [*replies, *self._replies.take_requests()]
+
+    # ---- inspection
+
+    def parameters(self, partition: int) -> NDArray[Any]:
+        """theta_0 of a partition, (size,): a copy."""
+        return self._tasks[partition].head.parameters
+
+    def mean_embeddings(self, partition: int) -> NDArray[np.float64]:
+        """The running mean of each party's embeddings, (M, embedding size): replaces an embedding that is missing. A copy."""
+        return self._tasks[partition].parties.means.copy()
+
+    def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
+        """The head's outputs for embeddings (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
+        return self._tasks[partition].head.evaluate(embeddings)
+
+    def snapshots(self) -> Mapping[int, CoordinatorSnapshot]:
+        """The state of each partition."""
+        return {partition: task.snapshot() for partition, task in self._tasks.items()}
+
+    # ---- state
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, task in self._tasks.items():
+            for key, value in task.changed_state():
+                yield StateChange("state", partition, key, value)
+
+    def restore(self, change: StateChange) -> None:
+        try:
+            self._restore(change)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the coordinator's state: {error}") from None
+
+    def _restore(self, change: StateChange) -> None:
+        if change.value is None:
+            return
+        task, kind = self._tasks[change.partition], change.key.partition(b"/")[0]
+        if kind == SPENT and not self._release.noise:
+            self._notices.add(promise_ended("the coordinator", "privacy.reply_noise", self.without_noise))
+        task.restore(change.key, change.value, self._intake)
+        if change.key == COUNTERS and self._release.noise and task.head.told_bare:
+            raise PeerError("configuration", TOLD_BARE)
+
+    def measure(self) -> Iterable[Measurement]:
+        tasks = self._tasks.values()
+        yield from self._figures.measure([task.entities for task in tasks])
+        yield from self._release.measure(math.sqrt(max((task.ledger.largest for task in tasks), default=0.0)))
+        yield from self._predictions.measure()
+
+    # ---- input
+
+    def _take(self, task: CoordinatorPartition, messages: list[Received], now: float) -> list[Send | Rejection]:
+        """Take the messages of a partition. Wrong ones are sorted out first, so that they do not cut a stretch in two."""
+        messages, shown, refused = self._intake.sorted_out(messages, now)
+        replies: list[Send | Rejection] = list(refused)
+        for channel, group in groupby(messages, attrgetter("channel")):
+            run = list(group)
+            if channel in self._numbers:
+                replies += self._take_embeddings(task, self._numbers[channel], shown[: len(run)], now)
+                shown = shown[len(run) :]
+            else:
+                replies += self._take_labels(task, [one.message for one in run], now)
+        return replies
+
+    def _take_labels(self, task: CoordinatorPartition, labels: list[Label], now: float) -> list[Send]:
+        sends: list[Send] = []
+        begin = 0
+        while begin < len(labels):
+            part = labels[begin : begin + STRETCH]
+            rows, places, read = task.entities.admit([one.client for one in part], now, with_labels=True)
+            taken = [part[place] for place in places]
+            begin += read
+            if not taken:
+                continue
+            names, values = [one.client for one in taken], np.array([one.label for one in taken])
+            self._watch.labelled(task.partition, names)
+            self._figures.counts["labels"] += len(names)
+            task.entities.label(rows, values)
+            predicted, outputs = task.entities.last_outputs(rows)
+            self._predictions.score(outputs, values[predicted], now)
+            self._watch.awaited(task.entities.missing(rows))
+            sends += self._work_off(task, names, rows, now, task.parties.behind)
+        return sends
+
+    def _take_embeddings(self, task: CoordinatorPartition, number: int, shown: SentEmbeddings, now: float) -> list[Send]:
+        new, again, late = task.parties.unheard(number, shown.epochs, shown.sequences)
+        if again or late:
+            self._tell_of_two(number, shown, again, late)
+            shown = shown.only(new)
+        sends, begin = list[Send](), 0
+        while begin < len(shown.names):
+            part = shown[begin : begin + STRETCH]
+            rows, _, read = task.entities.admit(part.names, now)
+            part = part[:read]
+            begin += read
+            self._figures.counts["embeddings"] += read
+            self._watch.heard(number, task.partition, part.names)
+            ages = task.parties.take(number, part)
+            task.parties.keep_up(number, task.entities.missed(rows, number, now))
+            task.entities.show(rows, number, part)
+            self._watch.awaited(task.entities.missing(rows))
+            sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages), part.headers)
+        return sends
+
+    def _tell_of_two(self, number: int, shown: SentEmbeddings, again: list[int], late: list[int]) -> None:
+        """Count embeddings that came again or late, and warn the operator that two processes may send for one party."""
+        self._figures.duplicates += len(again)
+        self._figures.superseded += len(late)
+        reasons = {
+            "duplicate_embedding": (again, "was repeated and had no effect; if this continues, two processes send for this party"),
+            "superseded": (late, "came after a later one: does a second process of the party write, or somebody else in its name?"),
+        }
+        for reason, (places, text) in reasons.items():
+            if places and reason not in self._notices:
+                which = f"embedding {shown.sequences[places[0]]} of epoch {shown.epochs[places[0]]}"
+                self._notices.say(reason, f"party {self.parties[number]!r}: {which} {text}")
+
+    def _give_up_waiting(self, task: CoordinatorPartition, now: float) -> list[Send]:
+        names, rows = task.entities.give_up_waiting(now)
+        if not names:
+            return []
+        epochs, _, versions = task.entities.numbers(rows)
+        _, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness)
+        behind = task.parties.fall_behind(task.entities.missing_parties(rows, outdated))
+        return self._work_off(task, names, rows, now, behind)
+
+    # ---- predicting and learning
+
+    def _work_off(
+        self,
+        task: CoordinatorPartition,
+        names: list[str],
+        rows: NDArray[np.intp],
+        now: float,
+        behind: NDArray[np.bool_],
+        newest: tuple[int, NDArray[np.int64]] | None = None,
+        headers: Sequence[Headers] = (),
+    ) -> list[Send]:
+        """Predict, and learn from, those of these entities that are ready.
+
+        behind: the parties that no quorum waits for.
+        newest: the number of the party that has just sent them, and each embedding's age when it came, in steps. headers: of each.
+        """
+        entities, means = task.entities, task.parties.means
+        predicting = NOTHING if newest is None else entities.to_predict(rows)
+        predicted = rows[predicting.places]
+        inputs = entities.inputs(predicted, means)
+        outputs = np.empty((len(predicted), self.loss.outputs), self.dtype)
+        requests, answers = list[Send](), list[Send]()
+        if entities.labelled(rows):
+            epochs, sequences, versions = entities.numbers(rows)
+            ages, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness, newest)
+            decision = entities.decide(rows, outdated, behind)
+            if self._release.noise:
+                self._release.withhold(task.ledger, names, decision)
+            elif decision.learns.any():
+                task.head.tell_bare()
+            entities.settle(names, rows, decision, now)
+            self._figures.count(decision, ages, now)
+            learning = np.flatnonzero(decision.learns)
+            learnt = [names[place] for place in learning.tolist()]
+            used = entities.inputs(rows[learning], means, decision.used[learning])
+            labels, lives = entities.labels(rows[learning])
+            gradients = np.empty(used.shape, self.dtype)
+            for some, others in self._between_steps(task.head, predicting.places, learning):
+                outputs[some] = self._predict(task, inputs[some])
+                gradients[others] = self._learn(task, learnt[others], used[others], labels[others], lives[others])
+            encode, partition, answered = self._replies.encode, task.partition, decision.answered[learning]
+            requests = encode(partition, names, epochs, sequences, decision.asked)
+            answers = encode(partition, learnt, epochs[learning], sequences[learning], answered, gradients)
+        else:
+            outputs[:] = self._predict(task, inputs)
+        replies = self._replies.order(requests, answers)
+        if not len(predicted):
+            return replies
+        entities.predicted(predicted, outputs)
+        return self._predictions.sends(names, headers, predicting, outputs) + replies
+
+    def _between_steps(
+        self, head: LearningHead, predicted: NDArray[np.intp], learnt: NDArray[np.intp]
+    ) -> Iterator[tuple[slice, slice]]:
+        """Cut both at the entities that complete a step of theta_0: everything after such an entity has to use the new theta_0."""
+        begin_predicted = begin = 0
+        while (more := head.entities_until_step()) is not None:
+            end = begin + more
+            if end > len(learnt):
+                break
+            end_predicted = int(np.searchsorted(predicted, learnt[end - 1], side="right"))
+            yield slice(begin_predicted, end_predicted), slice(begin, end)
+            begin_predicted, begin = end_predicted, end
+        yield slice(begin_predicted, None), slice(begin, None)
+
+    def _predict(self, task: CoordinatorPartition, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Outputs of n entities, (n, outputs)."""
+        return task.head.evaluate(inputs) if len(inputs) else np.empty((0, self.loss.outputs), self.dtype)
+
+    def _learn(
+        self,
+        task: CoordinatorPartition,
+        names: list[str],
+        inputs: NDArray[Any],
+        labels: NDArray[np.float64],
+        lives: NDArray[np.int64],
+    ) -> NDArray[Any]:
+        """Learn from n entities. Returns d l / d h, (n, M, embedding size). lives: how often their labels were released."""
+        if not names:
+            return np.empty_like(inputs)
+
+        def gradient_of(outputs: NDArray[Any]) -> NDArray[Any]:
+            if not self._release.noise:
+                return self.loss.gradient(outputs, labels)
+            return self._release.gradient(task.partition, names, lives.tolist(), labels, outputs.astype(np.float64))
+
+        return task.head.learn(inputs, gradient_of)

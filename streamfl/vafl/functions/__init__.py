@@ -1,0 +1,1 @@
+"""The functions that learn: networks, heads with their losses, and models that an operator wrote."""

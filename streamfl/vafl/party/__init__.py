@@ -1,0 +1,1 @@
+"""A party: its model, its embeddings in flight, and its noise."""

@@ -1,0 +1,249 @@
+"""A party's model in one partition: its parameters, its optimiser, and the gradients that wait for the next step.
+
+VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.encoding.changelog_checks import Amount, check_within
+from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
+from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.contract.role import PeerError
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
+from streamfl.vafl.messages import bounded_array
+from streamfl.vafl.functions.networks import Differentiable
+from streamfl.vafl.party.life import PartyLife
+from streamfl.vafl.party.noise import PartyNoise
+from streamfl.encoding.wire import Count, Name, decode_array
+
+__all__ = ["AnsweredEntity", "PartyModel", "PartySteps"]
+
+
+@dataclass(frozen=True)
+class PartySteps:
+    """How a party learns.
+
+    optimiser: its name.
+    learning_rate: eta_m.
+    batch_size: gradients that make a step.
+    in_flight: most entities on their way, from their embedding to the step on their gradient; further ones wait. None: any number.
+    regularisation: lambda of lambda |theta|^2 / 2.
+    unscaled_rate: eta_m of a partition that began before inputs were standardised, and keeps them raw; None: learning_rate.
+    fewer: whether fewer gradients make a step where fewer entities are under way.
+    """
+
+    optimiser: OptimiserName = "adagrad"
+    learning_rate: float = 0.03
+    batch_size: int = 16
+    in_flight: int | None = None
+    regularisation: float = 0.0
+    unscaled_rate: float | None = None
+    fewer: bool = False
+
+
+class AnsweredEntity(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A gradient that waits for its step.
+
+    entity: the entity's name.
+    sequence: number of the embedding that the gradient answers.
+    features: the features of that embedding, raw numbers.
+    gradient: d l / d h_nm, raw numbers.
+    noise: sigma that its cost was counted with; the step's noise is at least this.
+    """
+
+    entity: Name
+    sequence: Count
+    features: bytes
+    gradient: bytes
+    noise: Amount = 0.0
+
+
+class PartyModel:
+    """h_m in one partition, and the gradients for its next step.
+
+    function: h_m.
+    inputs: numbers that it takes.
+    embedding_size: numbers that it gives.
+    steps: how the party learns.
+    noise: of the party's embeddings and steps; None: both go without.
+    parameters: to begin with, (size,).
+    life: counts the steps.
+    parts: where the gradients are remembered, under ``answered/number``.
+    """
+
+    def __init__(
+        self,
+        function: Differentiable,
+        inputs: int,
+        embedding_size: int,
+        steps: PartySteps,
+        noise: PartyNoise | None,
+        parameters: NDArray[Any],
+        life: PartyLife,
+        parts: ChangedParts,
+    ) -> None:
+        self._function = function
+        self._inputs = inputs
+        self._embedding_size = embedding_size
+        self._steps = steps
+        self._noise = noise
+        self._parameters = parameters
+        self._life = life
+        self._parts = parts
+        self._optimiser = optimiser_named(steps.optimiser, steps.learning_rate, function.size)
+        self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
+        self._gradient_noise = 0.0 if noise is None else noise.step_noise
+        self._answered: list[AnsweredEntity] = []
+        self._moved = False
+
+    def go_on_unscaled(self) -> None:
+        """Take the learning rate for raw inputs: the partition began before inputs were standardised."""
+        self._optimiser.learning_rate = self._steps.unscaled_rate or self._steps.learning_rate
+
+    # ---- embeddings
+
+    @property
+    def parameters(self) -> NDArray[Any]:
+        """theta_m, (size,): a copy."""
+        return self._parameters.copy()
+
+    def embed(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """h_m of ``inputs``, (n, inputs), at the present parameters and without noise: (n, embedding size)."""
+        outputs: NDArray[Any] = self._function.forward(self._parameters, inputs).outputs
+        return outputs
+
+    def embeddings(self, showing: Sequence[tuple[str, InFlightEmbedding]]) -> NDArray[Any]:
+        """Embeddings of entities as they are sent, with noise if there is any: (n, embedding size)."""
+        inputs = self._rows([shown.features for _, shown in showing], self._inputs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._noise is None:
+                return self.embed(inputs)
+            # One by one: rounding may differ between a row alone and a row in a batch, and repeated work may fall into other
+            # batches.
+            return np.array([self._noisy(self._noise, own, *one) for own, one in zip(inputs, showing, strict=True)])
+
+    def _noisy(self, noise: PartyNoise, inputs: NDArray[Any], entity: str, shown: InFlightEmbedding) -> NDArray[np.float64]:
+        """The embedding of one entity with its noise, (embedding size,). inputs: (inputs,)."""
+        inside = noise.inside(self._function.noise_units, [shown.sequence])
+        (values,) = self._function.forward(self._parameters, inputs[np.newaxis], inside).outputs
+        return noise.onto_embedding(values, shown.sequence, entity, shown.features)
+
+    # ---- gradients
+
+    @property
+    def answered(self) -> Sequence[AnsweredEntity]:
+        """The gradients that wait for the next step, in order."""
+        return tuple(self._answered)
+
+    @property
+    def gathered(self) -> int:
+        """The number of gradients that wait for the next step."""
+        return len(self._answered)
+
+    def gathered_of(self, entity: str) -> int:
+        """The number of these gradients that are of one entity."""
+        return sum(one.entity == entity for one in self._answered)
+
+    @property
+    def wanted(self) -> int:
+        """Gradients in the next step: the most entities under way at once since the last step, up to ``batch_size``.
+
+        Gradients of embeddings by the same parameters belong into one step, which averages them. Where labels come at once nothing
+        else is under way, and waiting for more gradients would only delay learning.
+        """
+        most = self._steps.batch_size
+        return min(most, 1 + self._life.under_way) if self._steps.fewer else most
+
+    def gather(self, entity: str, shown: InFlightEmbedding, gradient: bytes, later: Callable[[int, int], int]) -> bool:
+        """Add a gradient to the next step. Returns whether there are enough for the step.
+
+        later: takes a sequence number and a bound; returns how many entities sent after that number are under way, up to the bound.
+        Those sent before it may never be answered.
+        """
+        if not self._gradient_noise:
+            self._life.learn_bare()
+        answered = AnsweredEntity(entity, shown.sequence, shown.features, gradient, self._gradient_noise)
+        self._parts.remember(b"answered/%d" % len(self._answered), answered)
+        self._answered.append(answered)
+        if self._steps.fewer and self.wanted < self._steps.batch_size:
+            self._life.under_way = max(self._life.under_way, later(shown.sequence, self._steps.batch_size - 1))
+        return len(self._answered) >= self.wanted
+
+    def step(self) -> bool:
+        """Step on all gradients that wait. Returns False if the step was refused because a parameter would become infinite."""
+        answered, self._answered = self._answered, []
+        for index in range(len(answered)):
+            self._parts.forget(b"answered/%d" % index)
+        learnt = self._digest(answered)
+        # The noise of this step is drawn from this digest, which covers these gradients.
+        self._life.learn_from(learnt)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gradient = self._total(answered) / len(answered) + self._steps.regularisation * self._parameters
+        taken = finite_step(self._optimiser, self._parameters, gradient, self._life.steps + 1)
+        self._life.tried_step(taken)
+        self._moved = True
+        return taken
+
+    def _digest(self, answered: Sequence[AnsweredEntity]) -> bytes:
+        if self._noise is None:
+            return self._life.learnt
+        steps = self._steps
+        how = (steps.optimiser, steps.learning_rate, steps.regularisation, *self._noise.of_steps)
+        content = msgspec.msgpack.encode((self._life.learnt, answered, how))
+        return hashlib.blake2b(content, digest_size=32).digest()
+
+    def _total(self, answered: Sequence[AnsweredEntity]) -> NDArray[Any]:
+        """The sum of J' g with its noise, (size,)."""
+        inputs = self._rows([one.features for one in answered], self._inputs)
+        gradients = self._rows([one.gradient for one in answered], self._embedding_size)
+        function, noise = self._function, self._noise
+        inside = None if noise is None else noise.inside(function.noise_units, [one.sequence for one in answered])
+        done = function.forward(self._parameters, inputs, inside)
+        bound = None if noise is None else noise.bound
+        if noise is None or bound is None:
+            return function.backward(self._parameters, done, gradients)
+        total = function.backward_each(self._parameters, done, gradients, bound)
+        return noise.onto_step(total, max(noise.step_noise, *[one.noise for one in answered]))
+
+    def _rows(self, rows: Sequence[bytes], width: int) -> NDArray[Any]:
+        """Raw numbers, checked when they came, as an array (rows, width)."""
+        numbers = np.frombuffer(b"".join(rows), self._wire_dtype)
+        return numbers.astype(self._function.dtype, copy=False).reshape(len(rows), width)
+
+    # ---- state
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of the parameters and the optimiser's arrays, if a step was tried since the last call."""
+        if self._moved:
+            self._moved = False
+            yield from changed_chunks({"parameters": self._parameters, **self._optimiser.arrays})
+
+    def begin_with(self, parameters: NDArray[Any]) -> None:
+        """Begin with the remembered start's parameters, (size,). No step was taken in this partition."""
+        self._parameters[:] = parameters
+
+    def restore_array(self, key: bytes, value: bytes) -> None:
+        restore_chunk({"parameters": self._parameters, **self._optimiser.arrays}, key, value, self._optimiser.check)
+
+    def restore_answered(self, name: bytes, value: bytes) -> None:
+        answered = msgspec.msgpack.decode(value, type=AnsweredEntity)
+        self.check_features(answered.features)
+        bounded_array(answered.gradient, self._function.dtype, self._embedding_size, "gradient")
+        if int(name) != len(self._answered):
+            raise PeerError("malformed", f"{b'answered/' + name!r} is remembered after {len(self._answered)} others")
+        self._answered.append(answered)
+
+    def check_features(self, content: bytes) -> None:
+        """PeerError for bytes that cannot be the features of a sample."""
+        features = decode_array(content, self._function.dtype, (self._inputs,), "features")
+        check_within(np.abs(features, dtype=np.float64).sum(), 0.0, 1.001 * LARGEST_NUMBER, "features")
