@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import DataError
 from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.comparison import Problem, compare
 from streamfl.pofmkl.tools.direct import federated
-from streamfl.contract.role import DataError
 
 __all__ = ["Cache", "Method", "Run", "Stream", "compute", "curve_points", "load_streams", "measure", "pending", "source_hash"]
 

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.contract.role import Received, Record
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record
 
 __all__ = ["measure", "new_client", "samples"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from streamfl.configuration.settings import BusSection
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import BusSection
 
 __all__ = ["Clock", "client_settings", "new_worker"]
 

@@ -22,13 +22,13 @@ import msgspec
 import numpy as np
 
 from benchmarks.broker import running_broker
+from streamfl.configuration.settings import RoleSettings
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import RoleSettings
 from streamfl.vafl.config import VaflSettings
 
 __all__ = ["SYSTEMS", "Stream", "main", "seconds_on_a_broker", "seconds_to_learn"]

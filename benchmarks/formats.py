@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.contract.role import Record
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.contract.role import Record
 
 __all__ = ["measure"]
 

@@ -16,10 +16,10 @@ from benchmarks import end_to_end, server
 from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION
 from benchmarks.figures import Figure, size
-from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
-from streamfl.contract.role import Record, TopicSpec
-from streamfl.runtime.bus import Bus, connect
 from streamfl.configuration.settings import IdentitySection
+from streamfl.contract.role import Record, TopicSpec
+from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
+from streamfl.runtime.bus import Bus, connect
 
 __all__ = ["measure"]
 

@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 
+from streamfl.configuration.settings import RoleSection
 from streamfl.pofmkl.config import ExpertsSection, KernelsSection, LearningSection, PofmklFederation, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.configuration.settings import RoleSection
 
 __all__ = ["main"]
 

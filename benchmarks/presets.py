@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.client_core import BATCH, DIMENSION, samples
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.encoding.wire import encoded_size
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.roles import learner
-from streamfl.encoding.wire import encoded_size
 
 __all__ = ["measure", "new_client"]
 

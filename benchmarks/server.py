@@ -14,14 +14,14 @@ from benchmarks.broker import running_broker
 from benchmarks.client_core import DIMENSION, FREQUENCIES
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, size
+from streamfl.contract.role import Seal
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.contract.role import Seal
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.encoding.wire import VERSION, encode_array
 
 __all__ = ["UPDATES", "measure", "server_seconds", "settings_of", "write_updates"]
 

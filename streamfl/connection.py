@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, PeerError, Record
 from streamfl.records.formats import Format, format_named, is_textual
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from streamfl.roles.message_fragments import Limits, LongMessages, decoded_in_fragments
 from streamfl.contract.role import (
     Channels,
     Input,
@@ -19,6 +18,7 @@ from streamfl.contract.role import (
     StateChange,
     TopicSpec,
 )
+from streamfl.roles.message_fragments import Limits, LongMessages, decoded_in_fragments
 
 __all__ = ["BLOCK_CHANNELS", "BLOCK_TOPICS", "LIMITS", "PART", "BlockReader", "checksum", "claimed_sender_of_block", "decode_block"]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamfl.contract.role import Record
 from streamfl.identity import (
     Identity,
     Member,
@@ -16,7 +17,6 @@ from streamfl.identity import (
     read_members,
     write_members,
 )
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.worker import Worker
 

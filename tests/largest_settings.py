@@ -15,10 +15,10 @@ import msgspec
 from hypothesis import strategies as st
 
 from streamfl.contract.role import ConfigurationError, Record
+from streamfl.encoding.wire import LONGEST_KEY, LONGEST_NAME
 from streamfl.runtime.kinds import find_kind
 from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject
-from streamfl.encoding.wire import LONGEST_KEY, LONGEST_NAME
 
 # Exactly at the bounds. The law on small roles checks that nothing larger is accepted.
 LARGEST = [Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"]

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from blocks import PART
 
-from streamfl.roles.message_fragments import split
 from streamfl.contract.role import (
     Channels,
     Input,
@@ -26,6 +25,7 @@ from streamfl.contract.role import (
     Work,
 )
 from streamfl.encoding.wire import LONGEST_NAME
+from streamfl.roles.message_fragments import split
 
 __all__ = ["MAKER_CHANNELS", "BlockMaker", "decode_order", "make_block", "make_piece", "order"]
 

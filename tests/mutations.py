@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.contract.role import StateChange
+from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.state.changelog import ChangedParts
 from streamfl.testing.faults import Verdict
 
 MOST_SEEDS = 200

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.runtime.bus import Bus, connect, scheme_of
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import load_kind, load_settings
 
 __all__ = ["named_bus"]
 VARIABLE = "STREAMFL_TEST_BUS"

@@ -17,11 +17,11 @@ import threading
 import time
 from pathlib import Path
 
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.sqlite_bus import SqliteBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_kind, load_settings
 
 CONFIGURATION = 2
 IDLE_SECONDS = 0.02

@@ -9,10 +9,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_kind, load_settings
 
 __all__ = ["Served", "joined", "served_by"]
 

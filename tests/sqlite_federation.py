@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.contract.role import Record
+from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 __all__ = ["CLIENTS", "SqliteFederation"]

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy_document import fill
 from benchmarks.dp_frank_wolfe.methods import DELTA, ESTIMATORS
-from streamfl.dp_frank_wolfe.learning.blocks import Sampling
-from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.config import DataBoundsSection, SparseLearningSection
+from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
+from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
+from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.tools.centring import centre_by
 from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 
 Floats = NDArray[np.float64]
 DOCS = Path(__file__).parents[2] / "docs"

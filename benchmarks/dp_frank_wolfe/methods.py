@@ -11,13 +11,13 @@ from sklearn.linear_model import LassoCV
 
 from benchmarks.dp_frank_wolfe.problems import Problem
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
-from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.learning.refit import refit
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.tools.centring import centre_by
 from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 

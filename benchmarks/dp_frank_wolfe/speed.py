@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.dp_frank_wolfe.problems import synthetic
 from benchmarks.figures import Figure, size
+from streamfl.configuration.settings import RoleSection
 from streamfl.dp_frank_wolfe.config import (
     SERVER,
     BudgetSection,
@@ -35,7 +36,6 @@ from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeF
 from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.vertical import VerticalTable
 
 WIDE_ROWS, WIDE_TEST = 10_000, 2_000

@@ -21,16 +21,16 @@ from benchmarks import end_to_end
 from benchmarks.broker import running_broker
 from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.contract.role import TopicSpec
+from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.messages import PHASES, FeatureRange, Round
 from streamfl.fdskl.sums.circle import to_circle
 from streamfl.fdskl.sums.contributions import Contributions, KernelSettings
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.keystream import Keystream
-from streamfl.fdskl.messages import PHASES, FeatureRange, Round
-from streamfl.fdskl.learning.schedule import ends_of_iterations
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.encoding.wire import VERSION
 
 __all__ = ["measure"]
 

@@ -16,12 +16,12 @@ from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, key_of
 from benchmarks.quasi_newton.gradient_attacks import make
 from streamfl.quasi_newton.encryption.blinding import Encryptor
-from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
-from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
 from streamfl.quasi_newton.encryption.masks import Masks
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [

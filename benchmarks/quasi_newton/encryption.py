@@ -19,7 +19,6 @@ import numpy as np
 import phe
 
 from benchmarks.figures import Figure, size
-from streamfl.quasi_newton.rows.alignment import Alignment
 from streamfl.quasi_newton.encryption.bignum import long, product
 from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
@@ -29,6 +28,7 @@ from streamfl.quasi_newton.encryption.masks import Masks
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add_plain, transposed_product
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.rows.alignment import Alignment
 
 __all__ = ["measure"]
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.quasi_newton.rows.batches import FrozenBatches, check_support, far_rows
-from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.rows.batches import FrozenBatches, check_support, far_rows
 from streamfl.quasi_newton.rows.preprocessing import Method, fit_preprocessing
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 

@@ -30,9 +30,9 @@ from benchmarks.quasi_newton.gradient_attacks import (
     small_batches,
 )
 from benchmarks.quasi_newton.lattice import signs_of_sums
-from streamfl.quasi_newton.rows.batches import check_support, least_batch, secret_start
-from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.rows.batches import check_support, least_batch, secret_start
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 __all__ = [

@@ -12,15 +12,15 @@ from scipy.special import ndtr, ndtri
 
 from benchmarks.attacks import Attack
 from benchmarks.vafl.attacked import ENTITIES, PARTIES, Figures, Heard, first_numbers, heard_of, run, secret_file, settings, table
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
-from streamfl.contract.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, OutputLoss, SumHead
 from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.tools.federation import VerticalFederation
-from streamfl.encoding.wire import VERSION, encode_array
 
 __all__ = [
     "an_entity_that_returns",

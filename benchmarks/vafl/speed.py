@@ -17,19 +17,19 @@ from benchmarks import end_to_end
 from benchmarks.broker import running_broker
 from benchmarks.federation import Clock, new_worker
 from benchmarks.figures import Figure, best_seconds, size
+from streamfl.contract.role import Received, Record, Role, TopicSpec
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Role, TopicSpec
 from streamfl.runtime.bus import Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
-from streamfl.vafl.messages import Embedding, Reply
 from streamfl.vafl.functions.models import embedding_function, head, output_loss
+from streamfl.vafl.messages import Embedding, Reply
 from streamfl.vafl.party.role import VaflParty
 from streamfl.vafl.roles import ROLES
-from streamfl.encoding.wire import VERSION, encode_array
 
 __all__ = ["Federation", "measure", "settings"]
 

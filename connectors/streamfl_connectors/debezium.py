@@ -7,8 +7,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from streamfl.records.formats import FormatKeys
 from streamfl.contract.role import IgnoredRecord, PeerError
+from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, number_of
 from streamfl_connectors.registry import Registry
 

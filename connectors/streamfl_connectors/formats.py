@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from streamfl.contract.role import ConfigurationError, IgnoredRecord
 from streamfl.records.csv_layout import Decimal, split_line, with_point
 from streamfl.records.formats import FormatKeys
-from streamfl.contract.role import ConfigurationError, IgnoredRecord
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, told_of_frame
 
 if TYPE_CHECKING:

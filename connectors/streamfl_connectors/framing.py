@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from streamfl.records.formats import FormatKeys
 from streamfl.contract.role import ConfigurationError
+from streamfl.records.formats import FormatKeys
 
 __all__ = ["framed", "is_framed", "missing_extra", "no_schema", "number_of", "told_of_frame", "with_indexes"]
 

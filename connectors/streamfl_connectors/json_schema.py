@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import jsonschema_rs
 import msgspec
 
-from streamfl.records.formats import FormatKeys
 from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import LENGTH, framed, is_framed, no_schema, number_of
 from streamfl_connectors.registry import Registry, Schema
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from streamfl.records.formats import FormatKeys
 from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.records.formats import FormatKeys
 from streamfl_connectors.framing import framed, missing_extra, no_schema, number_of, with_indexes
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamfl.records.topic import RegistrySection
 from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl.records.topic import RegistrySection
 from streamfl_connectors.web import ask, basic
 
 __all__ = ["Registry", "Schema"]

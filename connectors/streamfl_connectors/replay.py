@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from streamfl.records.csv_layout import guess_layout, with_point
 from streamfl.contract.role import DataError
+from streamfl.records.csv_layout import guess_layout, with_point
 
 __all__ = ["ReplayTable", "read"]
 

@@ -1,4 +1,4 @@
-"""The command ``streamfl``: one module a command, and one place where errors become exit codes (:mod:`streamfl.terminal.exit_codes`)."""
+"""The command ``streamfl``: one module a command, and one place where errors become exit codes (:mod:`.exit_codes`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
 from streamfl import __version__
-from streamfl.terminal.console import print_text, say
-from streamfl.terminal.exit_codes import ExitCode
 from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.contract.system import installed_systems, load, load_parts
 from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.runtime.pool import WorkEnded
-from streamfl.contract.system import installed_systems, load, load_parts
+from streamfl.terminal.console import print_text, say
+from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["app", "command_places", "main"]
 

@@ -29,14 +29,14 @@ from streamfl.cli.preflight import (
 )
 from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
-from streamfl.terminal.exit_codes import ExitCode
-from streamfl.identity import Member, load_identity
-from streamfl.terminal.progress import progress
 from streamfl.contract.role import ConfigurationError
+from streamfl.identity import Member, load_identity
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.rights import Guarded
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list
+from streamfl.terminal.exit_codes import ExitCode
+from streamfl.terminal.progress import progress
 
 __all__ = ["check"]
 

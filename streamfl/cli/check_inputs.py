@@ -12,10 +12,6 @@ from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.records.formats import format_of
-from streamfl.records.keys import KeySection, binary_hint
-from streamfl.records.paths import leaf_paths
-from streamfl.records.samples import Sample, SamplesSection
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
@@ -30,6 +26,10 @@ from streamfl.contract.role import (
     Send,
     receive_at_once,
 )
+from streamfl.records.formats import format_of
+from streamfl.records.keys import KeySection, binary_hint
+from streamfl.records.paths import leaf_paths
+from streamfl.records.samples import Sample, SamplesSection
 from streamfl.runtime.bus import Bus, TopicState, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]

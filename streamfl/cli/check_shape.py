@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
+from streamfl.contract.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.records.formats import format_of, is_textual
 from streamfl.records.keys import KeySection
 from streamfl.records.labels import Label
@@ -16,7 +17,6 @@ from streamfl.records.narrow import NarrowRecord, narrow_shape
 from streamfl.records.samples import Sample
 from streamfl.records.schema_inference import field_values, infer_fields
 from streamfl.records.shared_names import SHARE, same_ids, same_names
-from streamfl.contract.role import Channels, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["look_at_join", "look_at_shape", "spread"]

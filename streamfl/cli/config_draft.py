@@ -13,9 +13,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from streamfl.terminal.printable import printable
-from streamfl.contract.role import ConfigurationError
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import ConfigurationError
+from streamfl.terminal.printable import printable
 
 __all__ = ["ConfigDraft", "section_class"]
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from streamfl.terminal.console import print_text, say
-from streamfl.monitoring.files import alert_files, dashboard_text, dashboards_of
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import installed_systems
+from streamfl.monitoring.files import alert_files, dashboard_text, dashboards_of
+from streamfl.terminal.console import print_text, say
 
 __all__ = ["dashboards"]
 

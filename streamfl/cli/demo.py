@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import load, systems_with
+from streamfl.simulation.pictures import can_draw
 from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
-from streamfl.contract.role import ConfigurationError
-from streamfl.simulation.pictures import can_draw
-from streamfl.contract.system import load, systems_with
 
 __all__ = ["demo"]
 

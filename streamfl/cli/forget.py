@@ -9,9 +9,9 @@ import typer
 
 from streamfl.cli.preflight import counted, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repair
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
 __all__ = ["forget"]
 

@@ -19,17 +19,17 @@ from streamfl.cli.init_read import RecordSample, lines_of, look, records_of, top
 from streamfl.cli.init_samples import InitOptions, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted
-from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.terminal.progress import progress
+from streamfl.configuration.settings import GivenSettings, load_settings
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
+from streamfl.contract.system import find_system, installed_systems
 from streamfl.records.schema_inference import InferredField
 from streamfl.records.topic import RecordSettings
 from streamfl.rekeying.kind import rekey_kind, streams_of
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import GivenSettings, load_settings
-from streamfl.contract.system import find_system, installed_systems
+from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.terminal.progress import progress
 
 __all__ = ["init"]
 

@@ -14,11 +14,11 @@ import msgspec
 from pydantic import ValidationError
 
 from streamfl.cli.preflight import counted
+from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.records.fields import shown
 from streamfl.records.format_inference import InferredFormat, infer_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.topic import TopicSection
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["RecordSample", "lines_of", "look", "records_of", "topic_section"]

@@ -13,13 +13,13 @@ from streamfl.cli.config_draft import ConfigDraft
 from streamfl.cli.init_read import RecordSample
 from streamfl.cli.init_survey import Survey
 from streamfl.cli.preflight import counted
+from streamfl.contract.role import ConfigurationError, DataError, PeerError
 from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, field_values, infer_fields
 from streamfl.records.shared_names import names_in
-from streamfl.contract.role import ConfigurationError, DataError, PeerError
 
 __all__ = [
     "ask_for_label",

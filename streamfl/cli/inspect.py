@@ -14,14 +14,14 @@ import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list, print_table
 from streamfl.contract.role import ConfigurationError, Record, Role
+from streamfl.contract.system import find_system, load
 from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
 from streamfl.runtime.input_topics import Unread
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import Tasks
 from streamfl.simulation.system_tools import Report, Standing
-from streamfl.contract.system import find_system, load
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_list, print_table
 
 __all__ = ["how_it_stands", "inspect", "remembered", "taken_back"]
 

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
-from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
 from streamfl.contract.role import ConfigurationError
+from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
 from streamfl.runtime.kinds import find_kind
+from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
 
 __all__ = ["members"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from streamfl.cli.preflight import Configured
-from streamfl.records.formats import Format, format_of
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, NotYetReadable, PeerError, Record
-from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.contract.system import find_system, load
+from streamfl.records.formats import Format, format_of
+from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
 

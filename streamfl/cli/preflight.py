@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 from streamfl.contract.role import ConfigurationError, TopicSpec
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind, known_kinds
 from streamfl.runtime.remembered_settings import stream_option
-from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
 
 __all__ = [
     "Configured",

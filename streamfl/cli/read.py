@@ -15,10 +15,18 @@ from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, DecodedRecord
-from streamfl.terminal.console import ConfigArgument, OutputFormat, json_text, print_json, print_line, print_table, until_nobody_reads
-from streamfl.terminal.printable import printable
 from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus
+from streamfl.terminal.console import (
+    ConfigArgument,
+    OutputFormat,
+    json_text,
+    print_json,
+    print_line,
+    print_table,
+    until_nobody_reads,
+)
+from streamfl.terminal.printable import printable
 
 __all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
 

@@ -10,9 +10,9 @@ import typer
 
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.run import serve
-from streamfl.terminal.console import ConfigArgument
-from streamfl.rekeying.kind import rekey_kind, streams_of
 from streamfl.contract.role import ConfigurationError
+from streamfl.rekeying.kind import rekey_kind, streams_of
+from streamfl.terminal.console import ConfigArgument
 
 __all__ = ["inputs_of", "rekey", "rekeying", "rekeyings"]
 

@@ -11,10 +11,10 @@ import typer
 from streamfl.cli.preflight import counted, inspect_topics, read_configuration, require_stopped
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
-from streamfl.terminal.progress import progress
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.kinds import build_repartition
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.terminal.progress import progress
 
 __all__ = ["repartition"]
 

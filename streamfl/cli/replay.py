@@ -11,13 +11,13 @@ import typer
 
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import find_system, installed_systems, load, load_parts
+from streamfl.simulation.options import DataOption
+from streamfl.simulation.system_tools import Replayed, Rows
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
-from streamfl.contract.role import ConfigurationError
-from streamfl.simulation.options import DataOption
-from streamfl.simulation.system_tools import Replayed, Rows
-from streamfl.contract.system import find_system, installed_systems, load, load_parts
 
 __all__ = ["replay"]
 

@@ -18,14 +18,14 @@ from streamfl.cli.inspect import remembered
 from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import say
 from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError, Record
+from streamfl.contract.system import find_system, load, systems_with
+from streamfl.encoding.wire import record_size
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.simulation.html import html
 from streamfl.simulation.page import Arrays, Chart, Line, Page, ReadRecord, Reports, Table
 from streamfl.simulation.system_tools import SYSTEM_ARRAY, Report
-from streamfl.contract.system import find_system, load, systems_with
-from streamfl.encoding.wire import record_size
+from streamfl.terminal.console import say
 
 __all__ = ["report"]
 

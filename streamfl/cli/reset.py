@@ -14,12 +14,12 @@ from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration, require_stopped
 from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
-from streamfl.terminal.progress import progress
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import build_repair, build_reset
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.terminal.progress import progress
 
 __all__ = ["reset"]
 

@@ -12,9 +12,6 @@ from typing import Any
 
 from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument
-from streamfl.terminal.exit_codes import ExitCode
-from streamfl.terminal.progress import progress
 from streamfl.contract.role import ConfigurationError
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
@@ -27,6 +24,9 @@ from streamfl.runtime.log import configure, logger
 from streamfl.runtime.open_transactions import OpenTransactions
 from streamfl.runtime.pool import Processes
 from streamfl.runtime.tracing import begin_traces
+from streamfl.terminal.console import ConfigArgument
+from streamfl.terminal.exit_codes import ExitCode
+from streamfl.terminal.progress import progress
 
 __all__ = ["run", "serve"]
 

@@ -9,13 +9,13 @@ import numpy as np
 import typer
 
 from streamfl.cli.contributed import own_options, with_options
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import find_system, load, parts_of_systems
+from streamfl.simulation.options import DataOption, LabelOption, SeedOption
+from streamfl.simulation.system_tools import SYSTEM_ARRAY, SimulationOptions, write_arrays
 from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
 from streamfl.terminal.exit_codes import ExitCode
 from streamfl.terminal.progress import progress
-from streamfl.contract.role import ConfigurationError
-from streamfl.simulation.options import DataOption, LabelOption, SeedOption
-from streamfl.simulation.system_tools import SYSTEM_ARRAY, SimulationOptions, write_arrays
-from streamfl.contract.system import find_system, load, parts_of_systems
 
 __all__ = ["simulate"]
 

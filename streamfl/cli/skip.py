@@ -11,8 +11,8 @@ import typer
 from streamfl.cli.preflight import read_configuration
 from streamfl.cli.rekey import inputs_of, rekeyings
 from streamfl.cli.unreadable import telling_remedy
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.runtime.kinds import build_repair
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
 __all__ = ["skip"]
 

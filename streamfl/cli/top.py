@@ -17,10 +17,10 @@ from streamfl.cli.dead_letters.letters import read_letter
 from streamfl.cli.inspect import how_it_stands
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import Configured, read_configuration
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, as_table, as_text, drawn_anew, print_json
-from streamfl.terminal.printable import printable
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Bus
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, as_table, as_text, drawn_anew, print_json
+from streamfl.terminal.printable import printable
 
 __all__ = ["top"]
 

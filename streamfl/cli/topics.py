@@ -12,11 +12,11 @@ import typer
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
 from streamfl.cli.rekey import rekeyings
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
-from streamfl.terminal.exit_codes import ExitCode
+from streamfl.configuration.urls import scheme_of
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.rights import Right
-from streamfl.configuration.urls import scheme_of
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["topics"]
 

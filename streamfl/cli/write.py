@@ -12,13 +12,13 @@ import typer
 
 from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, Input, NotYetReadable, PeerError, Record
+from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.records.formats import Format, format_named
 from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.paths import ABSENT, named_in
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, Input, NotYetReadable, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
-from streamfl.encoding.wire import MAXIMUM_BYTES
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
 __all__ = ["write"]
 

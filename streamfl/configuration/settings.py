@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
-from streamfl.contract.role import ConfigurationError
 from streamfl.configuration.settings_mistakes import explained, unknown
-from streamfl.contract.system import installed_systems
 from streamfl.configuration.urls import check_url
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import installed_systems
 
 __all__ = [
     "BusSection",

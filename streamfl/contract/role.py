@@ -1,8 +1,8 @@
 """The contract between a role (protocol and mathematics) and the worker that runs it.
 
 A role is a state machine: messages in, messages out. It has no clock (``now`` is given), no socket, no thread and no randomness but
-:mod:`streamfl.contract.seeding`. One role object hosts every partition that its worker was assigned, so that all records of a poll are one
-array operation. Each piece of its state belongs to exactly one partition and moves with it.
+:mod:`streamfl.contract.seeding`. One role object hosts every partition that its worker was assigned, so that all records of a poll
+are one array operation. Each piece of its state belongs to exactly one partition and moves with it.
 
 The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 

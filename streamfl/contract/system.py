@@ -52,7 +52,7 @@ class System:
     inspect: by role kind, a :class:`streamfl.simulation.system_tools.Inspection`: what is shown of the role's state.
     standings: by role kind, a :class:`streamfl.simulation.system_tools.Standings`: how it stands with its peers.
     exports: by name, the object that is exported as ``streamfl.NAME``.
-    refusals: the system's own reasons for refusing records, with their meaning; :mod:`streamfl.contract.refusals` has the common ones.
+    refusals: the system's own reasons for refusing records, with their meaning. :mod:`.refusals` has the common ones.
     extras: by name, the extras that its parts need, and what for.
     """
 

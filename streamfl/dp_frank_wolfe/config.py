@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from streamfl.configuration.settings import Section
 from streamfl.dp_frank_wolfe.learning.blocks import SamplingName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
-from streamfl.configuration.settings import Section
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "PARTY", "SERVER", "DPFrankWolfeSettings"]
 

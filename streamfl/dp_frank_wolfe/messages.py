@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
     "ANOTHER",

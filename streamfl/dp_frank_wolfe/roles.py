@@ -8,26 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.configuration.secrets import read_secret
+from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import HEADER_BYTES, codec
+from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
+from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.serving.party import Serving
-from streamfl.dp_frank_wolfe.party.window import Bounds
-from streamfl.roles.message_fragments import Limits, decoded_in_fragments
-from streamfl.roles.partitioned_role import Outbox, PartitionedRole
 from streamfl.privacy.anchor import Anchor
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
-from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
+from streamfl.roles.message_fragments import Limits, decoded_in_fragments
+from streamfl.roles.partitioned_role import Outbox, PartitionedRole
 from streamfl.roles.role_kind import RoleKind
-from streamfl.configuration.secrets import read_secret
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]

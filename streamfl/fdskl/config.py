@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from streamfl.configuration.settings import Section
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
-from streamfl.configuration.settings import Section
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
 

@@ -11,29 +11,29 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.configuration.secrets import read_secret
+from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.encoding.wire import Codec, fingerprint
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.learning.iteration import LearningSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
+from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.sums.pending_sums import STAGES
 from streamfl.fdskl.sums.sums import OFF, SUM
 from streamfl.fdskl.sums.topology import Aggregation, aggregation
-from streamfl.fdskl.worker.turn_signing import decode_signed, signer
+from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.fdskl.worker.settings import WorkerSettings
+from streamfl.fdskl.worker.turn_signing import decode_signed, signer
 from streamfl.identity import load_identity
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.header_propagation import carried, carried_nothing, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.roles.role_kind import RoleKind
-from streamfl.configuration.secrets import read_secret
 from streamfl.state.state_settings import StateSettings, by_key
-from streamfl.encoding.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakSet
 
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record, Seal
+from streamfl.encoding.wire import encoded_size
 from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
 from streamfl.identity.members import Member, MemberKey, Members, read_members
-from streamfl.contract.role import ConfigurationError, Headers, PeerError, Record, Seal
-from streamfl.configuration.settings import RoleSettings
-from streamfl.encoding.wire import encoded_size
 
 __all__ = ["SEAL_BYTES", "Identity", "load_identity", "renew_identities"]
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
 from streamfl.identity.signed_records import signatures
 from streamfl.roles.message_fragments import Fragment
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
 __all__ = ["sealed_channels"]
 

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from streamfl.contract.role import ConfigurationError
 from streamfl.configuration.secrets import read_private
+from streamfl.contract.role import ConfigurationError
 
 __all__ = ["IDENTIFIER_BYTES", "SIGNATURE_BYTES", "PrivateKey", "PublicKey", "add_key", "derive", "make_key_file", "read_key_file"]
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from streamfl.identity.keys import PublicKey
 from streamfl.contract.role import ConfigurationError
+from streamfl.identity.keys import PublicKey
 
 __all__ = ["Member", "MemberKey", "Members", "read_members", "write_members"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from streamfl.contract.role import Headers, PeerError, Record, Seal
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
-from streamfl.contract.role import Headers, PeerError, Record, Seal
 
 __all__ = ["SIGNATURE", "signatures", "signer_of_record"]
 

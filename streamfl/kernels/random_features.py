@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from streamfl.kernels.dictionary import Kernel
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.seeding import cauchy, normal
+from streamfl.kernels.dictionary import Kernel
 
 __all__ = ["FeatureMap", "frequencies", "random_features"]
 

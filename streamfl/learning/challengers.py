@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from streamfl.learning.own_models import OwnChallenger, OwnModel, is_own
 from streamfl.contract.role import ConfigurationError
+from streamfl.learning.own_models import OwnChallenger, OwnModel, is_own
 
 __all__ = [
     "Challenger",

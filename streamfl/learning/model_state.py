@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.encoding.changelog_checks import check_within
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count
 
 __all__ = ["LARGEST_STATE", "ModelSnapshot", "StateRefused", "decode_state", "encode_state"]

@@ -19,10 +19,10 @@ from importlib.metadata import EntryPoints, entry_points
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-from streamfl.encoding.changelog_checks import decode_restored
-from streamfl.learning.model_state import ModelSnapshot, StateRefused, decode_state, encode_state
 from streamfl.contract.role import ConfigurationError, Measurement
+from streamfl.encoding.changelog_checks import decode_restored
 from streamfl.encoding.wire import fingerprint
+from streamfl.learning.model_state import ModelSnapshot, StateRefused, decode_state, encode_state
 
 __all__ = [
     "GUESTS_ERRORS",

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import System, load
 from streamfl.monitoring.alerts import WORKER_ALERTS, Alert, rules, runbook
 from streamfl.monitoring.dashboard import Dashboard
 from streamfl.monitoring.pages import EVERY_WORKER, RUNBOOK, page
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
-from streamfl.contract.role import ConfigurationError
-from streamfl.contract.system import System, load
 
 __all__ = ["alert_files", "dashboard_text", "dashboards_of"]
 

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.configuration.settings import FederationSection, Section
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
-from streamfl.pofmkl.model_settings import ChallengersSection, ExpertsSection, Models, check_models
 from streamfl.pofmkl.learning.views import VIEWS
+from streamfl.pofmkl.model_settings import ChallengersSection, ExpertsSection, Models, check_models
 from streamfl.records.header_propagation import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.configuration.settings import FederationSection, Section
 from streamfl.state.state_settings import shown
 
 __all__ = [

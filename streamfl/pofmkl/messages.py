@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.contract.role import Record
-from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
 from streamfl.encoding.wire import Codec, Count, Name, Version
+from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY, decode_settings
 
 __all__ = [
     "AWAITED",
@@ -32,9 +32,9 @@ Dimension = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """A client's steps for some kernels of one shard, made with ``model_version`` of that shard.
 
-    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps
-    (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and
-    with a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.learning.server_steps`). No kernels: the client took part in the round but
+    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps (equation
+    9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and with a
+    norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.learning.server_steps`). No kernels: the client took part in the round but
     sent none. ``sequence`` grows by one an upload within an ``epoch``, which is one life of the client's state.
     """
 

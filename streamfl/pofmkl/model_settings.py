@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, Field
 
+from streamfl.configuration.settings import Section
+from streamfl.contract.role import ConfigurationError
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.learning.model_state import LARGEST_STATE
 from streamfl.learning.own_models import STATE_BYTES, OwnModel, installed_models, is_own
-from streamfl.contract.role import ConfigurationError
-from streamfl.configuration.settings import Section
 
 __all__ = ["ChallengersSection", "ExpertsSection", "ModelSection", "Models", "ModelsChoice", "check_models", "models_named"]
 

@@ -11,23 +11,31 @@ from typing import Any
 import numpy as np
 
 from streamfl.contract.dealt import Dealt
+from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
+from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.kernels import FeatureMap, frequencies, loss_named
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client.client_record import client_of
+from streamfl.pofmkl.client.live_challengers import LiveChallengers
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
-from streamfl.pofmkl.client.live_challengers import LiveChallengers
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.learning.server_steps import (
+    AdaGradStep,
+    AveragedStep,
+    RecursiveLeastSquares,
+    ServerStep,
+    StochasticGradientStep,
+)
+from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.model_settings import models_named
-from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.learning.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
-from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.state_settings import client_state_settings, federation_settings, pace_settings, server_state_settings
-from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.imputation import RunningMeans
@@ -37,9 +45,7 @@ from streamfl.records.keys import key_writer
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.contract.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.roles.role_kind import RoleKind
-from streamfl.encoding.wire import LONGEST_KEY, ROOM, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 

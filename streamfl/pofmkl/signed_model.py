@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
+from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
 
 __all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
 

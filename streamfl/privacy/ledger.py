@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from streamfl.encoding.changelog_checks import Amount, check_name
 from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.encoding.changelog_checks import Amount, check_name
 from streamfl.encoding.wire import Count
 
 __all__ = ["KIND", "Ledger", "promise_ended"]

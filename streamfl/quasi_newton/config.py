@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.configuration.settings import Section
 from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method
 from streamfl.quasi_newton.scoring.scorecard import ScoreScale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
-from streamfl.configuration.settings import Section
 
 __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]
 

@@ -1,6 +1,7 @@
 """Messages between members: one header for all kinds, and a content for each kind.
 
-Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.encryption.end_to_end`), and the seal authenticates the header too.
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.encryption.end_to_end`), and the seal authenticates the
+header too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
-from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.roles.message_fragments import FRAGMENT_BYTES, split
 
 __all__ = [
     "ANOTHER",

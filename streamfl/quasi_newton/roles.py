@@ -8,31 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from streamfl.roles.message_fragments import Limits, decoded_in_fragments
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.configuration.secrets import read_secret
+from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.encoding.wire import fingerprint
 from streamfl.quasi_newton import SYSTEM, messages
-from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
-from streamfl.quasi_newton.members.coordinator import CoordinatorSettings, CoordinatorTask
+from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.quasi_newton.encryption.key_file import read_key_file
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
+from streamfl.quasi_newton.members.coordinator import CoordinatorSettings, CoordinatorTask
 from streamfl.quasi_newton.members.figures import COUNTS
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.encryption.key_file import read_key_file
-from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
-from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.members.party_settings import PartySettings
+from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.scoring.settings import ScoringSettings
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.roles.message_fragments import Limits, decoded_in_fragments
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.roles.role_kind import RoleKind
-from streamfl.configuration.secrets import read_secret
 from streamfl.state.state_settings import StateSettings, by_key
-from streamfl.encoding.wire import fingerprint
 
 __all__ = ["ROLES"]
 

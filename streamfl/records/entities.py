@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from streamfl.configuration.settings import FederationSection, Section
+from streamfl.contract.role import ConfigurationError
 from streamfl.records.fields import LabelRange, TopicName
 from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
 from streamfl.records.labels import remembered_label
@@ -13,8 +15,6 @@ from streamfl.records.paths import FieldPath
 from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.contract.role import ConfigurationError
-from streamfl.configuration.settings import FederationSection, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 

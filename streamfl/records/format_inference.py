@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError
 from streamfl.records.csv_layout import guess_layout
 from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
 from streamfl.records.topic import TopicSection
-from streamfl.contract.role import ConfigurationError, DataError, IgnoredRecord, NotYetReadable, PeerError
 
 __all__ = ["InferredFormat", "infer_format"]
 

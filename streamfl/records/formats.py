@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from streamfl.records.csv_layout import Decimal
 from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError
+from streamfl.records.csv_layout import Decimal
 
 if TYPE_CHECKING:
     from streamfl.records.topic import RegistrySection

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from streamfl.contract.role import Headers, Record
 from streamfl.identity.authentication import SEAL
 from streamfl.records.predictions import PredictionsSection
-from streamfl.contract.role import Headers, Record
 
 __all__ = [
     "EVENT_TIME",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.contract.role import Measurement, PeerError
 
 __all__ = ["RunningMeans"]
 

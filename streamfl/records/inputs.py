@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.configuration.settings import Section
+from streamfl.contract.role import PeerError
 from streamfl.records.fields import LARGEST_FLOAT, number_in, number_of_text, shown
 from streamfl.records.keys import remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.times import Timestamps, TimeUnit, zone_named
-from streamfl.contract.role import PeerError
-from streamfl.configuration.settings import Section
 
 __all__ = ["MOST_INPUTS", "InputReader", "InputSection", "Numbers", "check_inputs", "input_names", "remembered_fields"]
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError
 from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.state.clock_guard import overdue, set_back
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]
 

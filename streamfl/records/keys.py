@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from streamfl.contract.role import ConfigurationError, PeerError
+from streamfl.encoding.wire import LONGEST_KEY
 from streamfl.records.fields import name_in, shown
 from streamfl.records.paths import ABSENT, FieldPath, path_of
 from streamfl.records.topic import TopicSection
-from streamfl.contract.role import ConfigurationError, PeerError
-from streamfl.encoding.wire import LONGEST_KEY
 
 __all__ = ["KeySection", "binary_hint", "key_reader", "key_writer", "remembered_key"]
 

@@ -8,14 +8,14 @@ from typing import Any, Literal, Protocol, cast
 import msgspec
 from pydantic import Field
 
+from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled
 from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
 from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.rekey import RekeyedTopic
 from streamfl.records.sample_fields import fits_a_struct, label_in, name_at
-from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamfl.contract.role import PeerError
 from streamfl.records.paths import path_of
 from streamfl.records.schema_inference import InferredField, last_name
 from streamfl.records.times import Timestamps
-from streamfl.contract.role import PeerError
 
 __all__ = ["Narrow", "NarrowRecord", "narrow_shape"]
 

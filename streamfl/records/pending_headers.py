@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import Headers, Record
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.records.header_propagation import LONGEST_HEADERS, Carry
-from streamfl.contract.role import Headers, Record
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PendingHeaders"]
 

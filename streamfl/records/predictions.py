@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from pydantic import Field
 
+from streamfl.configuration.settings import Section
 from streamfl.records.formats import written_as
 from streamfl.records.topic import RegistrySection
-from streamfl.configuration.settings import Section
 
 __all__ = ["PredictionsSection", "prediction_encoder"]
 

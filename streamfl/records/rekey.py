@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.configuration.settings import Section
 from streamfl.records.keys import KeySection
 from streamfl.records.paths import FieldPath
 from streamfl.records.times import TimeUnit
-from streamfl.configuration.settings import Section
 
 __all__ = ["AssembleSection", "AssembledTopic", "RekeySection", "RekeyedTopic"]
 

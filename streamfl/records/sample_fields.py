@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import msgspec
 
+from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, number_of_text, says_nothing, shown
 from streamfl.records.formats import Format, is_textual
 from streamfl.records.inputs import InputReader, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
-from streamfl.contract.role import ConfigurationError, PeerError
 
 __all__ = ["SampleFields", "fits_a_struct", "label_in", "name_at"]
 

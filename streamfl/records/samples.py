@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.inputs import MOST_INPUTS, InputSection, Numbers, check_inputs, input_names, remembered_fields
@@ -16,8 +18,6 @@ from streamfl.records.keys import key_reader
 from streamfl.records.paths import FieldPath, path_of
 from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
-from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["Sample", "SampleReader", "SamplesSection"]
 

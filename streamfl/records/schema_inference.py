@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from streamfl.contract.role import PeerError
 from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps
-from streamfl.contract.role import PeerError
 
 __all__ = ["InferredField", "field_values", "infer_fields", "last_name", "looks_like_an_id", "numbers_among"]
 

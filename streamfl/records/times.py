@@ -8,8 +8,8 @@ import zoneinfo
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
-from streamfl.records.fields import number_of_text, shown
 from streamfl.contract.role import PeerError
+from streamfl.records.fields import number_of_text, shown
 
 __all__ = ["TimeUnit", "Timestamps", "zone_named"]
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.configuration.settings import RoleSettings, Section
 from streamfl.records.csv_layout import Decimal
 from streamfl.records.fields import TopicName
-from streamfl.configuration.settings import RoleSettings, Section
 
 __all__ = ["RecordSettings", "RegistrySection", "TopicSection"]
 

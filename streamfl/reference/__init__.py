@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamfl.contract.system import System
 from streamfl.monitoring.files import alert_files, dashboards_of
 from streamfl.monitoring.grafana import to_json
 from streamfl.monitoring.pages import METRICS, SETTINGS
 from streamfl.reference.metrics import metrics_section
 from streamfl.reference.settings import settings_section
-from streamfl.contract.system import System
 
 __all__ = ["pages"]
 

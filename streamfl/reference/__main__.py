@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from streamfl.terminal.console import print_text
-from streamfl.reference import pages
 from streamfl.contract.system import installed_systems
+from streamfl.reference import pages
+from streamfl.terminal.console import print_text
 
 if __name__ == "__main__":
     names = [system.name for system in installed_systems()]

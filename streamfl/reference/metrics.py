@@ -11,12 +11,12 @@ from contextlib import closing
 from dataclasses import replace
 from random import Random
 
-from streamfl.monitoring.pages import table
 from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import System, load
+from streamfl.monitoring.pages import table
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.metrics import Described, describe
-from streamfl.contract.system import System, load
 from streamfl.testing.fuzz.federations import Fuzzed
 from streamfl.testing.fuzz.targets import RoleTarget
 from streamfl.testing.proof import GROUP, Proof, installed_proofs

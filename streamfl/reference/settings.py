@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from streamfl.contract.system import System, load
 from streamfl.monitoring.pages import table
 from streamfl.roles.role_kind import RoleKind
-from streamfl.contract.system import System, load
 
 __all__ = ["section_text", "sections", "settings_section"]
 

@@ -12,12 +12,12 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import Headers, Measurement, PeerError
 from streamfl.encoding.changelog_checks import Time, check_name, decode_restored
+from streamfl.encoding.wire import Count
 from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.rekeying.assembly_rows import AssemblyRow, Scalar, Values, check_size
-from streamfl.contract.role import Headers, Measurement, PeerError
-from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Assembled", "Assembly", "Together", "client_of"]
 

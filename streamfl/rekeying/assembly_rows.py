@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.encoding.changelog_checks import Time
 from streamfl.contract.role import PeerError, Record
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import LONGEST_NAME, ROOM, Codec, Name, Version
 
 __all__ = ["ASSEMBLY_ROW", "LONGEST_TEXT", "AssemblyRow", "Named", "Scalar", "Values", "check_size", "decode_row", "scalar"]

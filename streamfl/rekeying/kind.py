@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.dealt import Dealt
+from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
 from streamfl.records.formats import Format, format_of
 from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.keys import KeySection, key_reader, key_writer
@@ -16,9 +18,7 @@ from streamfl.rekeying.assembly import Assembled, Assembly, Together, client_of
 from streamfl.rekeying.assembly_rows import decode_row
 from streamfl.rekeying.reader import RekeyReader, RowReader, with_infinities
 from streamfl.rekeying.role import Rekeying
-from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
 from streamfl.roles.role_kind import RoleKind
-from streamfl.configuration.settings import RoleSettings
 from streamfl.state.state_settings import StateSettings
 
 __all__ = ["STREAMS", "Stream", "rekey_kind", "streams_of"]

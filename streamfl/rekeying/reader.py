@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
+from streamfl.contract.role import Headers, PeerError, Record
+from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, without_value
 from streamfl.records.header_propagation import event_time, time_header, time_in
@@ -15,8 +17,6 @@ from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
 from streamfl.rekeying.assembly_rows import AssemblyRow, Named, Scalar, check_size, scalar
-from streamfl.contract.role import Headers, PeerError, Record
-from streamfl.encoding.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 
 __all__ = ["FROM", "RekeyReader", "Rekeyed", "RowReader", "with_infinities"]
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from streamfl.state.clock_guard import ClockGuard
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.records.header_propagation import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow
 from streamfl.rekeying.reader import Rekeyed
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.state.clock_guard import ClockGuard
 
 __all__ = ["Rekeying"]
 

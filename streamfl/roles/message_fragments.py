@@ -8,9 +8,9 @@ A message that fits into a record is sent as it is. :func:`split` cuts a longer 
         ...
 
 Fragments of one message go to one partition, in their order. A fragment names its sender and its message, by the numbers with which
-the sender counts its messages (:mod:`streamfl.roles.received_numbers`) and by a digest of the whole message. The digest is needed because
-a sender that does its work again may use a number for other content. Fragments that have come are remembered in the role's state,
-one key each, so that the partition's next owner can go on.
+the sender counts its messages (:mod:`streamfl.roles.received_numbers`) and by a digest of the whole message. The digest is needed
+because a sender that does its work again may use a number for other content. Fragments that have come are remembered in the role's
+state, one key each, so that the partition's next owner can go on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.state.clock_guard import ClockGuard, overdue, set_back, time_written
-from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.contract.role import Decode, Measurement, PeerError, Received, Record, Rejection, StateChange
+from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import ROOM, VERSION, Codec, Count, Name, Version
+from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
+from streamfl.state.clock_guard import ClockGuard, overdue, set_back, time_written
 
 __all__ = ["FRAGMENT_BYTES", "ClaimedSender", "Fragment", "Limits", "LongMessages", "decoded_in_fragments", "split"]
 

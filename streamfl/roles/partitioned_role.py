@@ -12,12 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import ClockGuard
-from streamfl.roles.message_fragments import Limits, LongMessages
-from streamfl.roles.notices import Notices
 from streamfl.contract.refusals import REASONS
-from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.contract.role import (
     Decode,
     Headers,
@@ -31,6 +26,11 @@ from streamfl.contract.role import (
     StateChange,
     Work,
 )
+from streamfl.roles.message_fragments import Limits, LongMessages
+from streamfl.roles.notices import Notices
+from streamfl.roles.reply_deadline import ReplyDeadline
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import ClockGuard
 
 __all__ = ["Outbox", "PartitionedRole", "Task"]
 

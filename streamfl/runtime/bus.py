@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 from streamfl.configuration.urls import check_url, scheme_of
+from streamfl.contract.role import ConfigurationError, Record, TopicSpec
 
 __all__ = [
     "Bus",

@@ -19,10 +19,10 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from types import TracebackType
 
-from streamfl.terminal.printable import printable_lines
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.health import Health
 from streamfl.runtime.metrics import CONTENT_TYPE
+from streamfl.terminal.printable import printable_lines
 
 __all__ = ["HealthServer"]
 

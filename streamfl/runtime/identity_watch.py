@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from streamfl.identity import renew_identities
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError
+from streamfl.identity import renew_identities
 from streamfl.runtime.health import Health
 from streamfl.runtime.log import logger
-from streamfl.configuration.settings import RoleSettings
 
 __all__ = ["IdentityWatch"]
 

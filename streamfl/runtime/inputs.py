@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from streamfl.roles.message_fragments import Fragment
 from streamfl.contract.role import (
     Channels,
     ConfigurationError,
@@ -19,6 +18,7 @@ from streamfl.contract.role import (
     Received,
     Record,
 )
+from streamfl.roles.message_fragments import Fragment
 from streamfl.runtime.bus import Bus, Moved, Session, TopicPartition
 from streamfl.runtime.pending_step import PendingStep
 from streamfl.runtime.tasks import Tasks

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamfl.terminal.printable import printable
 from streamfl.contract.role import OperatorNotice, PeerError, Record
 from streamfl.runtime.bus import Moved
 from streamfl.runtime.trace_context import trace_of
+from streamfl.terminal.printable import printable
 
 __all__ = ["Journal"]
 

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamfl.identity import load_identity, sealed_channels
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.refusals import REASONS
 from streamfl.contract.role import Channels
+from streamfl.contract.system import find_system, installed_systems, load
+from streamfl.identity import load_identity, sealed_channels
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.metrics import Metrics
@@ -18,8 +20,6 @@ from streamfl.runtime.repair import Repair
 from streamfl.runtime.repartition import Repartition
 from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.system import find_system, installed_systems, load
 
 if TYPE_CHECKING:
     from streamfl.runtime.spans import Traces

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from streamfl.contract.role import Headers, PeerError, Record
-from streamfl.runtime.bus import Moved, Outgoing, Step
 from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size, record_size
+from streamfl.runtime.bus import Moved, Outgoing, Step
 
 __all__ = ["LARGEST_LETTER", "OTHERS_NAMES", "PendingStep", "dead_letter"]
 

@@ -23,10 +23,10 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Headers, Received, Rejection, Role, Send, Work
 from streamfl.runtime.bus import Bus, Polled, Session, Step, Subscription
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings
 
 __all__ = ["TracedWorker", "Traces", "export_traces"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamfl.contract.role import ConfigurationError
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import ConfigurationError
 
 if TYPE_CHECKING:
     from streamfl.runtime.spans import Traces

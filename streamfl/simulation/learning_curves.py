@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.records.labels import Label
 from streamfl.contract.role import DataError
+from streamfl.records.labels import Label
 from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from streamfl.contract.role import Record
+from streamfl.encoding.wire import encoded_size
 from streamfl.runtime.bus import Outgoing, Polled, Step, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.encoding.wire import encoded_size
 
 __all__ = ["NetworkBus", "TopicTraffic"]
 

@@ -13,13 +13,13 @@ import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.configuration.settings import GivenSettings, load_kind
+from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.contract.system import find_system, installed_systems, load
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
 from streamfl.simulation.pictures import check_can_draw
 from streamfl.simulation.system_tools import SimulationOptions
 from streamfl.simulation.tables import DataSource, label_told
-from streamfl.contract.system import find_system, installed_systems, load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,13 +11,13 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, VerticalSettings
 from streamfl.records.formats import format_of
 from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.labels import LabelsSection
 from streamfl.records.paths import path_of
 from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.options import LabelOption
 from streamfl.simulation.parties import SplitOption, split_columns

@@ -11,12 +11,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.terminal.console import say
+from streamfl.configuration.settings import SettingsSource, text_of
+from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.encoding.wire import LONGEST_NAME
 from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
-from streamfl.contract.role import ConfigurationError, DataError
-from streamfl.configuration.settings import SettingsSource, text_of
-from streamfl.encoding.wire import LONGEST_NAME
+from streamfl.terminal.console import say
 
 __all__ = [
     "DEFAULT_LABEL",

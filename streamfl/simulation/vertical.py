@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.terminal.console import say
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.contract.seeding import rng_for
 from streamfl.simulation.parties import TEST_FRACTION, split_columns
 from streamfl.simulation.tables import DataSource, input_names, numbers, read_data, unread_columns
+from streamfl.terminal.console import say
 
 __all__ = [
     "DealtTable",

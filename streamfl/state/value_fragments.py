@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["VALUE_FRAGMENT_BYTES", "ValueFragments"]
 

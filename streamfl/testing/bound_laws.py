@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 from streamfl.contract.role import PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 from streamfl.runtime.pending_step import dead_letter
 from streamfl.testing.extremes import ORDINARY, Extreme, extremes
 from streamfl.testing.subjects import LONG, RoleRun, Subject, Traffic
-from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 
 __all__ = ["law_accepted_can_be_written", "what_is_refused"]
 

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.configuration.settings import Section
+from streamfl.encoding.wire import ROOM
 from streamfl.learning.optimisers import OptimiserName
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedAcross
-from streamfl.configuration.settings import Section
 from streamfl.vafl.functions.networks import Activation
-from streamfl.encoding.wire import ROOM
 
 __all__ = ["VaflSettings"]
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.seeding import rng_for
 from streamfl.privacy.accountant import cost_of
 from streamfl.privacy.keyed_noise import ROUNDING
-from streamfl.contract.seeding import rng_for
 from streamfl.vafl.functions.networks import Differentiable
 
 __all__ = ["BoundedOutput", "Mechanism"]

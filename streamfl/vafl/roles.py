@@ -11,21 +11,21 @@ from typing import Any
 
 import msgspec
 
+from streamfl.configuration.secrets import read_secret
+from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.encoding.wire import ROOM, fingerprint
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.roles.role_kind import RoleKind
-from streamfl.configuration.secrets import read_secret
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.functions.models import dtype_of, embedding_function, head, output_loss
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
-from streamfl.encoding.wire import ROOM, fingerprint
 
 __all__ = ["ROLES"]
 

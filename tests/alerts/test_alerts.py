@@ -14,9 +14,9 @@ import pytest
 from alert_cases import CASES, Told
 from prometheus import promtool
 
+from streamfl.contract.system import load, systems_with
 from streamfl.monitoring.alerts import MEMBER, WORKER_ALERTS, Alert, rules
 from streamfl.reference.metrics import role_metrics, worker_metrics
-from streamfl.contract.system import load, systems_with
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = systems_with("alerts")

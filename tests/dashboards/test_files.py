@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.system import System, installed_systems
 from streamfl.monitoring import files
 from streamfl.monitoring.alerts import WORKER_ALERTS
 from streamfl.monitoring.dashboard import Dashboard
 from streamfl.monitoring.files import alert_files, dashboards_of
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
-from streamfl.contract.role import ConfigurationError
-from streamfl.contract.system import System, installed_systems
 
 ROOT = Path(__file__).parents[2]
 BOARDS = {board.name: board for board in dashboards_of(installed_systems())}

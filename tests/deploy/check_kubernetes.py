@@ -12,8 +12,8 @@ import pytest
 from overlays import KEDA, OVERLAYS, built, go_module, mistakes, of_kind, pod_environment, pods, walk
 
 from streamfl.cli.run import LEAVE_SECONDS
-from streamfl.runtime.kinds import find_kind
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
+from streamfl.runtime.kinds import find_kind
 
 
 def settings_of(overlay: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RoleSettings:

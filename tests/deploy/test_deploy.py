@@ -16,8 +16,8 @@ from image import stages
 from prometheus import promtool
 
 from streamfl.cli.run import LEAVE_SECONDS
-from streamfl.runtime.kinds import find_kind
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
+from streamfl.runtime.kinds import find_kind
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

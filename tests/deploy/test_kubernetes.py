@@ -8,8 +8,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from streamfl.runtime.kinds import find_kind
 from streamfl.configuration.settings import RoleSettings, load_kind, load_settings
+from streamfl.runtime.kinds import find_kind
 
 KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.runtime.bus import BusUnavailable, connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import load_kind, load_settings
 
 SECURITY = Path(__file__).parents[2] / "deploy" / "security"
 FILES = sorted(SECURITY.glob("**/*.toml"))

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from streamfl.cli import app, command_places
-from streamfl.terminal.exit_codes import ExitCode
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.contract.system import installed_systems
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.terminal.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/*.md")])

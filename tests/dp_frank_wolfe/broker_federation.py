@@ -31,20 +31,20 @@ from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from scraped import scraped
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import Record
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, codec
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
-from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
 from streamfl.privacy.anchor import RECORD_BYTES, Anchor
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.configuration.settings import load_settings
 
 PARTIES = ("bank", "clinic", "shop")
 COLUMNS = 3

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from command_line import run_command
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import TopicSpec
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.roles.partitioned_role import Outbox
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.checksum import with_checksum
-from streamfl.configuration.settings import load_settings
 
 __all__ = ["TOPIC", "Place"]
 

@@ -12,11 +12,14 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.problems import divided, sparse
 
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.figures import COUNTS
-from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.messages import (
     HEADER_BYTES,
     Answers,
@@ -34,16 +37,13 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.tools.direct import place
-from streamfl.dp_frank_wolfe.learning.weights import read_weights, weights_of
-from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.roles.message_fragments import Limits
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
-from streamfl.encoding.wire import VERSION, encode_array
 
 ROWS, COLUMNS, PARTIES = 40, 4, 2
 BEGIN = 1000.0

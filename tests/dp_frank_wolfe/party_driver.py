@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, FittedModel, Message, codec, content_of
-from streamfl.dp_frank_wolfe.party.role import PartyTask
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.privacy.anchor import Anchor
 from streamfl.contract.role import PeerError, Received, Record, Rejection, Send, StateChange, Work, receive_at_once
+from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, FittedModel, Message, codec, content_of
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
+from streamfl.dp_frank_wolfe.party.role import PartyTask
+from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.encoding.wire import VERSION
+from streamfl.privacy.anchor import Anchor
+from streamfl.roles.partitioned_role import PartitionedRole
 
 ROWS, COLUMNS, OTHERS = 20, 4, 3
 NAMES = [f"person {number:02}" for number in range(ROWS)]

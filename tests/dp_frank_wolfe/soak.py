@@ -18,10 +18,10 @@ import msgspec
 from dp_frank_wolfe.proof.observed_messages import messages_of, names_by_window
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.messages import Entities, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
 
 __all__ = ["SOAK"]
 

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.sums.masks import OwnIncarnation
 from streamfl.fdskl.roles import ROLES
+from streamfl.fdskl.sums.masks import OwnIncarnation
 from streamfl.fdskl.worker.role import FdsklWorker
 
 COLUMNS = ("x", "y")

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from soak.subject import FEDERATION, PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict
 
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, ROUND, identity_of
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
 
 __all__ = ["SOAK"]
 

@@ -15,10 +15,10 @@ import pytest
 from pofmkl.proof import fuzz as pofmkl
 from wrong_messages import check_found
 
+from streamfl.contract.system import load
 from streamfl.encoding import wire
 from streamfl.fdskl.learning.model import LARGEST_ALPHA
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.contract.system import load
 from streamfl.testing.fuzz import campaign
 from streamfl.testing.fuzz import targets as targets_module
 from streamfl.testing.fuzz.bounds import declared_bounds

@@ -25,7 +25,7 @@ OWN = {system.name: system for system in installed_systems() if system.name in P
 # Every module and folder of tests/, where the proofs are.
 TESTS = {path.stem for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"}
 # Packages that only a system's tools may import. They run roles; a role does not know them.
-ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.terminal.console")
+ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.terminal")
 
 
 @pytest.fixture(name="graph", scope="module")

@@ -14,10 +14,10 @@ from broker import Broker
 from command_line import run_command
 from scraped import scraped
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.configuration.settings import load_settings
 
 CONFIGURATION = """
 [federation]

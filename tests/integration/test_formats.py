@@ -17,12 +17,12 @@ from apicurio import apicurio, register
 from broker import Broker
 from scraped import scraped
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_of
 from streamfl.records.topic import RegistrySection, TopicSection
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

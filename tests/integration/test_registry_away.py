@@ -16,11 +16,11 @@ import pytest
 from broker import Broker
 from registry import FakeRegistry, serving
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

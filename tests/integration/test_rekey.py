@@ -16,11 +16,11 @@ from pathlib import Path
 
 from broker import Broker
 
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import TopicSpec
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.configuration.settings import load_settings
 
 SITES = ("north", "south", "east", "west", "centre")
 SPANS = 20

@@ -15,11 +15,11 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.structs import OffsetAndMetadata
 from scraped import scraped
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_settings
 
 SITES = ("north", "south", "east", "west", "centre")
 CONFIGURATION = """

@@ -21,13 +21,13 @@ from counting import CHANNELS, CountingRole, decode_number, number
 from damage import DAMAGES, damage
 from kafka import KafkaProducer
 
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Channels, ConfigurationError, Input, TopicSpec
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, Subscription, Unreadable, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.repair import Repair
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

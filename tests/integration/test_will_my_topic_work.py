@@ -21,11 +21,11 @@ from scraped import scraped
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.cli.rekey import rekeyings
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "will-my-topic-work.md").read_text(encoding="utf-8")

@@ -7,6 +7,8 @@ import json
 import pytest
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Received, Record
+from streamfl.encoding.wire import VERSION
 from streamfl.records.formats import format_named
 from streamfl.records.header_propagation import FollowedPredictions, carried
 from streamfl.records.rekey import AssembledTopic, AssembleSection, RekeySection
@@ -14,9 +16,7 @@ from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.assembly_rows import ASSEMBLY_ROW, AssemblyRow, Named, decode_row
 from streamfl.rekeying.reader import RekeyReader, RowReader
 from streamfl.rekeying.role import Rekeying
-from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.encoding.wire import VERSION
 
 FIELDS = ("temp", "hum")
 ROOMY = 100

@@ -25,12 +25,12 @@ from scraped import scraped
 from soak.configuration import load_members
 from soak.subject import Left, Plan, find_soaked
 
+from streamfl.contract.role import Record
+from streamfl.contract.system import parts_of_systems
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import find_kind
-from streamfl.contract.system import parts_of_systems
 
 __all__ = ["NOTHING_REFUSED", "TOLERANCE", "Watched", "federation", "replaced"]
 

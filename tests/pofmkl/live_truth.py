@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from live.lines import Figures, Line, Truth, quantile
 
-from streamfl.pofmkl.messages import UPDATE
 from streamfl.contract.role import Record
 from streamfl.encoding.wire import record_size
+from streamfl.pofmkl.messages import UPDATE
 
 __all__ = ["EMPTY", "CalmPlant", "truths"]
 

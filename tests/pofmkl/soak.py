@@ -12,12 +12,12 @@ import numpy as np
 from soak.calm import run_calmly, written_again
 from soak.subject import PARTITIONS, Left, Member, Plan, SoakedSystem, Verdict, latest
 
-from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion, SignedVersion, decode_model_record
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Record, StateChange
+from streamfl.contract.seeding import rng_for
+from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion, SignedVersion, decode_model_record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSettings
 
 __all__ = ["CLIENTS", "FEATURES", "READINGS", "SOAK", "check_counters", "sample"]
 

@@ -11,10 +11,10 @@ import msgspec
 from quasi_newton.proof.observed_messages import messages_of
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
-from streamfl.quasi_newton.rows.alignment import set_digest
-from streamfl.quasi_newton.messages import Message, StepDecision, read_content
-from streamfl.runtime.bus import Outgoing
 from streamfl.contract.seeding import rng_for
+from streamfl.quasi_newton.messages import Message, StepDecision, read_content
+from streamfl.quasi_newton.rows.alignment import set_digest
+from streamfl.runtime.bus import Outgoing
 
 __all__ = ["SOAK"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from streamfl.contract.system import System, installed_systems, load
 from streamfl.reference import pages
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.reference.settings import sections
-from streamfl.contract.system import System, installed_systems, load
 from streamfl.testing.proof import installed_proofs
 
 ROOT = Path(__file__).parents[2]

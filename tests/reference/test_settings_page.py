@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from streamfl.reference.settings import section_text
 from streamfl.configuration.settings import Section
+from streamfl.reference.settings import section_text
 
 
 class Example(Section):

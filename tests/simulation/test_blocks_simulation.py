@@ -11,14 +11,14 @@ import pytest
 from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, BlockReader, checksum
 from making import MAKER_CHANNELS, BlockMaker, make_block, make_piece
 
-from streamfl.roles.message_fragments import LongMessages
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Channels, Role, StateChange, TopicSpec, Work
+from streamfl.contract.seeding import rng_for
+from streamfl.roles.message_fragments import LongMessages
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime import kinds
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSettings
 from streamfl.state.state_settings import StateSettings
 from streamfl.testing.faults import Verdict, federation
 from streamfl.testing.faults.cluster import FaultyBus

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from soak.configuration import all_topics
 
+from streamfl.configuration.settings import BusSection, RoleSettings
 from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import BusSection, RoleSettings
 
 __all__ = ["run_calmly", "written_again"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Record
+from streamfl.contract.system import installed_systems
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.configuration.settings import RoleSettings
-from streamfl.contract.system import installed_systems
 
 __all__ = ["FEDERATION", "PARTITIONS", "Left", "Member", "Plan", "SoakedSystem", "Verdict", "find_soaked", "soaked_systems"]
 

@@ -12,6 +12,7 @@ import pytest
 from streamfl.cli.check_inputs import look_at_inputs
 from streamfl.cli.check_state import ChangelogContents
 from streamfl.cli.preflight import Configured, inspect_topics
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import (
     Channels,
     Input,
@@ -32,7 +33,6 @@ from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings
 from streamfl.state.state_settings import StateSettings
 
 MOST = 4

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.privacy.anchor import Anchor, examine_link, note_link
 from streamfl.contract.role import ConfigurationError
+from streamfl.privacy.anchor import Anchor, examine_link, note_link
 
 
 def link(number: int) -> bytes:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from river import linear_model, neighbors, preprocessing, tree
 
-from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.contract.role import ConfigurationError
+from streamfl.learning.challengers import challenger, challenger_names
 
 REGRESSORS: dict[str, Callable[[], Any]] = {
     "linear": lambda: preprocessing.StandardScaler() | linear_model.LinearRegression(),

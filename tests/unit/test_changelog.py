@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.state.changelog import CHUNK_BYTES, ChangedParts, changed_chunks, restore_chunk
-from streamfl.encoding.changelog_checks import check_within
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import MAXIMUM_BYTES
+from streamfl.state.changelog import CHUNK_BYTES, ChangedParts, changed_chunks, restore_chunk
 
 # Keys and values; None deletes the key.
 CHANGES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c/1"]), st.none() | st.integers(0, 9)), max_size=30)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import TopicSpec
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import load_settings
 
 CONFIG = """
 [federation]

@@ -14,12 +14,12 @@ import pytest
 from command_line import run_command
 
 from streamfl.cli.dead_letters import replay as command
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Record, TopicSpec
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Polled, Step
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.configuration.settings import load_settings
 
 CONFIG = """
 [federation]

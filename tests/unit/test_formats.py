@@ -15,10 +15,10 @@ import msgspec
 import pytest
 from google.protobuf import descriptor_pb2
 
+from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError, Record
 from streamfl.records.formats import Format, format_named, format_of, is_textual
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import TopicSection
-from streamfl.contract.role import ConfigurationError, IgnoredRecord, PeerError, Record
 
 SENSOR = {
     "type": "record",

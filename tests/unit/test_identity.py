@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
+from streamfl.encoding.wire import encoded_size
 from streamfl.identity import (
     SEAL_BYTES,
     Identity,
@@ -33,8 +35,6 @@ from streamfl.identity import (
     write_members,
 )
 from streamfl.roles.message_fragments import decoded_in_fragments, split
-from streamfl.contract.role import Channels, ConfigurationError, Headers, Input, PeerError, Record, Sender
-from streamfl.encoding.wire import encoded_size
 
 SITE, SERVER, STRANGER = PrivateKey(b"s" * 32), PrivateKey(b"v" * 32), PrivateKey(b"x" * 32)
 TOPIC = "plant.updates"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamfl.contract.role import PeerError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.records.imputation import RunningMeans
-from streamfl.contract.role import PeerError
 
 NUMBERS = st.lists(st.one_of(st.just(math.nan), st.floats(-1e6, 1e6)), min_size=1, max_size=30)
 

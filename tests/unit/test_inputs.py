@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.inputs import InputReader, InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.configuration.settings import load_settings
 
 Inputs = list[dict[str, Any]]
 

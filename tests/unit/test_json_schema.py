@@ -11,12 +11,12 @@ import pytest
 from registry import FakeRegistry, serving
 from streamfl_connectors.framing import framed
 
+from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError, Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.records.topic import RegistrySection, TopicSection
-from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError, Record
 
 READING = {
     "type": "object",

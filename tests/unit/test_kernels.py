@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import gamma, kv
 
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.seeding import cauchy, normal
 from streamfl.kernels import (
     LOGISTIC,
     LOSSES,
@@ -29,8 +31,6 @@ from streamfl.kernels import (
     paper_dictionary,
     random_features,
 )
-from streamfl.contract.role import ConfigurationError
-from streamfl.contract.seeding import cauchy, normal
 
 finite = st.floats(-30, 30, allow_nan=False)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.records.keys import KeySection, binary_hint, key_reader, key_writer
 from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.contract.role import ConfigurationError, PeerError, Record
 
 UUID = "12345678-1234-5678-1234-567812345678"
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import ConfigurationError, PeerError, Record, TopicSpec
+from streamfl.encoding.wire import MAXIMUM_BYTES
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_named
 from streamfl.records.labels import LabelReader, LabelsSection
-from streamfl.contract.role import ConfigurationError, PeerError, Record, TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
-from streamfl.configuration.settings import load_settings
-from streamfl.encoding.wire import MAXIMUM_BYTES
 
 CONFIG = """
 [federation]

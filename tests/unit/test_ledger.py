@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.privacy.ledger import KIND, Ledger, promise_ended
 from streamfl.contract.role import PeerError
+from streamfl.privacy.ledger import KIND, Ledger, promise_ended
 
 RELEASES = st.lists(st.tuples(st.sampled_from("abcde"), st.floats(0.0, 2.0)), max_size=40)
 LIMIT, BUDGET = 3, 2.25

@@ -8,12 +8,12 @@ import pytest
 from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, PART, BlockReader, checksum, claimed_sender_of_block, decode_block
 from msgspec.structs import replace
 
-from streamfl.roles.message_fragments import FRAGMENT_BYTES, Fragment, Limits, LongMessages, decoded_in_fragments, split
 from streamfl.contract.role import PeerError, Received, Record, StateChange
+from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
+from streamfl.roles.message_fragments import FRAGMENT_BYTES, Fragment, Limits, LongMessages, decoded_in_fragments, split
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import MAXIMUM_BYTES, encoded_size
 
 BLOCK = bytes(range(1, 31))
 DECODE = decoded_in_fragments(decode_block)

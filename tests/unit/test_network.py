@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from streamfl.contract.role import TopicSpec
+from streamfl.encoding.wire import encoded_size
 from streamfl.runtime.bus import Outgoing, Step, Subscription
 from streamfl.simulation.network import NetworkBus
-from streamfl.encoding.wire import encoded_size
 
 
 def test_messages_between_members_take_time_and_others_do_not() -> None:

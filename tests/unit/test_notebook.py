@@ -12,8 +12,8 @@ import pytest
 
 import streamfl
 from streamfl.contract.role import ConfigurationError, DataError
-from streamfl.simulation.notebook import FrameTable
 from streamfl.contract.system import installed_systems
+from streamfl.simulation.notebook import FrameTable
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.learning.challengers import challenger
 from streamfl.learning.model_state import StateRefused, decode_state, encode_state
 from streamfl.learning.own_models import ModelEnded, ModelFailures, OwnChallenger, OwnModel, decode_remembered
-from streamfl.contract.role import ConfigurationError, PeerError
 
 PLAIN: list[Any] = [None, True, 3, -0.1, "ü", b"\0", [1, [2.5, None]], {"a": {1: 2.0}}, float("inf")]
 ARRAYS = [np.arange(6).astype(kind).reshape(2, 3) for kind in ("f8", "f4", "i8", "i4", "u1", "?", ">f8")]

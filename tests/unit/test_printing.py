@@ -14,11 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from streamfl.terminal.console import OutputFormat, as_table, as_text, print_json, print_line, print_list, print_table, print_text, say
-from streamfl.terminal.printable import printable, printable_json, printable_lines
 from streamfl.runtime.health import Health
 from streamfl.runtime.health_server import _pages
 from streamfl.runtime.log import configure, logger
+from streamfl.terminal.console import (
+    OutputFormat,
+    as_table,
+    as_text,
+    print_json,
+    print_line,
+    print_list,
+    print_table,
+    print_text,
+    say,
+)
+from streamfl.terminal.printable import printable, printable_json, printable_lines
 
 # A terminal's title, colours by a C1 control character, right-to-left text, and half of a surrogate pair.
 EVIL = "press\x1b]0;owned\x07\x9b31m\u202e\x7f\r\x00\ud800\U000e0041\u2028"

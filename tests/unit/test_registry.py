@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from registry import FakeRegistry, serving
 from streamfl_connectors.registry import Registry, Schema
 
+from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.roles import ROLES
 from streamfl.records.formats import Format, format_of
 from streamfl.records.predictions import PredictionsSection, prediction_encoder
 from streamfl.records.topic import RegistrySection, TopicSection
-from streamfl.contract.role import ConfigurationError, NotYetReadable, PeerError
 
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "double"}]}
 

@@ -12,8 +12,8 @@ import pytest
 from registry import FakeRegistry, serving
 from streamfl_connectors.registry import Registry
 
-from streamfl.records.topic import RegistrySection
 from streamfl.contract.role import ConfigurationError, NotYetReadable
+from streamfl.records.topic import RegistrySection
 
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "double"}]}
 

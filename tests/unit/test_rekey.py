@@ -18,8 +18,8 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
-from streamfl.records.header_propagation import time_in
 from streamfl.contract.role import ConfigurationError, TopicSpec
+from streamfl.records.header_propagation import time_in
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.contract.system import load, systems_with
 from streamfl.records.labels import Label
 from streamfl.simulation.drawing import svg
 from streamfl.simulation.html import html
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.page import Chart, Line, Page, ReadRecord, Table
-from streamfl.contract.system import load, systems_with
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 VERTICAL = sorted(name for name, system in systems_with("report").items() if system.rank)

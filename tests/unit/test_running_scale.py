@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamfl.learning.running_scale import RunningScale
 from streamfl.contract.role import PeerError
+from streamfl.learning.running_scale import RunningScale
 
 
 def test_a_row_is_scaled_by_all_rows_so_far() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streamfl.records.formats import format_named
-from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import MAXIMUM_BYTES
+from streamfl.records.formats import format_named
+from streamfl.records.samples import SampleReader, SamplesSection
 
 
 def reader(**settings: Any) -> SampleReader:

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from streamfl.contract.role import DataError
 from streamfl.records.format_inference import infer_format
 from streamfl.records.inputs import InputReader, InputSection
 from streamfl.records.schema_inference import InferredField, infer_fields
 from streamfl.records.topic import TopicSection
-from streamfl.contract.role import DataError
 
 ROWS = 40
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamfl.pofmkl.config import PofmklSettings
-from streamfl.contract.role import ConfigurationError
 from streamfl.configuration.settings import RoleSettings, Section, load_kind, load_settings
+from streamfl.contract.role import ConfigurationError
+from streamfl.pofmkl.config import PofmklSettings
 
 GOOD = """
 [federation]

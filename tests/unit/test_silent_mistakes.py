@@ -19,15 +19,15 @@ from scraped import scraped
 
 from streamfl.cli import inspect, preflight
 from streamfl.cli.preflight import Configured
+from streamfl.configuration.settings import RoleSettings, load_settings
+from streamfl.contract.role import ConfigurationError, PeerError, Record, Role, TopicSpec
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
 from streamfl.records.input_watch import InputWatch
-from streamfl.contract.role import ConfigurationError, PeerError, Record, Role, TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind, known_kinds
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.tasks import POSITION_KEY, Tasks
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.state.state_settings import STATE_SETTINGS_HEADER, STATE_SETTINGS_KEY
 
 CLIENT = """

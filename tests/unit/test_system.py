@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from streamfl.contract import system as system_module
 from streamfl.cli import command_places
 from streamfl.cli.contributed import with_options
+from streamfl.contract import system as system_module
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import System, installed_systems, load, load_parts
 

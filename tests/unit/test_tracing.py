@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings, TracingSection
 from streamfl.contract.role import ConfigurationError, Headers, Received, Record, Rejection, Send
 from streamfl.runtime import spans
 from streamfl.runtime.bus import Outgoing, Polled, Subscription
@@ -25,7 +26,6 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.spans import TracedWorker, Traces, export_traces
 from streamfl.runtime.tracing import begin_traces
-from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings, TracingSection
 
 OF_SAMPLE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 log = logger("streamfl.test")

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.librdkafka import connect as connect_librdkafka
 
+from streamfl.configuration.settings import BusSection
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import connect
-from streamfl.configuration.settings import BusSection
 
 SECRET = "hunter2pass"
 CONFIG = """

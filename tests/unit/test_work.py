@@ -14,8 +14,8 @@ from blocks import BLOCK_TOPICS, PART
 from making import MAKER_CHANNELS, PIECES, BlockMaker, end_the_process, fail, make_block, make_piece, make_slowly, no_bytes, order
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamfl.roles.message_fragments import decoded_in_fragments, split
 from streamfl.contract.role import Received, Record, Rejection, Send, TopicSpec, Work
+from streamfl.roles.message_fragments import decoded_in_fragments, split
 from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pool import Inline, Pool, Processes, WorkFailed

@@ -12,12 +12,12 @@ import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.contract.role import Channels, ConfigurationError, IgnoredRecord, Input, Record, TopicSpec
+from streamfl.encoding.wire import encoded_size, record_size
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Moved, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.pending_step import LARGEST_LETTER
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import encoded_size, record_size
 
 
 @pytest.fixture(name="bus")

@@ -16,14 +16,14 @@ from vafl.proof.checks import check_alike, check_outcome
 from vafl.proof.scenario import FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 
 from streamfl.contract.role import Record
-from streamfl.runtime.bus import Outgoing
 from streamfl.contract.seeding import rng_for
+from streamfl.runtime.bus import Outgoing
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import CheckFailed, Reading
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.coordinator.learning_head import KEY, HeadCounters
-from streamfl.vafl.messages import REPLY
 from streamfl.vafl.coordinator.remembered_entity import decode_entity
+from streamfl.vafl.messages import REPLY
 
 __all__ = ["SOAK"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from streamfl.records.samples import SamplesSection
 from streamfl.configuration.settings import FederationSection, RoleSettings
+from streamfl.records.samples import SamplesSection
 
 __all__ = ["KIND", "RunningMeanFederation", "RunningMeanSettings"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
-from streamfl.records.samples import Sample
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.records.samples import Sample
 
 __all__ = ["RunningMean"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from running_mean.config import KIND, RunningMeanSettings
 from running_mean.role import RunningMean
-from streamfl.records.samples import Sample, SampleReader
 from streamfl.contract.role import Channels, Input, TopicSpec
+from streamfl.records.samples import Sample, SampleReader
 from streamfl.roles.role_kind import RoleKind
 from streamfl.state.state_settings import StateSettings, by_key
 

@@ -11,8 +11,8 @@ from streamfl.cli.dead_letters.letters import check_reasons
 from streamfl.cli.dead_letters.replay import Replay, report
 from streamfl.cli.dead_letters.show import SHOWN, show
 from streamfl.cli.preflight import read_configuration
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.contract.role import ConfigurationError
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat
 
 __all__ = ["dead_letters"]
 

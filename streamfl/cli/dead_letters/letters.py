@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streamfl.terminal.printable import printable
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.pending_step import OTHERS_NAMES
+from streamfl.terminal.printable import printable
 
 __all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "read_letter", "read_note"]
 

@@ -24,8 +24,8 @@ import msgspec
 from streamfl.cli.dead_letters.letters import REPLAYED, Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.rekey import inputs_of, rekeyings
-from streamfl.terminal.console import OutputFormat, print_json, say
 from streamfl.contract.role import ConfigurationError, Record
+from streamfl.encoding.wire import record_size
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -38,7 +38,7 @@ from streamfl.runtime.bus import (
     new_transactional_id,
 )
 from streamfl.runtime.repair import UNREADABLE
-from streamfl.encoding.wire import record_size
+from streamfl.terminal.console import OutputFormat, print_json, say
 
 __all__ = ["Replay", "ReplayOutcome", "report"]
 

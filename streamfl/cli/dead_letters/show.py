@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 from streamfl.cli.dead_letters.letters import Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured
+from streamfl.runtime.bus import Bus, Subscription
 from streamfl.terminal.console import OutputFormat, print_json, print_line, print_table
 from streamfl.terminal.printable import printable
-from streamfl.runtime.bus import Bus, Subscription
 
 __all__ = ["LATEST_TIME", "SHOWN", "show"]
 

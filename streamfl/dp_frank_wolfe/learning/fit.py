@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.blocks import step_length
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
 from streamfl.dp_frank_wolfe.learning.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.weights import read_remembered, read_weights, weights_of
+from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
-from streamfl.contract.role import PeerError
-from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count, encode_array
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
 
 __all__ = ["Fit"]
 

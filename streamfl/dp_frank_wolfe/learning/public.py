@@ -8,15 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget, claim, plan_fit
-from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.learning.means import MeansPlan, plan_means
-from streamfl.dp_frank_wolfe.serving.partials import partial_variation
-from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
-from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.seeding import rng_for
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
+from streamfl.dp_frank_wolfe.learning.means import MeansPlan, plan_means
+from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
+from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch, Sketch
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget, claim, plan_fit
+from streamfl.dp_frank_wolfe.serving.partials import partial_variation
 from streamfl.encoding.wire import fingerprint
 
 __all__ = ["Public"]

@@ -30,14 +30,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext, column_scores
 from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Window, correlations
+from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
+from streamfl.encoding.wire import Count
 from streamfl.privacy.integer_distribution import DRAW_BITS, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_choice
-from streamfl.encoding.wire import Count
 
 __all__ = [
     "MARGINAL",

@@ -15,8 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.party.window import CHUNK
 from streamfl.contract.seeding import rng_for
+from streamfl.dp_frank_wolfe.party.window import CHUNK
 
 __all__ = ["IdentitySketch", "SignSketch", "Sketch"]
 

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.learning.iterate import SLACK
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.learning.iterate import SLACK
 from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["read_columns", "read_remembered", "read_weights", "weights_of"]

@@ -10,9 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.blocks import Block
-from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
+from streamfl.dp_frank_wolfe.learning.sketch import Sketch
+from streamfl.dp_frank_wolfe.learning.weights import read_weights
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -25,12 +27,10 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.fit import BlockAnswer, FitState, PartyFit
+from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, SelectionState, clip_rows
-from streamfl.dp_frank_wolfe.learning.sketch import Sketch
-from streamfl.dp_frank_wolfe.learning.weights import read_weights
-from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count, decode_array
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyAnswers", "PreparedAnswer"]
 

@@ -11,15 +11,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.learning.blocks import Block
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
 from streamfl.dp_frank_wolfe.learning.iterate import SLACK, SUM_BITS, Quantised, Vertex, quantise
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
-from streamfl.dp_frank_wolfe.party.window import FEATURE_BITS, FEATURE_ONE, RESIDUAL_BITS, RESIDUAL_ONE, Window, correlations, outputs
+from streamfl.dp_frank_wolfe.party.window import (
+    FEATURE_BITS,
+    FEATURE_ONE,
+    RESIDUAL_BITS,
+    RESIDUAL_ONE,
+    Window,
+    correlations,
+    outputs,
+)
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
+from streamfl.encoding.wire import Count
 from streamfl.privacy.integer_distribution import choice
 from streamfl.privacy.release_bits import Release, release_bits
-from streamfl.contract.seeding import rng_for
-from streamfl.encoding.wire import Count
 
 __all__ = ["BlockAnswer", "FitState", "PartyFit", "ReleaseContext", "column_scores", "predictions"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["FrozenWindow"]

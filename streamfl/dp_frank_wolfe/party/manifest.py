@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from streamfl.dp_frank_wolfe.messages import Manifest, content_of
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.messages import Manifest, content_of
 
 __all__ = ["digest_of_rows", "manifest_content", "numbered", "rows_of"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.contract.role import PeerError, Record
 
 __all__ = ["readable_label", "readable_sample"]
 

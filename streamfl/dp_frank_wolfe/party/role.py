@@ -9,10 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.figures import measured_place
-from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
-from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
 from streamfl.dp_frank_wolfe.learning.means import centred, released_means
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
@@ -28,16 +26,18 @@ from streamfl.dp_frank_wolfe.messages import (
     records_of,
 )
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
-from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, rows_of
 from streamfl.dp_frank_wolfe.party.settings import FITTING, WAITING, PartyProgress, PartySettings
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
-from streamfl.roles.partitioned_role import Outbox
+from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.encoding.wire import VERSION
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
-from streamfl.encoding.wire import VERSION
 
 __all__ = ["NoServing", "PartyServing", "PartyTask"]
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import msgspec
 
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
-from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.party.window import Bounds
-from streamfl.privacy.anchor import Anchor
 from streamfl.encoding.wire import Codec, Count
+from streamfl.privacy.anchor import Anchor
 
 __all__ = ["FITTING", "WAITING", "PartyProgress", "PartySettings"]
 

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyTable"]
 

@@ -12,12 +12,12 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name
-from streamfl.dp_frank_wolfe.messages import Message
-from streamfl.roles.notices import Notices
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
+from streamfl.roles.notices import Notices
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyChains"]
 

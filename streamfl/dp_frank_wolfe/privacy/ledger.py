@@ -22,17 +22,17 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name
-from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.party.settings import PartySettings
-from streamfl.roles.partitioned_role import Outbox
+from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.encoding.changelog_checks import check_name
+from streamfl.encoding.wire import Count
 from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.wire import Count
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name
-from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY, Entities
+from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Announced"]
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.dp_frank_wolfe.messages import KINDS
 from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.messages import KINDS
+from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PartyLiveness"]
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.dp_frank_wolfe.server.announced import Announced
-from streamfl.dp_frank_wolfe.learning.estimator import Estimator
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.figures import measured_place
+from streamfl.dp_frank_wolfe.learning.estimator import Estimator
 from streamfl.dp_frank_wolfe.learning.fit import Fit
-from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
     SERVER_NAME,
@@ -29,18 +29,18 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.party.manifest import digest_of_rows, manifest_content
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
+from streamfl.dp_frank_wolfe.server.announced import Announced
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
-from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.server.selection import Selection
-from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
-from streamfl.dp_frank_wolfe.learning.weights import weights_of
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.contract.role import Measurement, PeerError
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.encoding.wire import VERSION, Codec, Count, Name
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["ServerSettings", "ServerTask"]
 

@@ -10,17 +10,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.estimator import Calculation, PartyQuestion
 from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.learning.iterate import SLACK
-from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import Refit, refitted
 from streamfl.dp_frank_wolfe.learning.weights import read_columns, read_remembered, read_weights, weights_of
-from streamfl.contract.role import PeerError
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.encoding.wire import Count, decode_array, encode_array
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["Selection"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.means import intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["ToldMeans"]

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.encoding.changelog_checks import check_name, check_within
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
-from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
+from streamfl.encoding.changelog_checks import check_name, check_within
+from streamfl.encoding.wire import VERSION, Count, Name
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.records.pending_headers import PendingHeaders
-from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.wire import VERSION, Count, Name
 
 __all__ = ["Serving"]
 

@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Time, check_name, check_within
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.serving.partials import largest_partial
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.records.predictions import prediction_encoder
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.changelog_checks import Time, check_name, check_within
 from streamfl.encoding.wire import Count, Name
+from streamfl.records.predictions import prediction_encoder
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import overdue, set_back
 
 __all__ = ["Partials"]
 

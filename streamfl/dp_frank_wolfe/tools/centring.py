@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.means import Means, MeansPlan, centred, intercept, plan_means, released_means
-from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.learning.public import MEANS_SHARE, Public
-from streamfl.dp_frank_wolfe.tools.direct import place
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.tools.direct import place
 
 __all__ = ["Centred", "centre", "centre_by", "centre_for"]
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import (
     SERVER,
     BudgetSection,
@@ -22,19 +24,17 @@ from streamfl.dp_frank_wolfe.config import (
 )
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import refit
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.draws import fitted, mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.federation import name_of
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit
 from streamfl.dp_frank_wolfe.tools.run import FitOutcome, frozen_windows, predictions, r_squared, run_fits
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.terminal.progress import progress
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.vertical import VerticalTable
+from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling, step_length
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim, plan_fit
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
 from streamfl.dp_frank_wolfe.learning.sketch import Sketch
+from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, claim, plan_fit
 
 __all__ = ["DirectFit", "DirectStep", "equal_blocks", "fit", "objective", "place", "plans_of"]
 

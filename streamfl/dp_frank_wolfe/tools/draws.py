@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.window import CHUNK, Window
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.dp_frank_wolfe.tools.estimators import selected
-from streamfl.dp_frank_wolfe.party.window import CHUNK, Window
 
 __all__ = ["fitted", "least_squares", "mean_and_deviation"]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.privacy.budget import claim
 from streamfl.dp_frank_wolfe.learning.gram import LEAST_EIGENVALUE, doubt, gram_of
-from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.learning.refit import refit
 from streamfl.dp_frank_wolfe.learning.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
-from streamfl.dp_frank_wolfe.tools.direct import place
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.privacy.budget import claim
+from streamfl.dp_frank_wolfe.tools.direct import place
 
 __all__ = ["Estimate", "marginal", "selected", "two_round"]
 

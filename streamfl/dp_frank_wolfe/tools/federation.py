@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.configuration.settings import RoleSection
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["ASKS", "RELEASES", "FrankWolfeFederation", "bounds_of", "name_of"]

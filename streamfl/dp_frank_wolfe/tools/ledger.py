@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 import typer
 
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
-from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.configuration.settings import load_kind, load_settings
+from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.party.role import PartyTask
-from streamfl.dp_frank_wolfe.privacy.ledger import FITS, PREDICTIONS, PartyLedger
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party.role import PartyTask
+from streamfl.dp_frank_wolfe.privacy.budget import SPARE
+from streamfl.dp_frank_wolfe.privacy.ledger import FITS, PREDICTIONS, PartyLedger
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.terminal.exit_codes import ExitCode
 from streamfl.privacy.anchor import Anchor
 from streamfl.privacy.zcdp import epsilon_of
-from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.runtime.bus import BusUnavailable, Unreadable, connect
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.configuration.settings import load_kind, load_settings
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.terminal.exit_codes import ExitCode
 
 __all__ = ["ledger"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.server.role import PublishedModel
 from streamfl.identity import load_identity, signer_of_record
-from streamfl.contract.role import PeerError, Record
 
 __all__ = ["model"]
 

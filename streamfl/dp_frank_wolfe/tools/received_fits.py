@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Record
 from streamfl.dp_frank_wolfe.learning.blocks import step_length
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate, Vertex
-from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
+from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -25,10 +26,9 @@ from streamfl.dp_frank_wolfe.messages import (
     codec,
     read_content,
 )
-from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES
 from streamfl.roles.message_fragments import Fragment, decoded_in_fragments
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["ReceivedFit", "ReceivedFits", "iterates"]

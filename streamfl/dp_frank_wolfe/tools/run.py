@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.privacy.budget import claim
+from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.means import centred, intercept
-from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.dp_frank_wolfe.privacy.budget import claim
 from streamfl.dp_frank_wolfe.tools.direct import objective
 from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
 from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.tools.trace import traced
-from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
 from streamfl.simulation.vertical import VerticalTable
 
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]

@@ -7,18 +7,18 @@ from typing import Any
 
 from pydantic import model_validator
 
-from streamfl.terminal.console import say
+from streamfl.configuration.settings import SettingsSource, load_settings
+from streamfl.contract.role import ConfigurationError
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.tools.draws import mean_and_deviation
 from streamfl.dp_frank_wolfe.tools.run import FitOutcome, run_fits
-from streamfl.terminal.progress import progress
-from streamfl.contract.role import ConfigurationError
-from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical import checked_options, deal_table
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 
 __all__ = ["fit_rows", "simulate"]
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.config import FEWEST_ENTITIES
-from streamfl.fdskl.sums.contributions import features_of, opened_distances, opened_outputs
 from streamfl.fdskl.learning.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.losses import MarginLoss
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.schedule import labels_wanted
 from streamfl.fdskl.messages import (
     DISTANCES,
     LARGEST_BANDWIDTH,
@@ -28,9 +29,8 @@ from streamfl.fdskl.messages import (
     SMALLEST_BANDWIDTH,
     FeatureRange,
 )
-from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.sums.contributions import features_of, opened_distances, opened_outputs
 from streamfl.fdskl.sums.rounds import Question, fit_together, outputs_of, phases_of
-from streamfl.fdskl.learning.schedule import labels_wanted
 
 __all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "LearningSettings", "SgdIteration", "SharedSgdIteration"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["IterationQueue"]
 

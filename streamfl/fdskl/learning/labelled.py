@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name, check_within
-from streamfl.fdskl.predicting.prequential_totals import PrequentialTotals
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count, encode_array
+from streamfl.fdskl.predicting.prequential_totals import PrequentialTotals
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["LabelledEntities"]
 

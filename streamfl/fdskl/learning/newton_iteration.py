@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.iteration import Iteration, LearningSettings
 from streamfl.fdskl.learning.labelled import LabelledEntities
-from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton import of_few, solve_block
+from streamfl.fdskl.messages import FeatureRange
 from streamfl.fdskl.sums.rounds import Question
 
 __all__ = ["NewtonIteration"]
 
 
 class NewtonIteration(Iteration):
-    """Solves for some blocks of features, one after the other; :func:`~streamfl.fdskl.learning.newton.solve_block` has the equation.
+    """Solves for some blocks of features, one after the other; :func:`~.newton.solve_block` has the equation.
 
     While there is room the blocks are new. Then the kept blocks take turns, the oldest first. With ``sweeps``, a new block replaces
     one that has had as many turns, at most one in an iteration. f of each entity is kept between iterations, and so are its

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums.contributions import features_of
-from streamfl.fdskl.messages import MOST_ENTITIES, Round
 from streamfl.fdskl.learning.model import Expansion, KernelModel
+from streamfl.fdskl.messages import MOST_ENTITIES, Round
+from streamfl.fdskl.sums.contributions import features_of
 from streamfl.fdskl.sums.pending_sums import Key
 from streamfl.fdskl.sums.rounds import Question, Rounds, phases_of
 

@@ -6,17 +6,17 @@ read. So each sees exactly those before it, and the version of the model is the 
 
 from __future__ import annotations
 
-from streamfl.fdskl.worker.active_settings import ActiveSettings
-from streamfl.fdskl.learning.iteration import SharedSgdIteration
-from streamfl.fdskl.learning.iteration_queue import IterationQueue
-from streamfl.fdskl.messages import TURN, Turn
-from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.learning.own_outputs import OwnOutputs
-from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.contract.role import PeerError, Send
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.learning.iteration import SharedSgdIteration
+from streamfl.fdskl.learning.iteration_queue import IterationQueue
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.own_outputs import OwnOutputs
+from streamfl.fdskl.messages import TURN, Turn
+from streamfl.fdskl.sums.rounds import Rounds
+from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["ANOTHER_LEARNING", "SharedModel"]
 

@@ -13,10 +13,10 @@ None of this is remembered: after a restart every entity that waits for a predic
 
 from __future__ import annotations
 
-from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.learning.due import Due
-from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.predicting.forecasts import Forecasts
+from streamfl.fdskl.worker.active_settings import ActiveSettings
 
 __all__ = ["CatchUp"]
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.state.clock_guard import overdue, set_back
 from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import overdue, set_back
 
 __all__ = ["EntityForecast", "Forecasts"]
 

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.worker.active_settings import ActiveSettings
-from streamfl.fdskl.predicting.catch_up import CatchUp
-from streamfl.fdskl.sums.contributions import features_of, opened_outputs
+from streamfl.contract.role import Send
 from streamfl.fdskl.learning.feature_cache import FeatureCache
-from streamfl.fdskl.worker.figures import ActiveFigures
-from streamfl.fdskl.predicting.forecasts import Forecasts
-from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
 from streamfl.fdskl.learning.model import Expansion, KernelModel
+from streamfl.fdskl.messages import KNOWN, OUTPUTS, Prediction
+from streamfl.fdskl.predicting.catch_up import CatchUp
+from streamfl.fdskl.predicting.forecasts import Forecasts
+from streamfl.fdskl.sums.contributions import features_of, opened_outputs
 from streamfl.fdskl.sums.rounds import Question, Rounds, cut, fit_together, outputs_of, phases_of
+from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.fdskl.worker.figures import ActiveFigures
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.fdskl.worker.settings import WorkerSettings
-from streamfl.contract.role import Send
 
 __all__ = ["EntityPredictor"]
 

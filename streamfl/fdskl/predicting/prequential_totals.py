@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.fdskl.learning.losses import MarginLoss
 from streamfl.contract.role import Measurement
 from streamfl.encoding.wire import Count
+from streamfl.fdskl.learning.losses import MarginLoss
 
 __all__ = ["PrequentialTotals", "measure_totals", "of_no_use"]
 

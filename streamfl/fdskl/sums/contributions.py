@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
 from streamfl.fdskl.sums.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.sums.masks import CHECK_WORDS, masked, paper_mask
-from streamfl.fdskl.messages import DISTANCES, KNOWN, OUTPUTS, Round
 from streamfl.identity.keys import derive
 from streamfl.privacy.keyed_noise import ROUNDING, noisy
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
 
+from streamfl.contract.seeding import philox_key
 from streamfl.fdskl.sums.keystream import keystream
 from streamfl.identity.keys import derive
-from streamfl.contract.seeding import philox_key
 
 __all__ = ["Frequencies", "SpectralDensity"]
 
@@ -177,8 +177,8 @@ class Frequencies:
 class _Stream:
     """Uniforms with random access: number i is a function of the seed, the secret and the path alone.
 
-    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.contract.seeding`. That is Philox, which is no cipher, so a
-    secret is used as a key of AES.
+    Without a secret it is the stream (seed, "fdskl", path) of :mod:`streamfl.contract.seeding`. That is Philox, which is no cipher,
+    so a secret is used as a key of AES.
     """
 
     __slots__ = ("_key", "_secret")

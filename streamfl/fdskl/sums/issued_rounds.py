@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamfl.fdskl.sums.contributions import numbers_of
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import (
     CARRIED_BYTES,
     DISTANCES,
@@ -18,8 +18,8 @@ from streamfl.fdskl.messages import (
     SMALLEST_BANDWIDTH,
     Round,
 )
+from streamfl.fdskl.sums.contributions import numbers_of
 from streamfl.fdskl.worker.settings import WorkerSettings
-from streamfl.contract.role import PeerError
 
 __all__ = ["asked_by"]
 

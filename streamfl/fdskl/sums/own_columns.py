@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.encoding.changelog_checks import Amount, Time, check_name, check_within
-from streamfl.state.clock_guard import overdue, set_back
+from streamfl.encoding.wire import Count, decode_array
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.encoding.wire import Count, decode_array
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import overdue, set_back
 
 __all__ = ["OwnColumns"]
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.sums.contributions import Contributions, numbers_of
-from streamfl.fdskl.worker.figures import WorkerFigures
-from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.messages import DISTANCES, KNOWN, PHASES
+from streamfl.fdskl.sums.contributions import Contributions, numbers_of
+from streamfl.fdskl.sums.masks import CHECK_WORDS
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.pending_sums import SUM, PendingSum
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
+from streamfl.fdskl.worker.answered import Answered
+from streamfl.fdskl.worker.figures import WorkerFigures
 from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["OFF", "OwnPart"]

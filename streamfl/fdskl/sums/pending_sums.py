@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.sums.topology import Aggregation
-from streamfl.contract.role import PeerError
 
 __all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
 

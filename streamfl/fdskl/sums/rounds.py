@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums.contributions import OUTPUT_BITS
-from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
 from streamfl.fdskl.learning.model import Expansion
+from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
+from streamfl.fdskl.sums.contributions import OUTPUT_BITS
 
 __all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of"]
 

@@ -6,8 +6,8 @@ import hashlib
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Secret"]
 

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_within
-from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_within
 from streamfl.encoding.wire import Count, decode_array, encode_array
+from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Scaling", "Standardisation", "combined", "moments_of", "no_moments", "scaling_of"]
 

@@ -11,10 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums.contributions import LARGEST_PART
-from streamfl.fdskl.worker.figures import WorkerFigures
-from streamfl.fdskl.sums.issued_rounds import asked_by
-from streamfl.fdskl.sums.masks import checked
+from streamfl.contract.role import PeerError, Send
+from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import (
     KNOWN,
     OUTPUTS,
@@ -23,15 +21,17 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
+from streamfl.fdskl.sums.contributions import LARGEST_PART
+from streamfl.fdskl.sums.issued_rounds import asked_by
+from streamfl.fdskl.sums.masks import checked
 from streamfl.fdskl.sums.own_part import OFF, OwnPart
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.sums.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.standardisation import Standardisation
+from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.roles.notices import Notices
-from streamfl.contract.role import PeerError, Send
-from streamfl.encoding.wire import VERSION
 
 __all__ = ["OFF", "SUM", "Collector", "Sums"]
 

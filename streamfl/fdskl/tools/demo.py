@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums.circle import from_circle, number_type
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings, KernelLearningSection, StandardisationSection
 from streamfl.fdskl.learning.losses import loss_named
-from streamfl.fdskl.messages import PARTIAL_SUM, PHASES, ROUND, Round
 from streamfl.fdskl.learning.newton import solve_block
+from streamfl.fdskl.messages import PARTIAL_SUM, PHASES, ROUND, Round
+from streamfl.fdskl.sums.circle import from_circle, number_type
 from streamfl.fdskl.tools.run import KernelOutcome, run_kernel
-from streamfl.terminal.progress import progress
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
+from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
 

@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklFederation, FdsklSettings
-from streamfl.fdskl.sums.contributions import InputNoise
-from streamfl.fdskl.messages import TURN, Prediction
 from streamfl.fdskl.learning.model import Expansion
+from streamfl.fdskl.messages import TURN, Prediction
+from streamfl.fdskl.sums.contributions import InputNoise
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["BETWEEN", "KernelFederation", "active_member", "settings_of_all"]

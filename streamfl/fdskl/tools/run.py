@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import DataError
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.sums.topology import hops
 from streamfl.fdskl.tools.federation import BETWEEN, KernelFederation
 from streamfl.fdskl.tools.trace import trace_of
-from streamfl.fdskl.sums.topology import hops
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.contract.role import DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import running_mean_loss, running_means
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders

@@ -7,12 +7,10 @@ from typing import Any
 
 from pydantic import model_validator
 
-from streamfl.terminal.console import say
+from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.fdskl.config import FEWEST_ENTITIES, FdsklSettings
 from streamfl.fdskl.tools.federation import active_member
 from streamfl.fdskl.tools.run import KernelOutcome, run_kernel
-from streamfl.terminal.progress import progress
-from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
@@ -24,6 +22,8 @@ from streamfl.simulation.vertical import (
     labels_as_classes,
     measured_rows,
 )
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 
 __all__ = ["kernel_rows", "simulate"]
 

@@ -10,26 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.worker.active_settings import ActiveSettings
-from streamfl.fdskl.predicting.catch_up import CatchUp
-from streamfl.fdskl.learning.due import Due
-from streamfl.fdskl.learning.feature_cache import FeatureCache
-from streamfl.fdskl.worker.figures import ActiveFigures
-from streamfl.fdskl.predicting.forecasts import Forecasts
-from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
-from streamfl.fdskl.learning.labelled import LabelledEntities
-from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
-from streamfl.fdskl.learning.model import KernelModel
-from streamfl.fdskl.learning.newton_iteration import NewtonIteration
-from streamfl.fdskl.sums.pending_sums import Key
-from streamfl.fdskl.predicting.predictions import EntityPredictor
-from streamfl.fdskl.predicting.prequential_totals import of_no_use
-from streamfl.fdskl.sums.rounds import Rounds
-from streamfl.fdskl.learning.shared_model import SharedModel
-from streamfl.fdskl.worker.partition import WorkerPartition
-from streamfl.fdskl.worker.settings import WorkerSettings
 from streamfl.contract.role import PeerError, Send
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.learning.due import Due
+from streamfl.fdskl.learning.feature_cache import FeatureCache
+from streamfl.fdskl.learning.iteration import BandwidthSearch, SgdIteration, SharedSgdIteration
+from streamfl.fdskl.learning.labelled import LabelledEntities
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.learning.newton_iteration import NewtonIteration
+from streamfl.fdskl.learning.shared_model import SharedModel
+from streamfl.fdskl.messages import ROUND, Revision, Round, Turn
+from streamfl.fdskl.predicting.catch_up import CatchUp
+from streamfl.fdskl.predicting.forecasts import Forecasts
+from streamfl.fdskl.predicting.predictions import EntityPredictor
+from streamfl.fdskl.predicting.prequential_totals import of_no_use
+from streamfl.fdskl.sums.pending_sums import Key
+from streamfl.fdskl.sums.rounds import Rounds
+from streamfl.fdskl.worker.active_settings import ActiveSettings
+from streamfl.fdskl.worker.figures import ActiveFigures
+from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.worker.settings import WorkerSettings
 
 __all__ = ["ActivePartition"]
 

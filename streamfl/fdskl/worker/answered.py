@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.messages import DISTANCES, PHASES, Round
+from streamfl.fdskl.worker.figures import WorkerFigures
 from streamfl.fdskl.worker.peers import Peers
 from streamfl.roles.notices import Notices
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Answered"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamfl.contract.role import Measurement
 from streamfl.fdskl.learning.losses import MarginLoss
 from streamfl.fdskl.predicting.prequential_totals import PrequentialTotals, measure_totals
 from streamfl.roles.recent import WINDOW, Recent
-from streamfl.contract.role import Measurement
 
 __all__ = ["ActiveFigures", "WorkerFigures"]
 

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.fdskl.worker.answered import Answered
-from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.contract.role import Record, Send
+from streamfl.encoding.wire import VERSION, Count
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.own_part import OwnPart
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
 from streamfl.fdskl.sums.sums import Sums
+from streamfl.fdskl.worker.answered import Answered
+from streamfl.fdskl.worker.figures import WorkerFigures
+from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.worker.settings import WorkerSettings
-from streamfl.roles.notices import Notices
-from streamfl.roles.received_numbers import epoch_at, is_to_come
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Record, Send
-from streamfl.encoding.wire import VERSION, Count
+from streamfl.roles.notices import Notices
+from streamfl.roles.received_numbers import epoch_at, is_to_come
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["WorkerPartition"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Amount
-from streamfl.fdskl.sums.masks import OwnIncarnation, life_number
-from streamfl.fdskl.messages import Incarnation
-from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import Amount
 from streamfl.encoding.wire import Count
+from streamfl.fdskl.messages import Incarnation
+from streamfl.fdskl.sums.masks import OwnIncarnation, life_number
+from streamfl.roles.received_numbers import NumberRange, check_numbers, note, was_heard
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["PUBLIC_BYTES", "GivenAnswers", "Peers"]
 

@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from streamfl.state.clock_guard import ClockGuard, time_written
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.active_settings import ActiveSettings
 from streamfl.fdskl.worker.figures import ActiveFigures, WorkerFigures
-from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker.partition import WorkerPartition
 from streamfl.fdskl.worker.settings import WorkerSettings
-from streamfl.roles.notices import Notices
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
+from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.state.clock_guard import ClockGuard, time_written
 
 __all__ = ["FdsklWorker"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.identity import Identity
-from streamfl.contract.role import PeerError, Record
 
 __all__ = ["decode_signed", "signer"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from streamfl.contract.role import PeerError
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
 from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.uploads import Uploads
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
-from streamfl.contract.role import PeerError
 
 __all__ = ["MEANS", "Admission"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from streamfl.pofmkl.client.client_record import ClientRecord
-from streamfl.pofmkl.messages import AWAITED, UPDATE, Update
 from streamfl.contract.role import Measurement
 from streamfl.encoding.wire import VERSION, encoded_size
+from streamfl.pofmkl.client.client_record import ClientRecord
+from streamfl.pofmkl.messages import AWAITED, UPDATE, Update
 
 __all__ = ["Budgets", "TokenBucket", "UpdateCost", "Uplink"]
 

@@ -17,11 +17,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from streamfl.contract.role import Measurement, OperatorNotice
 from streamfl.pofmkl.client.client_record import ClientRecord
 from streamfl.pofmkl.client.client_registry import Client, ClientRegistry
 from streamfl.pofmkl.client.server_silence import ALONE, ServerSilence
 from streamfl.pofmkl.client.staleness import YOUNG_LABELS
-from streamfl.contract.role import Measurement, OperatorNotice
 
 __all__ = ["CatchUp"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.learning.challengers import Challenger
 from streamfl.learning.model_state import ModelSnapshot
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, decode_remembered
-from streamfl.contract.role import PeerError, StateChange
 
 __all__ = ["ChallengerMemory"]
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 
 from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.roles.rhythm import Rhythm
 from streamfl.encoding.wire import Count
+from streamfl.roles.rhythm import Rhythm
 
 __all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "client_of", "part_key"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from streamfl.contract.role import Measurement, PeerError, StateChange
+from streamfl.contract.seeding import UniformSequence
 from streamfl.pofmkl.client.bandwidth import Budgets, TokenBucket, UpdateCost
 from streamfl.pofmkl.client.client_record import ClientRecord, UploadRecord, part_key
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.roles.received_numbers import epoch_at, is_to_come
-from streamfl.contract.role import Measurement, PeerError, StateChange
-from streamfl.contract.seeding import UniformSequence
 
 __all__ = ["Client", "ClientKey", "ClientRegistry"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 from streamfl.pofmkl.client.client_registry import Client, ClientKey
 from streamfl.pofmkl.client.pending_samples import PendingQueues
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, Record, Send, StateChange
 
 __all__ = ["LabelSource"]
 

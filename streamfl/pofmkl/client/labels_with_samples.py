@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
-from streamfl.pofmkl.learning.learner import Batch, Learner, Learnt
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import ClientQueue, PendingSample, PendingSamples
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
 from streamfl.pofmkl.client.uploads import Upload, Uploads
+from streamfl.pofmkl.learning.learner import Batch, Learner, Learnt
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
 

@@ -6,22 +6,22 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.state.clock_guard import time_written_by
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.catch_up import CatchUp
-from streamfl.pofmkl.learning.changelog_checks import check_label
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
-from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import PendingQueues, PendingSample
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
 from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.learning.changelog_checks import check_label
+from streamfl.pofmkl.learning.learner import Learner
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Record, Send, StateChange
+from streamfl.state.clock_guard import time_written_by
 
 __all__ = ["LateLabels"]
 

@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import Challenger, challenger, model_name
 from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
 from streamfl.pofmkl.client.challenger_memory import ChallengerMemory
-from streamfl.roles.recent import Recent
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Measurement
+from streamfl.roles.recent import Recent
 
 __all__ = ["LiveChallengers", "classification_measurements"]
 

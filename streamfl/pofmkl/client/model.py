@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import decode_array
 from streamfl.pofmkl.messages import KernelParameters, ShardVersion, SignedVersion
 from streamfl.pofmkl.signed_model import ModelSigning, StagedShard, empty_row
 from streamfl.roles.received_numbers import LARGEST_COUNT
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import decode_array
 
 __all__ = ["LARGEST_PARAMETERS", "ModelTable"]
 

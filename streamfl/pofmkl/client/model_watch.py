@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
+from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, ShardVersion, SignedVersion
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.contract.role import Measurement, PeerError
 
 __all__ = ["ModelWatch"]
 

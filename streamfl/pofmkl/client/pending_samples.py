@@ -10,13 +10,13 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from streamfl.pofmkl.learning.changelog_checks import check_inputs, check_label
-from streamfl.pofmkl.client.client_registry import Client, ClientKey
-from streamfl.pofmkl.client.uploads import Uploads
-from streamfl.records.header_propagation import LONGEST_HEADERS
-from streamfl.records.samples import Sample
 from streamfl.contract.role import Headers, PeerError, StateChange
 from streamfl.encoding.wire import Name
+from streamfl.pofmkl.client.client_registry import Client, ClientKey
+from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.learning.changelog_checks import check_inputs, check_label
+from streamfl.records.header_propagation import LONGEST_HEADERS
+from streamfl.records.samples import Sample
 
 __all__ = ["ClientQueue", "PendingQueues", "PendingSample", "PendingSamples"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import Prediction
+from streamfl.contract.role import Send
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.pending_samples import PendingSample
-from streamfl.contract.role import Send
+from streamfl.pofmkl.messages import Prediction
 
 __all__ = ["PredictionWriter"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement, OperatorNotice
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
-from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.client.live_challengers import classification_measurements, recent_arrays, recent_errors
+from streamfl.pofmkl.learning.learner import Learner
 from streamfl.roles.recent import WINDOW, Recent
-from streamfl.contract.role import Measurement, OperatorNotice
 
 __all__ = ["PrequentialScores"]
 

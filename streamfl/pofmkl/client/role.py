@@ -29,8 +29,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.changelog_checks import check_name
-from streamfl.state.clock_guard import ClockGuard, time_written_by
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.client.admission import MEANS, Admission
 from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
@@ -40,24 +40,24 @@ from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegi
 from streamfl.pofmkl.client.label_source import LabelSource
 from streamfl.pofmkl.client.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.client.late_labels import LateLabels
-from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
-from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.client.model_watch import ModelWatch
 from streamfl.pofmkl.client.predictions import PredictionWriter
 from streamfl.pofmkl.client.prequential import PrequentialScores
 from streamfl.pofmkl.client.server_silence import SILENCE, ServerSilence
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
-from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.learning.learner import Learner
+from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.header_propagation import carried_nothing
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.state.clock_guard import ClockGuard, time_written_by
 
 __all__ = ["PofmklClient", "StalenessPolicy", "StepTrace", "Uplink"]
 

@@ -1,8 +1,8 @@
 """Detects a silent server: updates were sent or labels wait, and no new version of the model comes.
 
-After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.learning.own_steps`). Before the
-first version they do so at once. After the whole patience, clients no longer wait. A new version ends both. A version that was
-known when the silence began is not new, however often it is read again.
+After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.learning.own_steps`).
+Before the first version they do so at once. After the whole patience, clients no longer wait. A new version ends both. A version
+that was known when the silence began is not new, however often it is read again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from streamfl.encoding.changelog_checks import Time
 from streamfl.contract.role import Measurement, OperatorNotice, StateChange
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
 
 __all__ = ["ALONE", "SILENCE", "ServerSilence"]

@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from streamfl.contract.role import Measurement, PeerError, Send
+from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_size
 from streamfl.pofmkl.client.bandwidth import Budgets, Uplink
-from streamfl.pofmkl.learning.bins import draw_bins
 from streamfl.pofmkl.client.catch_up import CatchUp
 from streamfl.pofmkl.client.client_record import UploadRecord
 from streamfl.pofmkl.client.client_registry import Client, ClientKey, ClientRegistry
-from streamfl.pofmkl.learning.learner import Learner, Learnt
-from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 from streamfl.pofmkl.client.model import ModelTable
-from streamfl.pofmkl.learning.rows import RowPool
 from streamfl.pofmkl.client.staleness import StalenessPolicy
-from streamfl.contract.role import Measurement, PeerError, Send
-from streamfl.encoding.wire import VERSION, decode_array, encode_array, encoded_size
+from streamfl.pofmkl.learning.bins import draw_bins
+from streamfl.pofmkl.learning.learner import Learner, Learnt
+from streamfl.pofmkl.learning.rows import RowPool
+from streamfl.pofmkl.messages import AWAITED, LARGEST_STEP, UPDATE, Update
 
 __all__ = ["Upload", "Uploads"]
 

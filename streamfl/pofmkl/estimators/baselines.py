@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels import FeatureMap, Kernel, frequencies, normalised, random_features
-from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.contract.seeding import normal, uniform
 from streamfl.encoding.wire import VERSION, encoded_size
+from streamfl.kernels import FeatureMap, Kernel, frequencies, normalised, random_features
+from streamfl.pofmkl.messages import UPDATE, Update
 
 __all__ = ["Baseline", "em_kofl", "ofmkl_avg", "ofskl", "per_fed_avg", "vm_kofl"]
 

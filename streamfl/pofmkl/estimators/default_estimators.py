@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import base
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
@@ -23,7 +24,6 @@ from streamfl.pofmkl.config import BANDWIDTHS
 from streamfl.pofmkl.estimators.lone_client import LoneClient
 from streamfl.pofmkl.estimators.tables import columns_like, name_of, numbers_or_labels, rows_of, values_like
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
-from streamfl.contract.role import ConfigurationError
 
 __all__ = ["Classifier", "Regressor"]
 

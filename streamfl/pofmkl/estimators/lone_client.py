@@ -1,7 +1,7 @@
 """One client of the default preset with the server's step beside it: no federation, no journal, and no array longer than a sample.
 
-It does what :class:`~streamfl.pofmkl.learning.default_learner.DefaultLearner` does for one labelled sample, with the same owners of state
-and in the same order. Then it does what the server does with the client's rows. It keeps no sums for regret.
+It does what :class:`~streamfl.pofmkl.learning.default_learner.DefaultLearner` does for one labelled sample, with the same owners of
+state and in the same order. Then it does what the server does with the client's rows. It keeps no sums for regret.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from river import base
 from scipy.special import expit
 
+from streamfl.contract.role import ConfigurationError
+from streamfl.contract.seeding import philox_key
 from streamfl.kernels import (
     LOGISTIC,
     SQUARE,
@@ -30,8 +32,6 @@ from streamfl.kernels import (
     paper_dictionary,
     random_features,
 )
-from streamfl.contract.role import ConfigurationError
-from streamfl.contract.seeding import philox_key
 
 __all__ = ["POFMKLClassifier", "POFMKLRegressor"]
 

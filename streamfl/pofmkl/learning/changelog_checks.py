@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_within
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
-from streamfl.contract.role import PeerError
 
-__all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_snapshot"]
+__all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_size", "check_snapshot"]
 
 MOST = 2**53
 # The bit that tells a quiet NaN from a signalling one, by the bytes of the number.
@@ -110,3 +110,9 @@ def _check_lags(lags: NDArray[Any]) -> None:
     if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
         raise PeerError("not_finite", "a label before a sample is a signalling NaN")
     check_within(lags[~absent], -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")
+
+
+def check_size(content: bytes, expected: int) -> None:
+    """PeerError if a part of a client's state has another length."""
+    if len(content) != expected:
+        raise PeerError("shape", f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings")

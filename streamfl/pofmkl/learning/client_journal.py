@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.learning.changelog_checks import check_entry
-from streamfl.pofmkl.learning.views import LAGS
 from streamfl.contract.role import PeerError
+from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size
+from streamfl.pofmkl.learning.views import LAGS
 
 __all__ = [
     "LATE_LABEL",
@@ -25,7 +25,6 @@ __all__ = [
     "ClientJournal",
     "Forecast",
     "UnappliedState",
-    "check_size",
     "cut",
     "part_key",
 ]
@@ -216,9 +215,3 @@ def cut(array: NDArray[Any], size: int) -> list[bytes]:
 
 def part_key(kind: bytes, slot: int) -> bytes:
     return kind + slot.to_bytes(2, "big")
-
-
-def check_size(content: bytes, expected: int) -> None:
-    """PeerError if a part of a client's state has another length."""
-    if len(content) != expected:
-        raise PeerError("shape", f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings")

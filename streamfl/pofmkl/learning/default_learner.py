@@ -1,10 +1,9 @@
 """The default learner of a client: kernels that all clients train, experts of its own, and mixtures weighted by recent errors.
 
-Each part with state of its own is a module: the scale of inputs and labels (:mod:`streamfl.pofmkl.learning.client_scales`), the experts'
-weights (:mod:`streamfl.pofmkl.learning.client_mixtures`), the client's own experts and their samples
-(:mod:`streamfl.pofmkl.learning.local_experts`), and the journal of all this (:mod:`streamfl.pofmkl.learning.client_journal`). This module calls
-them in order. The equations without state are in :mod:`streamfl.learning.online_scaling`, :mod:`streamfl.pofmkl.learning.views`,
-:mod:`streamfl.pofmkl.learning.neighbours` and :mod:`streamfl.pofmkl.learning.mixture`; the server's side is :mod:`streamfl.pofmkl.learning.server_steps`.
+Each part with state of its own is a module beside this one: the scale of inputs and labels (``client_scales``), the experts' weights
+(``client_mixtures``), the client's own experts and their samples (``local_experts``), and the journal of all this
+(``client_journal``). This module calls them in order. The equations without state are in ``views``, ``neighbours``, ``mixture`` and
+:mod:`streamfl.learning.online_scaling`; the server's side is ``server_steps``.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
+from streamfl.contract.role import PeerError
 from streamfl.kernels import LOGISTIC, Loss
 from streamfl.learning.own_models import OwnModel
-from streamfl.pofmkl.learning.changelog_checks import check_entry, check_snapshot
-from streamfl.pofmkl.learning.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedClientParts, ClientJournal, Forecast, check_size
+from streamfl.pofmkl.learning.changelog_checks import check_entry, check_size, check_snapshot
+from streamfl.pofmkl.learning.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedClientParts, ClientJournal, Forecast
 from streamfl.pofmkl.learning.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.learning.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learning.learner import Batch, Learnt, waves
@@ -29,7 +29,6 @@ from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.learning.own_steps import OWN_STEPS, OwnSteps
 from streamfl.pofmkl.learning.target_rows import TargetRows
 from streamfl.pofmkl.learning.views import ViewedFeatures
-from streamfl.contract.role import PeerError
 
 __all__ = ["DefaultLearner", "LearnerSnapshot"]
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.learning import optimisers
 from streamfl.learning.optimisers import Optimiser
 from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["AdaGradStep", "StochasticGradientStep"]
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement
 from streamfl.kernels import Loss
 from streamfl.pofmkl.learning.own_steps import OwnSteps
-from streamfl.contract.role import Measurement
 
 __all__ = ["Batch", "Learner", "Learnt", "PendingPredictions", "waves"]
 

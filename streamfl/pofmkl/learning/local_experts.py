@@ -9,17 +9,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement
 from streamfl.learning.challengers import model_name, own_model
 from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
-from streamfl.pofmkl.learning.changelog_checks import check_kept
-from streamfl.pofmkl.learning.client_journal import ChangedClientParts, check_size, cut, part_key
+from streamfl.pofmkl.learning.changelog_checks import check_kept, check_size
+from streamfl.pofmkl.learning.client_journal import ChangedClientParts, cut, part_key
 from streamfl.pofmkl.learning.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.learning.neighbours import neighbour_predictions
 from streamfl.pofmkl.learning.stateful_experts import KIND as MODEL
 from streamfl.pofmkl.learning.stateful_experts import StatefulExperts, is_stateful
 from streamfl.pofmkl.learning.views import LAGS
 from streamfl.pofmkl.learning.windowed import ChangeDetector, RiverExperts, Windowed
-from streamfl.contract.role import Measurement
 
 __all__ = ["LOCAL_EXPERTS", "LocalExperts"]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_within
+from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.pofmkl.learning.changelog_checks import LARGEST_OWN_STEP
 from streamfl.pofmkl.learning.client_journal import ChangedClientParts
 from streamfl.pofmkl.learning.views import ViewedFeatures
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["OWN_STEPS", "OwnSteps"]
 

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import check_within
+from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.learning.changelog_checks import check_inputs
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.rows import RowPool
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["PaperLearner"]
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_within
+from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.pofmkl.learning.gradient_steps import AdaGradStep, StochasticGradientStep
 from streamfl.pofmkl.learning.step_rows import LARGEST_TARGET_NORM, decoded, samples_of
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import Count, decode_array, encode_array
 
 __all__ = ["AdaGradStep", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradientStep"]
 

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import LARGEST_TARGET
 from streamfl.contract.role import PeerError
+from streamfl.pofmkl.messages import LARGEST_TARGET
 
 __all__ = ["LARGEST_TARGET_NORM", "SMALLEST_TARGET_NORM", "decoded", "samples_of"]
 

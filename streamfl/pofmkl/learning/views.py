@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.seeding import philox_key
 from streamfl.kernels import FeatureMap, frequencies, grid
 from streamfl.learning.online_scaling import LARGEST_DEVIATION, standardised
-from streamfl.contract.seeding import philox_key
 
 __all__ = ["VIEWS", "ViewedFeatures", "centred"]
 

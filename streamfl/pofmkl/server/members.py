@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time
+from streamfl.encoding.wire import Count
 from streamfl.roles.received_numbers import NumberRange, note, was_heard
 from streamfl.roles.rhythm import Rhythm
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import Count
 
 __all__ = ["MemberState", "ShardMembers"]
 

@@ -19,6 +19,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError, StateChange
+from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     MARKER_KEY,
@@ -30,8 +32,6 @@ from streamfl.pofmkl.messages import (
     kernel_key,
 )
 from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
-from streamfl.contract.role import PeerError, StateChange
-from streamfl.encoding.wire import VERSION, Count, decode_array, encode_array
 
 __all__ = ["BOOK", "Publication", "Settled"]
 

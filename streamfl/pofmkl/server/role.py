@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.clock_guard import ClockGuard
-from streamfl.pofmkl.messages import AWAITED
+from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.learning.server_steps import AveragedStep, ServerStep
+from streamfl.pofmkl.messages import AWAITED
 from streamfl.pofmkl.server.shard import Shard
 from streamfl.pofmkl.server.shard_model import ShardSettings
-from streamfl.pofmkl.signed_model import ModelSigning
-from streamfl.pofmkl.client.staleness import YOUNG_LABELS
 from streamfl.pofmkl.server.update_problems import UpdateProblems
-from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.state.clock_guard import ClockGuard
 
 __all__ = ["PofmklServer", "ShardSnapshot"]
 
@@ -48,20 +48,14 @@ class PofmklServer:
     client's update is there, or ``round_timeout`` seconds after the first. It does not wait for a client that missed a round until
     that takes part again. Otherwise the server applies every update as it comes.
 
-    clients: K, the size of the federation, and the most clients that a shard knows.
-    kernels, features: N and D.
-    dimension: of the samples; None: the restored one. A server that has neither raises ConfigurationError at its first batch: the
-    first client to send must not decide it.
-    step: from a shard's number of kernels to its :class:`~streamfl.pofmkl.learning.server_steps.ServerStep`; None: equation (10), the
-    average of the clients' gradients.
-    shards: of the model.
-    lockstep: whether the server makes one step a round.
-    round_timeout: seconds.
-    client_expiry: seconds without an update after which a client makes room for another.
-    fingerprint: of the federation's settings.
-    former_fingerprint: the federation's fingerprint before its features were named.
-    dtype: of the rows, and of stored and published parameters.
-    signing: signs each version; None: members have no keys.
+    clients: K, the size of the federation, and the most clients that a shard knows. kernels, features: N and D. dimension: of the
+    samples; None: the restored one. A server that has neither raises ConfigurationError at its first batch: the first client to
+    send must not decide it. step: from a shard's number of kernels to its
+    :class:`~streamfl.pofmkl.learning.server_steps.ServerStep`; None: equation (10), the average of the clients' gradients. shards:
+    of the model. lockstep: whether the server makes one step a round. round_timeout: seconds. client_expiry: seconds without an
+    update after which a client makes room for another. fingerprint: of the federation's settings. former_fingerprint: the
+    federation's fingerprint before its features were named. dtype: of the rows, and of stored and published parameters. signing:
+    signs each version; None: members have no keys.
     """
 
     def __init__(

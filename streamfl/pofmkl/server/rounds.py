@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from streamfl.encoding.changelog_checks import Time
-from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.encoding.wire import Count
+from streamfl.pofmkl.messages import UPDATE, Update
 
 __all__ = ["OpenRound", "RoundRecord"]
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamfl.state.clock_guard import time_written, time_written_by
-from streamfl.pofmkl.server.members import ShardMembers
-from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
-from streamfl.pofmkl.server.rounds import OpenRound
+from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
 from streamfl.pofmkl.learning.server_steps import ServerStep
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
+from streamfl.pofmkl.server.members import ShardMembers
+from streamfl.pofmkl.server.rounds import OpenRound
 from streamfl.pofmkl.server.shard_model import ShardModel, ShardSettings, blocks, norms
 from streamfl.pofmkl.server.update_problems import UpdateProblems
 from streamfl.roles.received_numbers import check_numbers
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Rejection, StateChange
+from streamfl.state.clock_guard import time_written, time_written_by
 
 __all__ = ["Shard"]
 

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import ShardVersion, Update
-from streamfl.pofmkl.client.model import LARGEST_PARAMETERS
-from streamfl.pofmkl.server.publication import Publication
-from streamfl.pofmkl.learning.server_steps import ServerStep
-from streamfl.pofmkl.signed_model import ModelSigning
-from streamfl.pofmkl.server.update_problems import UpdateProblems
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION
+from streamfl.pofmkl.client.model import LARGEST_PARAMETERS
+from streamfl.pofmkl.learning.server_steps import ServerStep
+from streamfl.pofmkl.messages import ShardVersion, Update
+from streamfl.pofmkl.server.publication import Publication
+from streamfl.pofmkl.server.update_problems import UpdateProblems
+from streamfl.pofmkl.signed_model import ModelSigning
 
 __all__ = ["ShardModel", "ShardSettings", "blocks", "norms"]
 

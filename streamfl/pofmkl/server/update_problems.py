@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.roles.notices import Notices
 from streamfl.contract.role import Measurement
+from streamfl.roles.notices import Notices
 
 __all__ = ["UpdateProblems"]
 

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import LOGISTIC, random_features
-from streamfl.pofmkl.learning.client_scales import ClientScales
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.client_scales import ClientScales
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.neighbours import Projection
+from streamfl.pofmkl.learning.server_steps import BLOCK, RecursiveLeastSquares
+from streamfl.pofmkl.learning.views import LAGS, ViewedFeatures
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.pofmkl.learning.server_steps import BLOCK, RecursiveLeastSquares
 from streamfl.pofmkl.tools.own_kernels import OneByOne, OwnKernels, OwnLeastSquares
 from streamfl.pofmkl.tools.paper_alone import paper_alone
 from streamfl.pofmkl.tools.sites import InputArray, samples_of
-from streamfl.pofmkl.learning.views import LAGS, ViewedFeatures
-from streamfl.contract.role import ConfigurationError
 
 __all__ = ["alone", "local_predictions"]
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.simulation.options import ClientColumnOption, DataOption, LabelOption, SeedOption
 from streamfl.simulation.system_tools import Report, SimulationOptions
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat
 
 __all__ = ["compare", "simulate"]
 

@@ -11,17 +11,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.configuration.settings import Section
+from streamfl.contract.role import ConfigurationError
 from streamfl.learning.challengers import challenger, challenger_about, challenger_names
-from streamfl.pofmkl.estimators.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
+from streamfl.pofmkl.estimators.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.sites import InputArray, samples_of
-from streamfl.contract.role import ConfigurationError
-from streamfl.configuration.settings import Section
 
 __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 

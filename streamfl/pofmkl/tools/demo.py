@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from streamfl.configuration.settings import RoleSection
 from streamfl.pofmkl.config import ChallengersSection, PofmklFederation, PofmklSettings, UplinkSection
 from streamfl.pofmkl.tools.report import picture, report
 from streamfl.pofmkl.tools.streams import deal, run_with_progress, scaled
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import can_draw
 from streamfl.simulation.system_tools import Report
 

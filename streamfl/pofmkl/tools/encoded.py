@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import DataError, PeerError, Record
 from streamfl.pofmkl.tools.sites import Sites
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.contract.role import DataError, PeerError, Record
 from streamfl.simulation.tables import DataSource, DataTable, input_fields, placed
 
 __all__ = ["EncodedInputs", "encoded_inputs"]

@@ -8,14 +8,14 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.configuration.settings import load_kind, load_settings
+from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl import SYSTEM
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.roles import learner
 from streamfl.pofmkl.tools.federation import drawn_frequencies
 from streamfl.records.samples import SampleReader
-from streamfl.contract.role import ConfigurationError
-from streamfl.configuration.settings import load_kind, load_settings
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
 __all__ = ["features"]
 

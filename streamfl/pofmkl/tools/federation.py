@@ -13,6 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.configuration.settings import BusSection, RoleSection
+from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.encoding.wire import record_size
 from streamfl.learning.accuracy import classification_figures
 from streamfl.pofmkl.client.role import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
@@ -24,14 +27,11 @@ from streamfl.pofmkl.tools.errors import Errors, errors_of, errors_of_challenger
 from streamfl.pofmkl.tools.kernel_names import kernel_names
 from streamfl.pofmkl.tools.sites import InputArray, present, samples_of
 from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.log import only_errors
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import BusSection, RoleSection
-from streamfl.encoding.wire import record_size
 
 __all__ = ["ALONE", "Outcome", "drawn_frequencies", "simulate"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.pofmkl.tools.commands import compare as command
 from streamfl.pofmkl.tools.compare import chosen_methods, columns, sorted_summaries, summary_rows
 from streamfl.pofmkl.tools.comparison import Problem
 from streamfl.pofmkl.tools.comparison import compare as run_methods
 from streamfl.pofmkl.tools.comparison_picture import draw_errors
 from streamfl.pofmkl.tools.streams import read_streams
-from streamfl.contract.role import ConfigurationError
 from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
 from streamfl.simulation.options import options_given
 

@@ -64,7 +64,7 @@ class OneByOne:
 
 
 class OwnLeastSquares:
-    """:class:`streamfl.pofmkl.learning.server_steps.RecursiveLeastSquares` of a lone client, whose rows reach all its kernels alike.
+    """``server_steps.RecursiveLeastSquares`` of a lone client, whose rows reach all its kernels alike.
 
     Rows Z with targets y are learnt from theta_0 and P at once. With L L' = I + Z P Z' and U = L^-1 Z P, as there, and
     v = L^-1 (Z theta_0 - y), the parameters after the first j rows are theta_j = theta_0 - sum_{i <= j} v_i U_i. So the prediction

@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.kernels import Loss, loss_named
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.errors import in_words
 from streamfl.pofmkl.tools.report import bytes_as_text, regret_over_time
 from streamfl.pofmkl.tools.sites import present, samples_of
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.simulation.page import Arrays, Chart, FederationTopics, Line, Page, ReadRecord, Reports
 from streamfl.simulation.untrusted_trace import as_number, checked_arrays
 

@@ -1,4 +1,4 @@
-"""Clients of the paper's preset that learn alone, computed together, as by :class:`streamfl.pofmkl.estimators.online.POFMKLRegressor`."""
+"""Clients of the paper's preset that learn alone, computed together, as by ``POFMKLRegressor``."""
 
 from __future__ import annotations
 

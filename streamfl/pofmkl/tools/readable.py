@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.contract.role import Record
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, PublishedSettings, SignedVersion, decode_model_record
-from streamfl.contract.role import Record
 
 __all__ = ["model", "updates"]
 

@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from streamfl.contract.role import PeerError
 from streamfl.identity import SEAL_BYTES
 from streamfl.pofmkl.client.bandwidth import UpdateCost
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import KernelParameters, PublishedSettings, SignedVersion, decode_model_record
-from streamfl.contract.role import PeerError
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.system_tools import Standing
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.terminal.console import say
+from streamfl.configuration.settings import GivenSettings, load_kind, load_settings, text_of
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.pofmkl import SYSTEM
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.encoded import encoded_inputs
@@ -20,10 +21,7 @@ from streamfl.pofmkl.tools.federation import Outcome
 from streamfl.pofmkl.tools.federation import simulate as run_federation
 from streamfl.pofmkl.tools.record_size import record_bytes
 from streamfl.pofmkl.tools.sites import InputArray, Sites
-from streamfl.terminal.progress import progress
 from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import ConfigurationError, DataError
-from streamfl.configuration.settings import GivenSettings, load_kind, load_settings, text_of
 from streamfl.simulation.tables import (
     DataSource,
     DataTable,
@@ -35,6 +33,8 @@ from streamfl.simulation.tables import (
     read_data,
     unread_columns,
 )
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 
 __all__ = ["Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 

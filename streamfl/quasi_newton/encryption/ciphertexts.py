@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd, product, to_bytes
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
-from streamfl.contract.role import PeerError
 
 __all__ = ["decode_ciphertexts", "encode_ciphertexts"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from streamfl.identity.keys import derive
 from streamfl.contract.role import PeerError
+from streamfl.identity.keys import derive
 
 __all__ = ["OVERHEAD", "EncryptedLink"]
 

@@ -9,10 +9,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from streamfl.configuration.secrets import read_private
+from streamfl.contract.role import ConfigurationError, PeerError
 from streamfl.quasi_newton.encryption.bignum import long
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, PaillierPrivateKey, generate_key
-from streamfl.contract.role import ConfigurationError, PeerError
-from streamfl.configuration.secrets import read_private
 
 __all__ = ["MOST_KEYS", "OTHER_KEY", "add_key", "make_key_file", "read_key_file", "remove_key"]
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import (
     from_bytes,
     gcd,
@@ -25,7 +26,6 @@ from streamfl.quasi_newton.encryption.bignum import (
     square_root,
     to_bytes,
 )
-from streamfl.contract.role import PeerError
 
 __all__ = [
     "LARGEST_BITS",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import long
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.products import add_plain
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
-from streamfl.contract.role import PeerError
 
 __all__ = ["Masks"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import long, power
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
-from streamfl.contract.role import PeerError
 
 __all__ = ["Packing"]
 

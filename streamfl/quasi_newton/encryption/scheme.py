@@ -12,17 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import from_bytes
 from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
 from streamfl.quasi_newton.encryption.masks import Masks
-from streamfl.quasi_newton.learning.own_columns import column_sums
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add, add_plain, transposed_product
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
-from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.learning.own_columns import column_sums
 
 __all__ = ["NUMBER_BYTES", "Paillier", "Plain", "Scheme", "numbers_to_bytes", "scheme_of", "to_numbers"]
 

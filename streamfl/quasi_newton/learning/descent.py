@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.learning.curvature import is_usable, two_loop
 from streamfl.quasi_newton.learning.taylor import loss_bounds, loss_from_products
-from streamfl.contract.role import PeerError
 
 __all__ = ["Descent", "DescentSettings", "DescentState"]
 

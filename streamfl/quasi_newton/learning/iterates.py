@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.encryption.fixed_point import Kinds
-from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import decode_array, encode_array
+from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.encryption.fixed_point import Kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["Iterates"]
 

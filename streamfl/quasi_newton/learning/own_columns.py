@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.learning.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
-from streamfl.contract.role import PeerError
 
 __all__ = ["PRODUCTS", "PartyArithmetic", "check_sums", "column_sums", "inner", "loss_product", "rounded"]
 

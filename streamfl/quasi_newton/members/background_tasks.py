@@ -1,4 +1,4 @@
-"""Long computations as functions of bytes. A worker runs them beside its loop, in any process (:class:`~streamfl.contract.role.Work`).
+"""Long computations as functions of bytes. A worker runs them beside its loop, in any process (``role.Work``).
 
 A request holds secrets. It is never stored, and never leaves the machine.
 
@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.rows.alignment import POINT_BYTES, Alignment, KeyedHashes
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import from_bytes, to_bytes
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of, to_numbers
-from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES, Alignment, KeyedHashes
 
 __all__ = [
     "Adding",

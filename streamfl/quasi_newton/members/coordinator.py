@@ -15,16 +15,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
-from streamfl.quasi_newton.encryption.bignum import to_bytes
+from streamfl.contract.role import Measurement, PeerError
+from streamfl.encoding.wire import VERSION, Codec, Count, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.learning.descent import Descent, DescentSettings, DescentState
-from streamfl.quasi_newton.members.figures import TrafficCounter, measured_place
+from streamfl.quasi_newton.encryption.bignum import to_bytes
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.encryption.key_file import OTHER_KEY
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, digest_of
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.learning.descent import Descent, DescentSettings, DescentState
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.learning.taylor import loss_from_products
+from streamfl.quasi_newton.members.background_tasks import Opening, opened, request
+from streamfl.quasi_newton.members.figures import TrafficCounter, measured_place
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -38,12 +42,8 @@ from streamfl.quasi_newton.messages import (
     read_content,
     records_of,
 )
-from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.encryption.randomness import RandomnessContext
-from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
-from streamfl.quasi_newton.learning.taylor import loss_from_products
-from streamfl.contract.role import Measurement, PeerError
-from streamfl.encoding.wire import VERSION, Codec, Count, encode_array
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["CoordinatorSettings", "CoordinatorTask"]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.members.figures import TrafficCounter
-from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
-from streamfl.quasi_newton.members.party_settings import ALIGNING, PartySettings, TrainingProgress
-from streamfl.quasi_newton.encryption.randomness import RandomnessContext
-from streamfl.quasi_newton.encryption.scheme import scheme_of
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import VERSION
+from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.encryption.scheme import scheme_of
+from streamfl.quasi_newton.members.figures import TrafficCounter
+from streamfl.quasi_newton.members.party_settings import ALIGNING, PartySettings, TrainingProgress
+from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["MessageExchange"]
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.rows.alignment import check_answer
+from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
+from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
+from streamfl.quasi_newton.learning.taylor import residuals
 from streamfl.quasi_newton.members.background_tasks import (
     Adding,
     Kind,
@@ -18,18 +20,16 @@ from streamfl.quasi_newton.members.background_tasks import (
     read_alignment,
     request,
 )
-from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
-from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
-from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
 from streamfl.quasi_newton.members.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
-from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
+from streamfl.quasi_newton.messages import Aligned, Blinded, FirstAnswer, Message, content_of, read_content
+from streamfl.quasi_newton.rows.alignment import check_answer
+from streamfl.quasi_newton.rows.batches import FrozenBatches
+from streamfl.quasi_newton.rows.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.scoring.guest import GuestScoring
 from streamfl.quasi_newton.scoring.party import ScoringParty
-from streamfl.quasi_newton.learning.taylor import residuals
 from streamfl.records.labels import Label
-from streamfl.contract.role import PeerError
+from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["GuestTask"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
+from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
 from streamfl.quasi_newton.members.background_tasks import (
     Encrypting,
     Kind,
@@ -14,13 +14,13 @@ from streamfl.quasi_newton.members.background_tasks import (
     request,
 )
 from streamfl.quasi_newton.members.gradient_upload import ask_for_product, upload_product
-from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
 from streamfl.quasi_newton.members.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
-from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, FirstAnswer, Message, content_of, numbers_of, read_content
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at
+from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.host import HostScoring
 from streamfl.quasi_newton.scoring.party import ScoringParty
-from streamfl.contract.role import PeerError
+from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["HostTask"]

@@ -8,29 +8,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.state.clock_guard import time_written_by
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
-from streamfl.quasi_newton.rows.batches import check_batch, secret_start
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.members.exchange import MessageExchange
-from streamfl.quasi_newton.members.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds
-from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey, digest_of
-from streamfl.quasi_newton.messages import (
-    ANOTHER,
-    Begin,
-    Joined,
-    Message,
-    Opened,
-    Ready,
-    StepDecision,
-    content_of,
-    read_content,
-)
+from streamfl.quasi_newton.learning.iterates import Iterates
+from streamfl.quasi_newton.members.background_tasks import Aligning, read_alignment
+from streamfl.quasi_newton.members.exchange import MessageExchange
+from streamfl.quasi_newton.members.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.members.party_settings import (
     ALIGNING,
     DECIDING,
@@ -45,11 +31,25 @@ from streamfl.quasi_newton.members.party_settings import (
 )
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
+from streamfl.quasi_newton.messages import (
+    ANOTHER,
+    Begin,
+    Joined,
+    Message,
+    Opened,
+    Ready,
+    StepDecision,
+    content_of,
+    read_content,
+)
+from streamfl.quasi_newton.rows.batches import check_batch, secret_start
+from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Measurement, PeerError
+from streamfl.roles.partitioned_role import Outbox
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import time_written_by
 
 __all__ = ["PartyTask"]
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streamfl.quasi_newton.rows.batches import least_batch
-from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.encoding.wire import Codec, Count
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.encryption.keys import agreed_key
-from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.rows.batches import least_batch
 from streamfl.quasi_newton.rows.preprocessing import Method, most_columns
 from streamfl.quasi_newton.scoring.settings import ScoringSettings
-from streamfl.encoding.wire import Codec, Count
 
 __all__ = [
     "ADDING",

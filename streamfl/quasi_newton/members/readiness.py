@@ -8,14 +8,14 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.encoding.changelog_checks import Time
+from streamfl.encoding.wire import Count
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.encryption.keys import digest_of
-from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.members.party_settings import FAILED, GATHERING, READY, TRAINED, PartySettings, TrainingProgress
+from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.encoding.wire import Count
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["HeldOut", "Readiness"]
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.members.background_tasks import Own
-from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
-from streamfl.quasi_newton.learning.iterates import Iterates
-from streamfl.quasi_newton.messages import StepDecision
-from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums, loss_product
-from streamfl.quasi_newton.members.party_settings import OUTPUTS, TRAINED, PartySettings, TrainingProgress
-from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
-from streamfl.quasi_newton.learning.taylor import residuals
-from streamfl.quasi_newton.rows.training_rows import TrainingRows
 from streamfl.contract.role import PeerError
 from streamfl.encoding.wire import decode_array, encode_array
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
+from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.learning.iterates import Iterates
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS, check_sums, loss_product
+from streamfl.quasi_newton.learning.taylor import residuals
+from streamfl.quasi_newton.members.background_tasks import Own
+from streamfl.quasi_newton.members.party_settings import OUTPUTS, TRAINED, PartySettings, TrainingProgress
+from streamfl.quasi_newton.messages import StepDecision
+from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["TrainingRounds"]
 

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import decode_restored
+from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import inner, rounded
 from streamfl.quasi_newton.rows.preparation import MOST_PREPARATION_BYTES, Preparation
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
-from streamfl.encoding.wire import Count, decode_array, encode_array
 
 __all__ = ["MOST_MODEL_BYTES", "TRAINED", "LatestModel", "TrainedModel"]
 

@@ -22,8 +22,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from numpy.typing import NDArray
 
-from streamfl.identity.keys import derive
 from streamfl.contract.role import PeerError
+from streamfl.identity.keys import derive
 
 __all__ = ["Alignment", "KeyedHashes", "check_answer", "check_points", "names_at", "set_digest"]
 

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import decode_restored
+from streamfl.encoding.wire import LONGEST_NAME
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.rows.alignment import set_digest
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
-from streamfl.encoding.wire import LONGEST_NAME
 
 __all__ = ["MOST_EVER", "NAME_BYTES", "LearntBatches"]
 

@@ -11,9 +11,9 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.rows.batches import far_rows
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.rows.batches import far_rows
 from streamfl.quasi_newton.rows.preprocessing import Preprocessing
 
 __all__ = ["TOLERANCE", "cut_at_near_rows", "far_from_all"]

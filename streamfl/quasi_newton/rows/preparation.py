@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import decode_restored
+from streamfl.encoding.wire import decode_array, encode_array
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, MOST_KNOTS, Method, Preprocessing
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import decode_array, encode_array
 
 __all__ = ["MOST_PREPARATION_BYTES", "Preparation"]
 

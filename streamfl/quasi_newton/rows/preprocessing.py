@@ -1,7 +1,7 @@
 """Preprocessing: how a party transforms its own columns before training. It is fitted to the party's own rows.
 
-Only the guest may use labels for it (:mod:`streamfl.quasi_newton.rows.weight_of_evidence`), because a host would need counts of labels
-in its bins. No function here takes labels.
+Only the guest may use labels for it (:mod:`streamfl.quasi_newton.rows.weight_of_evidence`), because a host would need counts of
+labels in its bins. No function here takes labels.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Time, check_name, check_within
-from streamfl.state.clock_guard import overdue, set_back
-from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import Time, check_name, check_within
 from streamfl.encoding.wire import decode_array
+from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import overdue, set_back
 
 __all__ = ["EntityTable"]
 

@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.rows.batches import check_support, far_rows
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
+from streamfl.quasi_newton.learning.own_columns import rounded
+from streamfl.quasi_newton.rows.batches import check_support, far_rows
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES, LearntBatches
 from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
-from streamfl.quasi_newton.learning.own_columns import rounded
 from streamfl.quasi_newton.rows.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["TrainingRows"]

@@ -9,16 +9,15 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import Time, check_within
-from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
+from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import blinded, matched, read_alignment, request
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.rows.alignment import check_answer, set_digest
 from streamfl.quasi_newton.rows.held_out import held_out_figures
 from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, numbers_of, read_content
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.scoring.predictions import predictions_of
-from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
-from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
 from streamfl.quasi_newton.scoring.messages import (
     NO_POINTS,
     ChosenPlaces,
@@ -29,11 +28,12 @@ from streamfl.quasi_newton.scoring.messages import (
     ScoringQuestion,
 )
 from streamfl.quasi_newton.scoring.party import Scoring
+from streamfl.quasi_newton.scoring.predictions import predictions_of
+from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
+from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
-from streamfl.contract.role import Measurement, PeerError
 from streamfl.state.value_fragments import ValueFragments
-from streamfl.encoding.wire import Count
 
 __all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
 

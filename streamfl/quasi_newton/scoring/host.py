@@ -8,12 +8,14 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from streamfl.contract.role import Measurement, PeerError
 from streamfl.encoding.changelog_checks import check_name
-from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
+from streamfl.encoding.wire import Count
 from streamfl.quasi_newton.members.background_tasks import aligned, request
-from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES, check_points, names_at, set_digest
+from streamfl.quasi_newton.rows.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.scoring.messages import (
     NO_POINTS,
     ChosenPlaces,
@@ -24,9 +26,7 @@ from streamfl.quasi_newton.scoring.messages import (
     ScoringQuestion,
 )
 from streamfl.quasi_newton.scoring.party import Scoring
-from streamfl.contract.role import Measurement, PeerError
 from streamfl.state.value_fragments import ValueFragments
-from streamfl.encoding.wire import Count
 
 __all__ = ["HostScoring"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.roles.partitioned_role import Outbox
-from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
-from streamfl.quasi_newton.members.party_settings import PartySettings
 from streamfl.encoding.wire import VERSION
+from streamfl.quasi_newton.members.party_settings import PartySettings
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
+from streamfl.roles.partitioned_role import Outbox
 
 __all__ = ["NO_POINTS", "ChosenPlaces", "Closed", "Points", "ScoringAnswer", "ScoringLink", "ScoringQuestion"]
 

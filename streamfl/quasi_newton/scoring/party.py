@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from streamfl.contract.role import Measurement
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.trained_model import TrainedModel
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Measurement
 
 __all__ = ["Scoring", "ScoringParty"]
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import check_name, check_within
-from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.contract.role import PeerError
+from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.encoding.wire import Count
+from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.state.changelog import ChangedParts
 
 __all__ = ["BARE", "CALIBRATED", "UNTOLD", "Scores"]
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.roles.message_fragments import decoded_in_fragments
-from streamfl.terminal.progress import progress
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.role import Record
+from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import (
     GUEST,
     CurvatureLearningSection,
@@ -27,14 +28,13 @@ from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.contract.role import Record
+from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
+from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
-from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.learning.own_columns import PRODUCTS, PartyArithmetic, column_sums, loss_product
 
 __all__ = ["Party", "Trace", "partition", "train"]

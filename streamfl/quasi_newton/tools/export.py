@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Preprocessing
-from streamfl.quasi_newton.roles import ROLES
-from streamfl.quasi_newton.scoring.scorecard import Calibration, points_of_party
-from streamfl.quasi_newton.scoring.guest import CALIBRATION, read_calibration
-from streamfl.quasi_newton.members.trained_model import TRAINED, LatestModel, TrainedModel
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Record
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
+from streamfl.quasi_newton.members.trained_model import TRAINED, LatestModel, TrainedModel
+from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Preprocessing
+from streamfl.quasi_newton.scoring.guest import CALIBRATION, read_calibration
+from streamfl.quasi_newton.scoring.scorecard import Calibration, points_of_party
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal
-from streamfl.configuration.settings import load_kind, load_settings
+from streamfl.state.changelog import ChangedParts
+from streamfl.terminal.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 
 __all__ = ["scorecard"]
 

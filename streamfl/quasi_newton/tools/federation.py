@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
@@ -21,10 +21,10 @@ from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 from streamfl.quasi_newton.tools.made_up_secrets import MadeUp
 from streamfl.quasi_newton.tools.steps import MeasuredWork, Seconds
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.network import NetworkBus, TopicTraffic
 
 __all__ = ["BETWEEN", "CurvatureFederation", "columns_named"]

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
+from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.key_file import add_key, make_key_file, read_key_file, remove_key
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
-from streamfl.contract.role import ConfigurationError
+from streamfl.terminal.console import FormatOption, OutputFormat, print_json, print_table, print_text, say
 
 __all__ = ["keys"]
 

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 
 import streamfl.configuration.secrets
-from streamfl.quasi_newton.encryption import bignum
-from streamfl.quasi_newton.encryption import key_file
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
-from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 from streamfl.contract.seeding import rng_for
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
+from streamfl.quasi_newton.encryption import bignum, key_file
+from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, generate_key
 
 __all__ = ["KEY_BITS", "MadeUp", "fingerprint", "key", "key_path", "made_up_files", "path", "secret"]
 

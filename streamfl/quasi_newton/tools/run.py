@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log_loss
-from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
+from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.federation import BETWEEN, CurvatureFederation
 from streamfl.quasi_newton.tools.trace import PreparedRows, Recorder, prepared
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import mean_loss
 from streamfl.simulation.vertical import VerticalTable

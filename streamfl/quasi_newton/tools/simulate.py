@@ -7,17 +7,17 @@ from typing import Any
 
 from pydantic import model_validator
 
-from streamfl.terminal.console import say
-from streamfl.terminal.progress import progress
+from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.commands import Precision
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
-from streamfl.configuration.settings import SettingsSource, load_settings
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 
 __all__ = ["curvature_rows", "simulate"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.quasi_newton.rows.batches import least_batch
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.rows.batches import least_batch
 from streamfl.quasi_newton.rows.preprocessing import most_columns
 from streamfl.records.samples import SampleReader
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.simulation.system_tools import Standing
 

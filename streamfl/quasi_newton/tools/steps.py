@@ -9,11 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.members import background_tasks
+from streamfl.contract.role import Work
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
 from streamfl.quasi_newton.encryption.scheme import Scheme, scheme_of
-from streamfl.contract.role import Work
+from streamfl.quasi_newton.members import background_tasks
 from streamfl.runtime.pool import Inline
 
 __all__ = ["STEPS", "MeasuredWork", "Seconds"]

@@ -9,9 +9,9 @@ from collections import Counter
 
 from threadpoolctl import threadpool_limits
 
+from streamfl.runtime.log import configure
 from streamfl.terminal.console import print_text
 from streamfl.terminal.exit_codes import ExitCode
-from streamfl.runtime.log import configure
 from streamfl.testing.faults.buses import CLUSTERS
 from streamfl.testing.faults.fault_rates import DURING_WORK, FAULTS
 from streamfl.testing.faults.systems import fault_simulations

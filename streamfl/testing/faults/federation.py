@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Measurement, TopicSpec
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.faults.buses import MemoryCluster
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import Rates

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamfl.records.header_propagation import FollowedAcross, FollowedPredictions
-from streamfl.contract.role import Headers
-from streamfl.runtime.bus import Bus
 from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import Headers
+from streamfl.records.header_propagation import FollowedAcross, FollowedPredictions
+from streamfl.runtime.bus import Bus
 
 __all__ = ["astray", "traced"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import PeerError, Record, StateChange
 from streamfl.roles.role_kind import RoleKind
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.configuration.settings import RoleSettings
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 
 __all__ = ["ReadBack", "Refused"]

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings
+from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.seeding import rng_for
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.records.samples import SamplesSection
 from streamfl.rekeying.kind import rekey_kind
-from streamfl.contract.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import BusSection, FederationSection, RoleSection, RoleSettings
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, Verdict, run

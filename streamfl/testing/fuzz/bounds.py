@@ -19,8 +19,9 @@ from streamfl.contract.system import installed_systems
 
 __all__ = ["declared_bounds", "near", "numbers_near_bounds", "patterns_near_bounds"]
 
-# Rooms that systems share. A system's own rooms are the modules beside its roles.
-SHARED = ("streamfl.encoding.wire", "streamfl.encoding.changelog_checks", "streamfl.records", "streamfl.learning", "streamfl.privacy")
+# Rooms that systems share. A system's own are its folder without its tools.
+SHARED = ("streamfl.encoding", "streamfl.records", "streamfl.learning", "streamfl.privacy")
+TOOLS = "tools"
 # Prefixes of constants' names that mark bounds.
 BOUND = ("LARGEST", "SMALLEST", "MOST", "LEAST", "LATEST", "LONGEST", "FEWEST", "MAXIMUM")
 
@@ -79,8 +80,11 @@ def _of_type(hint: Any) -> Iterator[float]:
 def _modules() -> Iterator[ModuleType]:
     own = [system.roles.partition(":")[0].rpartition(".")[0] for system in installed_systems()]
     for place in (*SHARED, *(name for name in own if name)):
-        module = import_module(place)
-        yield module
-        for found in pkgutil.iter_modules(getattr(module, "__path__", ()), f"{place}."):
-            if not found.ispkg:
-                yield import_module(found.name)
+        yield from _within(import_module(place))
+
+
+def _within(module: ModuleType) -> Iterator[ModuleType]:
+    yield module
+    for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        if found.name != TOOLS:
+            yield from _within(import_module(f"{module.__name__}.{found.name}"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import Channels, Received, Record, Role
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 
 __all__ = ["NOW", "PARTITIONS", "FuzzedMember"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_near_bounds
 from streamfl.encoding.wire import MAXIMUM_BYTES
+from streamfl.testing.fuzz.bounds import near, numbers_near_bounds, patterns_near_bounds
 
 __all__ = ["FuzzedRecord", "Mutator"]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.fuzz.member import NOW, PARTITIONS
 from streamfl.testing.fuzz.mutations import PATTERNS, FuzzedRecord, Mutator
 

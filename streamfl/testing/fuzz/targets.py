@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import IgnoredRecord, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.encoding.wire import LONGEST_NAME, decode_array
 from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.contract.role import IgnoredRecord, PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
 from streamfl.testing.fuzz.mutations import FuzzedRecord
-from streamfl.encoding.wire import LONGEST_NAME, decode_array
 
 __all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import check_name, check_within
 from streamfl.records.alignment import AlignedEntities
-from streamfl.contract.role import PeerError
 from streamfl.vafl.coordinator.alignment import AlignmentPolicy, Decision, PredictionBatch, decide
 from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.coordinator.pending_embeddings import PendingEmbeddings

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.roles.recent import WINDOW, Recent
 from streamfl.contract.role import Measurement
+from streamfl.roles.recent import WINDOW, Recent
 from streamfl.vafl.coordinator.alignment import Decision
 from streamfl.vafl.coordinator.entities import CoordinatorEntities, Tally
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from streamfl.state.clock_guard import time_written
-from streamfl.roles.received_numbers import check_numbers
+from streamfl.contract.role import PeerError, Received, Rejection
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
-from streamfl.contract.role import PeerError, Received, Rejection
+from streamfl.roles.received_numbers import check_numbers
+from streamfl.state.clock_guard import time_written
+from streamfl.vafl.coordinator.parties import SentEmbeddings
 from streamfl.vafl.functions.heads import OutputLoss
 from streamfl.vafl.messages import ANOTHER, Embedding, bounded_array, bounded_rows
-from streamfl.vafl.coordinator.parties import SentEmbeddings
 
 __all__ = ["Intake"]
 

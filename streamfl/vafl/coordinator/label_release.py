@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement
+from streamfl.encoding.wire import fingerprint as fingerprint_of
 from streamfl.privacy.accountant import DELTA, cost_of, epsilon_of
 from streamfl.privacy.keyed_noise import noisy
 from streamfl.privacy.ledger import Ledger
-from streamfl.contract.role import Measurement
 from streamfl.vafl.coordinator.alignment import Decision
 from streamfl.vafl.functions.heads import OutputLoss
-from streamfl.encoding.wire import fingerprint as fingerprint_of
 
 __all__ = ["TOLD_BARE", "LabelRelease"]
 

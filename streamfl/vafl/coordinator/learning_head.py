@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import changed_chunks, restore_chunk
-from streamfl.learning.optimisers import LARGEST_GRADIENT, OptimiserName, finite_step, optimiser_named
 from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import Count
+from streamfl.learning.optimisers import LARGEST_GRADIENT, OptimiserName, finite_step, optimiser_named
+from streamfl.state.changelog import changed_chunks, restore_chunk
 from streamfl.vafl.coordinator.entities import LARGEST_OUTPUT
 from streamfl.vafl.functions.heads import Head
 from streamfl.vafl.messages import ANOTHER, within_bounds
-from streamfl.encoding.wire import Count
 
 __all__ = ["KEY", "HeadSteps", "LearningHead"]
 

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.roles.received_numbers import NumberRange, note, was_heard
 from streamfl.contract.role import Headers, PeerError
-from streamfl.vafl.messages import bounded_array
 from streamfl.encoding.wire import Count, encode_array
+from streamfl.roles.received_numbers import NumberRange, note, was_heard
+from streamfl.vafl.messages import bounded_array
 
 __all__ = ["Parties", "SentEmbeddings"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from streamfl.contract.role import OperatorNotice
 from streamfl.records.place_watch import PlaceWatch
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.contract.role import OperatorNotice
 
 __all__ = ["PartyWatch"]
 

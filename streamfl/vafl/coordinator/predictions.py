@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.roles.recent import WINDOW, Recent
 from streamfl.contract.role import Headers, Measurement, Send
+from streamfl.roles.recent import WINDOW, Recent
 from streamfl.vafl.coordinator.alignment import PredictionBatch
 from streamfl.vafl.functions.heads import OutputLoss
 from streamfl.vafl.messages import Prediction

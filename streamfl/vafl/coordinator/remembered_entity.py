@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.encoding.changelog_checks import Time
-from streamfl.vafl.messages import encode_rows
 from streamfl.encoding.wire import Count
+from streamfl.vafl.messages import encode_rows
 
 __all__ = ["EMBEDDING", "ENTITY", "RememberedEmbedding", "RememberedEntity", "decode_entity", "encode_entities"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import Send
-from streamfl.vafl.messages import REPLY, Reply, encode_rows
 from streamfl.encoding.wire import VERSION
+from streamfl.vafl.messages import REPLY, Reply, encode_rows
 
 __all__ = ["Replies"]
 

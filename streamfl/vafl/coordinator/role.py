@@ -21,27 +21,27 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.clock_guard import ClockGuard
-from streamfl.roles.notices import Notices
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.labels import Label
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.roles.notices import Notices
+from streamfl.state.clock_guard import ClockGuard
 from streamfl.vafl.coordinator.alignment import NOTHING, AlignmentPolicy
-from streamfl.vafl.coordinator.figures import CoordinatorFigures
-from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
 from streamfl.vafl.coordinator.entities import CoordinatorEntities
-from streamfl.vafl.functions.heads import Head, OutputLoss
+from streamfl.vafl.coordinator.figures import CoordinatorFigures
 from streamfl.vafl.coordinator.intake import Intake
 from streamfl.vafl.coordinator.label_release import TOLD_BARE, LabelRelease
 from streamfl.vafl.coordinator.learning_head import KEY as COUNTERS
 from streamfl.vafl.coordinator.learning_head import HeadSteps, LearningHead
-from streamfl.vafl.messages import Prediction
 from streamfl.vafl.coordinator.parties import Parties, SentEmbeddings
+from streamfl.vafl.coordinator.partition import CoordinatorPartition, CoordinatorSnapshot
 from streamfl.vafl.coordinator.party_watch import PartyWatch
 from streamfl.vafl.coordinator.predictions import Predictions
 from streamfl.vafl.coordinator.replies import Replies
+from streamfl.vafl.functions.heads import Head, OutputLoss
+from streamfl.vafl.messages import Prediction
 
 __all__ = ["AlignmentPolicy", "CoordinatorSnapshot", "HeadSteps", "VaflCoordinator"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.privacy.accountant import DELTA, epsilon_of
 from streamfl.contract.role import Measurement
+from streamfl.privacy.accountant import DELTA, epsilon_of
 from streamfl.vafl.privacy import Mechanism
 
 __all__ = ["PartyFigures", "measure_privacy"]

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Time, check_name
-from streamfl.state.clock_guard import overdue, set_back
-from streamfl.records.header_propagation import LONGEST_HEADERS
 from streamfl.contract.role import Headers, PeerError
-from streamfl.vafl.party.life import PartyLife
+from streamfl.encoding.changelog_checks import Time, check_name
 from streamfl.encoding.wire import Count, Name
+from streamfl.records.header_propagation import LONGEST_HEADERS
+from streamfl.state.changelog import ChangedParts
+from streamfl.state.clock_guard import overdue, set_back
+from streamfl.vafl.party.life import PartyLife
 
 __all__ = ["InFlightEmbedding", "InFlightEmbeddings", "WaitingSamples", "decode_in_flight"]
 

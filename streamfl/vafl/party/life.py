@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.encoding.changelog_checks import Time
-from streamfl.roles.received_numbers import epoch_at
 from streamfl.contract.role import PeerError
-from streamfl.vafl.messages import ANOTHER
+from streamfl.encoding.changelog_checks import Time
 from streamfl.encoding.wire import Count
+from streamfl.roles.received_numbers import epoch_at
+from streamfl.state.changelog import ChangedParts
+from streamfl.vafl.messages import ANOTHER
 
 __all__ = ["KEY", "CatchUpWindow", "PartyLife"]
 

@@ -14,17 +14,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Amount, check_within
+from streamfl.encoding.wire import Count, Name, decode_array
 from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
 from streamfl.records.fields import LARGEST_NUMBER
-from streamfl.contract.role import PeerError
-from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
-from streamfl.vafl.messages import bounded_array
+from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
 from streamfl.vafl.functions.networks import Differentiable
+from streamfl.vafl.messages import bounded_array
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.noise import PartyNoise
-from streamfl.encoding.wire import Count, Name, decode_array
 
 __all__ = ["AnsweredEntity", "PartyModel", "PartySteps"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.privacy.keyed_noise import ROUNDING, noisy
 from streamfl.contract.seeding import uniform
+from streamfl.privacy.keyed_noise import ROUNDING, noisy
 from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.privacy import Mechanism
 

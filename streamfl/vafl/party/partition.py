@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.encoding.wire import encode_array
 from streamfl.learning.running_scale import RunningScale
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
 from streamfl.roles.received_numbers import is_to_come
-from streamfl.contract.role import OperatorNotice, PeerError
+from streamfl.state.changelog import ChangedParts, changed_chunks, restore_chunk
+from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.party.catch_up import CatchUp
 from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings, WaitingSamples
-from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.party.life import KEY as LIFE
 from streamfl.vafl.party.life import PartyLife
 from streamfl.vafl.party.model import AnsweredEntity, PartyModel, PartySteps
 from streamfl.vafl.party.noise import PartyNoise
 from streamfl.vafl.privacy import Mechanism
-from streamfl.encoding.wire import encode_array
 
 __all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
 

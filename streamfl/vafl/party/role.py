@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.state.clock_guard import ClockGuard
-from streamfl.roles.notices import Notices
+from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION
 from streamfl.records.header_propagation import Carry, carried_nothing
 from streamfl.records.samples import Sample
+from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
-from streamfl.contract.role import Headers, Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
+from streamfl.state.clock_guard import ClockGuard
+from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.messages import (
     ANOTHER,
     EMBEDDING,
@@ -30,12 +31,11 @@ from streamfl.vafl.messages import (
     encode_rows,
     within_bounds,
 )
-from streamfl.vafl.functions.networks import Differentiable
 from streamfl.vafl.party.figures import PartyFigures, measure_privacy
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding
 from streamfl.vafl.party.model import PartySteps
 from streamfl.vafl.party.partition import PartyPartition, PartySettings, PartySnapshot
 from streamfl.vafl.privacy import Mechanism
-from streamfl.encoding.wire import VERSION
 
 __all__ = ["PartySnapshot", "PartySteps", "VaflParty"]
 

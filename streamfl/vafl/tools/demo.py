@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from streamfl.terminal.progress import progress
-from streamfl.records.entities import EntityLabelsSection
-from streamfl.contract.seeding import rng_for
 from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
+from streamfl.records.entities import EntityLabelsSection
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
+from streamfl.terminal.progress import progress
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical
 

@@ -13,20 +13,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
+from streamfl.encoding.wire import record_size
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.vertical import VerticalFigures
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.party.role import VaflParty
-from streamfl.encoding.wire import record_size
 
 __all__ = ["VerticalFederation"]
 

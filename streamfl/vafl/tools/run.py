@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.learning.accuracy import area_under_curve
 from streamfl.contract.role import ConfigurationError, DataError
+from streamfl.encoding.wire import decode_array
+from streamfl.learning.accuracy import area_under_curve
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
@@ -21,7 +22,6 @@ from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_o
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.vafl.tools.federation import VerticalFederation
-from streamfl.encoding.wire import decode_array
 
 __all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
 

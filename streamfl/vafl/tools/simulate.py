@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.terminal.console import say
-from streamfl.terminal.progress import progress
-from streamfl.contract.role import DataError
 from streamfl.configuration.settings import SettingsSource, load_settings
+from streamfl.contract.role import DataError
 from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
+from streamfl.terminal.console import say
+from streamfl.terminal.progress import progress
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.functions.models import output_loss
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical

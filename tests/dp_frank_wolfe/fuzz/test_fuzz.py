@@ -10,9 +10,9 @@ import pytest
 from dp_frank_wolfe.proof import fuzz
 from wrong_messages import check_found
 
+from streamfl.contract.role import PeerError, Record, StateChange
 from streamfl.dp_frank_wolfe.learning import fit
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import PeerError, Record, StateChange
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
 

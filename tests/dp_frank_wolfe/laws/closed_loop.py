@@ -13,18 +13,18 @@ from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
 from dp_frank_wolfe.problems import divided
 from dp_frank_wolfe.proof.observed_messages import names_by_window
 
+from streamfl.contract.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.party.role import PartyTask
-from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party.fit import ReleaseContext
+from streamfl.dp_frank_wolfe.party.role import PartyTask
+from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server.role import ServerTask
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.centring import Centred, centre_for
 from streamfl.dp_frank_wolfe.tools.estimators import Estimate, marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0
 MOST_STEPS = 20_000

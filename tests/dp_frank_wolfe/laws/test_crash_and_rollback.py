@@ -17,12 +17,12 @@ from dp_frank_wolfe.proof.ledgers import without_power_cuts
 from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_by_window, recorded
 from dp_frank_wolfe.proof.rollback import other_asks
 
-from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.configuration.settings import BusSection
 from streamfl.contract.role import ConfigurationError, PeerError, StateChange
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import BusSection
 from streamfl.testing.faults.observed_messages import TopicReader
 
 ROWS = 20

@@ -8,8 +8,8 @@ from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER, settings_of
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import names_of
 
-from streamfl.records.header_propagation import FollowedAcross
 from streamfl.contract.role import Headers
+from streamfl.records.header_propagation import FollowedAcross
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("baggage", b"customer=anna"))
 SERVED = {"mode": "exact"}

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
-from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import Answers, Entities, Frozen, VertexAnswer, content_of
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.contract.role import Record
-from streamfl.testing.role_laws import Extreme
+from streamfl.dp_frank_wolfe.config import MOST_COLUMNS, PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import Answers, Entities, Frozen, VertexAnswer, content_of
+from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION, encoded_size
+from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.testing.role_laws import Extreme
 
 LONGEST_PARTY = 64
 LONGEST_ENTITY = 256

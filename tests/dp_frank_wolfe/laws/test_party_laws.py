@@ -14,12 +14,12 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, secret, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Received, Record
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, OtherRows, content_of
 from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.contract.role import Received, Record
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 from streamfl.encoding.wire import VERSION
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
 FOLDER = tempfile.TemporaryDirectory()
 

@@ -11,13 +11,13 @@ from dp_frank_wolfe.federations import SERVER_MEMBER, parties_of, settings_of
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from hypothesis import strategies as st
 
-from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import Entities, Message, content_of
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.contract.role import Received, Record
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import Entities, Message, content_of
+from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.encoding.wire import VERSION
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
 ESTIMATORS = ("frank-wolfe", "marginal", "two-round")
 ROWS, PARTIES = 12, parties_of(2)

@@ -20,8 +20,8 @@ from dp_frank_wolfe.party_driver import Driver
 from dp_frank_wolfe.party_driver import settings as party_settings
 
 from streamfl.dp_frank_wolfe.messages import Partial
-from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
 from streamfl.privacy import anchor
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_gaussian

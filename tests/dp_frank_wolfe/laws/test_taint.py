@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.laws.troubled_loop import S, TroubledLoop, settings_of
 
-from streamfl.dp_frank_wolfe.party import fit as party_fit
 from streamfl.dp_frank_wolfe.learning import selection
+from streamfl.dp_frank_wolfe.party import fit as party_fit
 from streamfl.privacy.integer_noise import IntegerNoise
 
 ROWS, COLUMNS = 20, 3

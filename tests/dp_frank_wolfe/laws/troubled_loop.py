@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.proof.ledgers import made_up_ledger, made_up_secret
 
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 
 __all__ = ["S", "TroubledLoop", "settings_of"]
 

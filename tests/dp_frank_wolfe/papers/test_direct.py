@@ -11,8 +11,8 @@ from sklearn.linear_model import Lasso
 
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
-from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
 
 
 def run(windows: dict[str, Window], sampling: Sampling, iterations: int, **options: object) -> DirectFit:

@@ -15,11 +15,11 @@ import pytest
 from dp_frank_wolfe.problems import divided
 from scipy.stats import beta
 
-from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
 from streamfl.dp_frank_wolfe.learning.iterate import quantise
-from streamfl.dp_frank_wolfe.party.fit import column_scores, predictions
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
+from streamfl.dp_frank_wolfe.party.fit import column_scores, predictions
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, correlations
+from streamfl.dp_frank_wolfe.privacy.budget import choice_rate
 from streamfl.privacy.integer_distribution import DRAW_BYTES, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.zcdp import epsilon_of, range_of

@@ -19,9 +19,9 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings
 from scipy.stats import chisquare
 
+from streamfl.contract.role import Received
 from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Frozen, Message, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
-from streamfl.contract.role import Received
 
 SECRETS = 500
 # So that a single choice and a single sketch have most of the budget, and a wrong strength is seen in few draws.

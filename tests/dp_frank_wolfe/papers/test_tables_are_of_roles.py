@@ -10,8 +10,8 @@ import pytest
 from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
 from dp_frank_wolfe.problems import divided
 
-from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.privacy.budget import budget
 from streamfl.dp_frank_wolfe.tools.centring import centre_by
 from streamfl.dp_frank_wolfe.tools.direct import plans_of
 

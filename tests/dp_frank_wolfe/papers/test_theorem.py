@@ -10,8 +10,8 @@ from dp_frank_wolfe.problems import divided, real, sparse
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block, Sampling
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch
-from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.tools.direct import equal_blocks, fit, plans_of
 
 
 def objectives(windows: dict[str, Window], samplings: list[Sampling], iterations: int) -> np.ndarray:

@@ -14,11 +14,11 @@ from dp_frank_wolfe.replaying import Chosen, Transcript, transcript
 from scipy.special import log_softmax
 
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget
 from streamfl.dp_frank_wolfe.learning.sketch import SignSketch
+from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, budget
 from streamfl.dp_frank_wolfe.tools.direct import DirectFit, equal_blocks, fit, plans_of
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import Window
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 
 ROWS, PARTIES, ITERATIONS = 300, 3, 12

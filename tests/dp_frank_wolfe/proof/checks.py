@@ -23,10 +23,10 @@ from dp_frank_wolfe.proof.oracle import (
 from dp_frank_wolfe.proof.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
 from dp_frank_wolfe.proof.serving_checks import check_parts_of_entities, check_serving, prediction_cost
 
-from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, read_content
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.tools.centring import centre_for
+from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, read_content
 from streamfl.dp_frank_wolfe.party.window import Window
+from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.testing.faults.cluster import FaultyBus

@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import msgspec
 
+from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import codec
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.roles.message_fragments import MARK
-from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember

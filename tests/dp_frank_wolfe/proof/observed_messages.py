@@ -15,19 +15,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Headers
 from streamfl.dp_frank_wolfe import messages
-from streamfl.dp_frank_wolfe.privacy.budget import score_sensitivity
-from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
-from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.dp_frank_wolfe.party.manifest import numbered, rows_of
 from streamfl.dp_frank_wolfe.party.window import Window
-from streamfl.roles.message_fragments import MARK, Fragment
-from streamfl.roles.partitioned_role import Outbox
+from streamfl.dp_frank_wolfe.privacy.budget import score_sensitivity
+from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import cost_of_choice
-from streamfl.contract.role import Headers
+from streamfl.roles.message_fragments import MARK, Fragment
+from streamfl.roles.partitioned_role import Outbox
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import TopicReader, require
 

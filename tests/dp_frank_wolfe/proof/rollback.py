@@ -14,12 +14,12 @@ import numpy as np
 from dp_frank_wolfe.proof.observed_messages import messages_of
 from dp_frank_wolfe.proof.scenario import LABELS, NAME, DPFrankWolfeScenario, samples_of
 
+from streamfl.contract.role import PeerError, Received, Record, StateChange, receive_at_once
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.messages import Ask, Message, OtherRows, content_of, read_content
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import PeerError, Received, Record, StateChange, receive_at_once
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.contract.seeding import rng_for
 from streamfl.testing.faults.cluster import FaultyBus
 
 __all__ = ["RestoredFromBackup", "check_rolled_back", "other_asks", "state_until"]

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from dp_frank_wolfe.proof.observed_messages import Observed, messages_of, names_by_window
 
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import TopicSpec
+from streamfl.contract.seeding import rng_for
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.messages import Entities, read_content
 from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.permanent_faults import PermanentFault, with_a_process_left

@@ -17,10 +17,10 @@ from dp_frank_wolfe.proof.oracle import numbers_of, place_of, weights_of
 from dp_frank_wolfe.proof.scenario import NAME, DPFrankWolfeScenario, S, samples_of
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, Prediction, read_content
-from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import Entities, FittedModel, Frozen, Message, Partial, Prediction, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, whole_row
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.runtime.kinds import find_kind

@@ -14,11 +14,11 @@ from dp_frank_wolfe.proof.scenario import scenario
 from mutations import Mutation, check_caught, instead, without
 
 from streamfl.dp_frank_wolfe.learning import fit
-from streamfl.dp_frank_wolfe.serving import party as serving_party
 from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
-from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.dp_frank_wolfe.server.party_liveness import PartyLiveness
 from streamfl.dp_frank_wolfe.server.selection import Selection
+from streamfl.dp_frank_wolfe.serving import party as serving_party
+from streamfl.dp_frank_wolfe.serving.partials import PartialPlan
 from streamfl.dp_frank_wolfe.serving.party import Serving
 from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.privacy.summed_ledger import SummedLedger

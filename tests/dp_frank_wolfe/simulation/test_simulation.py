@@ -16,19 +16,19 @@ from msgspec import structs
 from mutations import Mutation, check_caught, instead, without, written
 
 from streamfl.dp_frank_wolfe.learning import fit
-from streamfl.dp_frank_wolfe.party import fit as party_fit
-from streamfl.dp_frank_wolfe.party import table as party_table
-from streamfl.dp_frank_wolfe.server.announced import Announced
 from streamfl.dp_frank_wolfe.learning.blocks import Sampling
 from streamfl.dp_frank_wolfe.learning.iterate import Iterate
-from streamfl.dp_frank_wolfe.party.role import PartyTask
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.party import fit as party_fit
+from streamfl.dp_frank_wolfe.party import table as party_table
 from streamfl.dp_frank_wolfe.party.answers import PartyAnswers
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
-from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
+from streamfl.dp_frank_wolfe.party.role import PartyTask
 from streamfl.dp_frank_wolfe.party.table import PartyTable
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger
+from streamfl.dp_frank_wolfe.server.announced import Announced
 from streamfl.privacy.anchor import Anchor
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from streamfl.dp_frank_wolfe.privacy.budget import budget, choice_rate, claim, plan_fit, score_sensitivity
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE
+from streamfl.dp_frank_wolfe.privacy.budget import budget, choice_rate, claim, plan_fit, score_sensitivity
 from streamfl.privacy.zcdp import cost_of_choice, epsilon_of
 
 ROWS = 1000

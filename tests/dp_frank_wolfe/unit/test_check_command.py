@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from dp_frank_wolfe.command_place import TOPIC, Place
 
-from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, codec, content_of, records_of
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.runtime.bus import Outgoing, connect
 from streamfl.configuration.settings import load_settings
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, codec, content_of, records_of
 from streamfl.encoding.wire import VERSION
+from streamfl.runtime.bus import Outgoing, connect
 
 SERVER_ONLY: dict[str, Any] = {"kind": SERVER, "secret_file": None, "ledger": None, "ledger_file": None}
 

@@ -14,9 +14,9 @@ from identities import Keys, again
 
 from streamfl.cli.named_topics import find_topic
 from streamfl.cli.preflight import Configured
+from streamfl.contract.role import Record
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.identity.signed_records import signatures
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

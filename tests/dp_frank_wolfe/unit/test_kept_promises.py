@@ -12,13 +12,13 @@ from dp_frank_wolfe import hand_made
 from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, settings, table
 from pydantic import ValidationError
 
-from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import OtherRows
-from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.roles import ROLES
-from streamfl.dp_frank_wolfe.party.window import RESIDUAL_ONE, correlations
-from streamfl.privacy.zcdp import delta_of_variation, largest_cost
 from streamfl.contract.role import ConfigurationError
+from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.learning.public import Public
+from streamfl.dp_frank_wolfe.messages import OtherRows
+from streamfl.dp_frank_wolfe.party.window import RESIDUAL_ONE, correlations
+from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.privacy.zcdp import delta_of_variation, largest_cost
 
 SERVED = {"mode": "private"}
 UNKEPT: dict[str, dict[str, dict[str, Any]]] = {

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from dp_frank_wolfe.command_place import TOPIC, Place
 
+from streamfl.configuration.settings import load_settings
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.privacy.anchor import LINK_BYTES, Anchor
 from streamfl.runtime.bus import Outgoing
-from streamfl.configuration.settings import load_settings
 
 
 @pytest.fixture(name="place")

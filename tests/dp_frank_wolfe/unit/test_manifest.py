@@ -16,8 +16,8 @@ from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import federation
 from dp_frank_wolfe.party_driver import NAMES, Driver, reason, settings
 
-from streamfl.dp_frank_wolfe.messages import Entities, Manifest, content_of, read_content
 from streamfl.contract.role import PeerError
+from streamfl.dp_frank_wolfe.messages import Entities, Manifest, content_of, read_content
 
 PARTIES = ("party-0", "party-1")
 

@@ -14,10 +14,10 @@ from dp_frank_wolfe.party_driver import Driver, settings
 from dp_frank_wolfe.problems import divided
 
 from streamfl.dp_frank_wolfe.learning.means import Means, centred, intercept, plan_means, released_means
-from streamfl.dp_frank_wolfe.messages import Frozen, read_content
 from streamfl.dp_frank_wolfe.learning.public import Public
-from streamfl.dp_frank_wolfe.tools.direct import place
+from streamfl.dp_frank_wolfe.messages import Frozen, read_content
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.tools.direct import place
 
 SECRET = bytes(range(32))
 MOVED = FEATURE_ONE * RESIDUAL_ONE

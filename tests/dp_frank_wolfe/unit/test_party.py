@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, ask_of, reason, settings, table
 
+from streamfl.contract.role import ConfigurationError, Received
 from streamfl.dp_frank_wolfe.learning.blocks import Block
+from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -20,10 +22,8 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
 )
 from streamfl.dp_frank_wolfe.party.fit import PartyFit
-from streamfl.dp_frank_wolfe.learning.selection import PartySelection, clip_rows
-from streamfl.dp_frank_wolfe.tools.centring import centre_for
 from streamfl.dp_frank_wolfe.party.window import Bounds, Window, freeze
-from streamfl.contract.role import ConfigurationError, Received
+from streamfl.dp_frank_wolfe.tools.centring import centre_for
 
 SELECTING = {"learning": {"estimator": "two-round", "columns": 4}}
 

@@ -10,11 +10,11 @@ import pytest
 from dp_frank_wolfe.hand_made import Server, hands, names_of, settings_of
 from dp_frank_wolfe.party_driver import Driver, settings
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.messages import Message
 from streamfl.dp_frank_wolfe.privacy.chains import PartyChains
 from streamfl.roles.notices import Notices
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 
 def told(chains: PartyChains, notices: Notices, message: Message) -> list[str]:

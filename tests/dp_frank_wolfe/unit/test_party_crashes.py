@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, reason, settings
 
+from streamfl.contract.role import Received, Work
 from streamfl.dp_frank_wolfe.messages import Entities, Message, OtherRows, read_content
 from streamfl.dp_frank_wolfe.privacy.ledger import digest
 from streamfl.privacy.anchor import LINK_BYTES, Anchor
-from streamfl.contract.role import Received, Work
 
 OTHERS = [f"other {number:02}" for number in range(ROWS)]
 Script = list[Callable[[Driver], list[Received]]]

@@ -10,11 +10,11 @@ import pytest
 from dp_frank_wolfe.problems import divided, sparse
 
 from streamfl.dp_frank_wolfe.learning.blocks import Block
-from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, plan_fit
 from streamfl.dp_frank_wolfe.learning.iterate import quantise
-from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext, predictions
 from streamfl.dp_frank_wolfe.learning.sketch import IdentitySketch, SignSketch
+from streamfl.dp_frank_wolfe.party.fit import PartyFit, ReleaseContext, predictions
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.dp_frank_wolfe.privacy.budget import FitPlan, plan_fit
 from streamfl.privacy.release_bits import Release, release_bits
 
 ROWS, COLUMNS = 200, 12

@@ -9,8 +9,8 @@ import pytest
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_crashes import TWICE, same_anchor, script, undisturbed
 
-from streamfl.dp_frank_wolfe.messages import records_of
 from streamfl.contract.role import PeerError, StateChange
+from streamfl.dp_frank_wolfe.messages import records_of
 
 
 @pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])

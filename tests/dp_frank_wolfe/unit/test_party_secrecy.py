@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings, table
 
+from streamfl.contract.role import OperatorNotice
 from streamfl.dp_frank_wolfe.messages import OtherRows
 from streamfl.privacy.anchor import HEADER_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
-from streamfl.contract.role import OperatorNotice
 
 ENTITY = 7
 VALUES: dict[str, list[Any]] = {

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, table
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.party.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, Bounds, freeze, whole_label, whole_row
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 BOUNDS = Bounds(np.full(COLUMNS, 0.1), np.full(COLUMNS, 0.5))
 LABEL = Bounds(np.zeros(1), np.full(1, 0.7))

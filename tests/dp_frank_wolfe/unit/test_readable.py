@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.dp_frank_wolfe.party.readable import readable_label, readable_sample
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
-from streamfl.contract.role import PeerError, Record
 
 UNREADABLE = [
     None,

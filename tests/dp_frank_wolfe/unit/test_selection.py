@@ -20,9 +20,9 @@ from streamfl.dp_frank_wolfe.learning.selection import (
     plan_selection,
     row_bound,
 )
+from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.dp_frank_wolfe.tools.direct import place
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import cost_of_gaussian
 

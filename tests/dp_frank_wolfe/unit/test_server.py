@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
 
+from streamfl.dp_frank_wolfe.learning.weights import weights_of
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -26,7 +27,6 @@ from streamfl.dp_frank_wolfe.messages import (
 )
 from streamfl.dp_frank_wolfe.tools import direct
 from streamfl.dp_frank_wolfe.tools.estimators import marginal, two_round
-from streamfl.dp_frank_wolfe.learning.weights import weights_of
 
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
 

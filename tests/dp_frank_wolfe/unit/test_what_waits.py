@@ -9,9 +9,9 @@ from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of, se
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
 
+from streamfl.contract.role import OperatorNotice
 from streamfl.dp_frank_wolfe.messages import Entities
 from streamfl.dp_frank_wolfe.tools.dashboard import DASHBOARDS
-from streamfl.contract.role import OperatorNotice
 
 
 def notices(server: Server) -> list[OperatorNotice]:

@@ -9,13 +9,13 @@ import pytest
 from fdskl.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.fdskl.sums import sums
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.contract.role import PeerError, Rejection, StateChange
 from streamfl.fdskl.messages import PartialSum, Round
+from streamfl.fdskl.sums import sums
 from streamfl.fdskl.sums.pending_sums import PendingSum, PendingSums
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.fdskl.worker.settings import WorkerSettings
-from streamfl.contract.role import PeerError, Rejection, StateChange
 from streamfl.testing.fuzz.member import NOW
 
 HEARD = ("samples", "labels", "incarnations", "rounds", "sums", "revisions")

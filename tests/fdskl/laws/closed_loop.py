@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 from fdskl.makers import lives, make_worker
 
+from streamfl.contract.role import Decode, Received, Record, Rejection, Send, StateChange
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import TURN, Prediction, Turn
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Decode, Received, Record, Rejection, Send, StateChange
 
 BEGIN = 1000.0
 MOST_STEPS = 4000

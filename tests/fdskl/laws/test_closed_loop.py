@@ -12,9 +12,9 @@ from fdskl.makers import settings_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamfl.fdskl.sums import masks
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.iteration import SgdIteration
+from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.masks import mask_key
 
 ENTITIES = [f"e{number}" for number in range(9)]

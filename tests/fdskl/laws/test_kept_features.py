@@ -10,10 +10,10 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 
+from streamfl.contract.role import Received, Record
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.messages import PHASES, ROUND
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record
 
 FIRST, SECOND = [f"e{number}" for number in range(3)], [f"e{number}" for number in range(3, 6)]
 

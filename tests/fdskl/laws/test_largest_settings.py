@@ -11,14 +11,14 @@ from fdskl.makers import life_of, make_worker
 from hypothesis import strategies as st
 from largest_settings import LARGEST, Case, check_what_is_accepted_can_be_written, largest, written
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, PHASES
 from streamfl.fdskl.sums.rounds import NAME_HEADER
-from streamfl.contract.role import Received, Record, Send
 from streamfl.runtime.kinds import find_kind
 from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject
-from streamfl.encoding.wire import VERSION
 
 ENTITIES = 6
 

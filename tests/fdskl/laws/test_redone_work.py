@@ -12,14 +12,14 @@ from fdskl.makers import life_of, lives, make_worker, settings_of
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
 from streamfl.fdskl.sums import masks
 from streamfl.fdskl.sums.circle import to_circle
 from streamfl.fdskl.sums.keystream import Keystream
-from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
-from streamfl.encoding.wire import VERSION
 
 ENTITIES = [f"e{number}" for number in range(8)]
 FEATURES, NOW = 512, 1000.0

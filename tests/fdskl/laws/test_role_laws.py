@@ -14,10 +14,10 @@ import pytest
 from fdskl.makers import life_of, make_worker, secret_bytes, settings_of
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import LONGEST_NAME, VERSION
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.sums.contributions import numbers_of
 from streamfl.fdskl.learning.labelled import CHUNK
-from streamfl.fdskl.sums.masks import OwnIncarnation, masked
 from streamfl.fdskl.messages import (
     INCARNATION,
     PARTIAL_SUM,
@@ -35,14 +35,14 @@ from streamfl.fdskl.messages import (
     identity_of,
 )
 from streamfl.fdskl.roles import ROLES
+from streamfl.fdskl.sums.contributions import numbers_of
+from streamfl.fdskl.sums.masks import OwnIncarnation, masked
 from streamfl.fdskl.sums.sums import SUM
 from streamfl.fdskl.sums.topology import aggregation
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Send
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.encoding.wire import LONGEST_NAME, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 BEGIN = 1000.0

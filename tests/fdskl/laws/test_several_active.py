@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import Mutation, after, instead
 
-from streamfl.fdskl.sums import masks
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
-from streamfl.fdskl.sums.masks import mask_key
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
 from streamfl.fdskl.learning.shared_model import SharedModel
-from streamfl.contract.role import PeerError
+from streamfl.fdskl.sums import masks
+from streamfl.fdskl.sums.masks import mask_key
+from streamfl.fdskl.worker.active import ActivePartition
 
 ENTITIES = [f"e{number}" for number in range(18)]
 # B, R, kept features, gamma, lambda of the makers' federation.

@@ -9,12 +9,12 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 
-from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.contract.role import Received, Record
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration
 from streamfl.fdskl.sums.rounds import Question, Rounds
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record
 
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}
 ENTITIES = 60

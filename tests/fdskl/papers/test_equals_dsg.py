@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from streamfl.fdskl.messages import PARTIAL_SUM
 from streamfl.fdskl.sums.sums import SUM
-from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.fdskl.sums.topology import hops, messages
+from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
 from streamfl.runtime.bus import Outgoing
 
 Floats = NDArray[np.float64]

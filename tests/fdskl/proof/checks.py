@@ -13,8 +13,8 @@ from fdskl.proof.oracle import Oracle, RememberedModel, models_of
 from fdskl.proof.replay import check_learning
 from fdskl.proof.scenario import LABELS, FdsklScenario
 
-from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.learning.schedule import ends_of_iterations, labels_wanted
+from streamfl.fdskl.messages import Prediction
 from streamfl.runtime.bus import Bus
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import latest, require

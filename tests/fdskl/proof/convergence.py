@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.learning.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.learning.losses import MarginLoss
-from streamfl.contract.seeding import rng_for
 
 __all__ = ["RegularisedRisk", "distances", "slope"]
 

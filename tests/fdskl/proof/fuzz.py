@@ -15,6 +15,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 
+from streamfl.contract.role import PeerError, Rejection, Role, Send, receive_at_once
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.messages import (
     INCARNATION,
@@ -30,9 +32,7 @@ from streamfl.fdskl.messages import (
     identity_of,
 )
 from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.contract.role import PeerError, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
 from streamfl.testing.fuzz.mutations import FuzzedRecord

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from streamfl.fdskl.sums import contributions
-from streamfl.fdskl.sums import masks
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.messages import Prediction
 from streamfl.contract.role import Record
+from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.sums import contributions, masks
+from streamfl.fdskl.worker.active import ActivePartition
 
 __all__ = ["Observed", "decode_prediction", "recorded"]
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 import numpy as np
 from fdskl.proof.observed_messages import Observed, decode_prediction
 
+from streamfl.configuration.settings import RoleSection, RoleSettings
+from streamfl.contract.role import TopicSpec
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import require

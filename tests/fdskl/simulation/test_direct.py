@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fdskl.proof.direct import Party, learn, median_distance
 
+from streamfl.contract.seeding import rng_for
 from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.tools.federation import KernelFederation, settings_of_all
-from streamfl.contract.seeding import rng_for
 
 NAMES = ("a", "b", "c")
 COLUMNS = (("a0", "a1"), ("b0",), ("c0", "c1", "c2"))

@@ -11,10 +11,10 @@ from fdskl.proof.scenario import scenario_of_several
 from mutations import Mutation, after, check_caught, instead
 
 from streamfl.fdskl.learning import iteration
-from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.learning.iteration_queue import IterationQueue
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.own_outputs import OwnOutputs
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]

@@ -11,24 +11,22 @@ from fdskl.proof.faults import simulate, simulate_liveness
 from fdskl.proof.scenario import FOR_EVER, scenario
 from mutations import Mutation, after, check_caught, instead, written
 
-from streamfl.fdskl.sums import contributions
 from streamfl.fdskl.learning import iteration
-from streamfl.fdskl.sums import standardisation
-from streamfl.fdskl.sums import sums
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.predicting.catch_up import CatchUp
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.predicting.catch_up import CatchUp
+from streamfl.fdskl.sums import contributions, standardisation, sums
 from streamfl.fdskl.sums.own_columns import OwnColumns
-from streamfl.fdskl.worker.peers import Peers
 from streamfl.fdskl.sums.pending_sums import PendingSums
 from streamfl.fdskl.sums.received_rounds import ReceivedRounds
 from streamfl.fdskl.sums.rounds import Rounds
 from streamfl.fdskl.sums.secret import Secret
 from streamfl.fdskl.sums.standardisation import Standardisation
-from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.partition import WorkerPartition
+from streamfl.fdskl.worker.peers import Peers
+from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]

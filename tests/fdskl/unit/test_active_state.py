@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.learning.doubly_stochastic import SMALLEST_SCALE
 from streamfl.fdskl.learning.feature_cache import FeatureCache
-from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.learning.labelled import CHUNK, LabelledEntities
-from streamfl.fdskl.messages import CARRIED_BYTES, NAMES_BYTES, FeatureRange
 from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.messages import CARRIED_BYTES, NAMES_BYTES, FeatureRange
+from streamfl.fdskl.predicting.forecasts import Forecasts
 from streamfl.fdskl.sums.rounds import Question, Rounds, cut
 from streamfl.fdskl.sums.secret import Secret
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 
 def restored(owner: Any, parts: ChangedParts, routes: dict[bytes, str]) -> None:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from fdskl.makers import life_of, lives, make_worker, settings_of
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.fdskl.worker.answered import FARTHEST, MANY_DISTANCES
-from streamfl.fdskl.sums.circle import from_circle, to_circle
-from streamfl.fdskl.sums.contributions import Contributions, InputNoise, KernelSettings
-from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
-from streamfl.fdskl.sums.own_columns import OwnColumns
-from streamfl.fdskl.worker.role import FdsklWorker
-from streamfl.records.samples import Sample
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.messages import DISTANCES, INCARNATION, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, PartialSum, Round
+from streamfl.fdskl.sums.circle import from_circle, to_circle
+from streamfl.fdskl.sums.contributions import Contributions, InputNoise, KernelSettings
+from streamfl.fdskl.sums.own_columns import OwnColumns
+from streamfl.fdskl.worker.answered import FARTHEST, MANY_DISTANCES
+from streamfl.fdskl.worker.role import FdsklWorker
+from streamfl.records.samples import Sample
+from streamfl.state.changelog import ChangedParts
 
 BEGIN, REPLY, MOST = 1000.0, 0.7, 12
 

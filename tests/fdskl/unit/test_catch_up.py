@@ -10,13 +10,13 @@ import pytest
 from fdskl.makers import make_worker, settings_of
 
 from benchmarks.fdskl.history import PARTIES, KernelHistory, losses, of_history, simulated
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.messages import Prediction
+from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
 from streamfl.fdskl.learning.schedule import ends_of_iterations
+from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
 
 HISTORY = [f"e{number}" for number in range(12)]
 

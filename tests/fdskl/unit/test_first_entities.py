@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from fdskl.makers import life_of, lives, make_worker, settings_of
 
+from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import INCARNATION, PHASES, ROUND, FeatureRange, Incarnation, Round
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
-from streamfl.encoding.wire import VERSION
 
 WANTED, BEGIN, REPLY = 20, 1000.0, 0.7
 ROWS = np.exp(2 * np.random.default_rng(4).normal(size=(60, 2)))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import cauchy, kstest, norm, t, uniform
 
+from streamfl.contract.seeding import normal
 from streamfl.fdskl.sums import frequencies
 from streamfl.fdskl.sums.frequencies import Frequencies, SpectralDensity
-from streamfl.contract.seeding import normal
 
 COLUMNS = ("age", "income", "debt", "rooms", "Größe")
 KERNELS = ("gaussian", "laplacian", "matern")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from fdskl.makers import lives, make_worker, settings_of
 
+from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.worker.role import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus

@@ -10,9 +10,9 @@ import msgspec
 from fdskl.makers import COLUMNS, settings_of
 from identities import Keys, again, figure
 
+from streamfl.contract.role import Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import PARTIAL_SUM
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

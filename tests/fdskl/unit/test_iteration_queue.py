@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from fdskl.makers import make_worker, settings_of
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.fdskl.worker.active import ActivePartition
-from streamfl.fdskl.learning.iteration_queue import IterationQueue
-from streamfl.fdskl.messages import FeatureRange, Turn
-from streamfl.fdskl.learning.model import KernelModel
 from streamfl.contract.role import PeerError, StateChange
 from streamfl.encoding.wire import VERSION
+from streamfl.fdskl.learning.iteration_queue import IterationQueue
+from streamfl.fdskl.learning.model import KernelModel
+from streamfl.fdskl.messages import FeatureRange, Turn
+from streamfl.fdskl.worker.active import ActivePartition
+from streamfl.state.changelog import ChangedParts
 
 
 def test_turns_come_in_the_order_of_the_log() -> None:

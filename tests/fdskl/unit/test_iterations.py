@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
 from streamfl.fdskl.learning.feature_cache import FeatureCache
 from streamfl.fdskl.learning.iteration import BandwidthSearch, LearningSettings, SgdIteration
 from streamfl.fdskl.learning.labelled import LabelledEntities
 from streamfl.fdskl.learning.losses import loss_named
-from streamfl.fdskl.messages import DISTANCES, FeatureRange
 from streamfl.fdskl.learning.model import KernelModel
 from streamfl.fdskl.learning.newton_iteration import NewtonIteration, columns_of
+from streamfl.fdskl.messages import DISTANCES, FeatureRange
 from streamfl.fdskl.sums.rounds import Question
+from streamfl.state.changelog import ChangedParts
 
 Floats = NDArray[np.float64]
 PARTIES = 3

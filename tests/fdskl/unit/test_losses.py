@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import check_grad, minimize_scalar
 from sklearn.metrics import log_loss, mean_squared_error
 
-from streamfl.fdskl.learning.losses import LOGISTIC, LOSSES, SMOOTH_HINGE, SQUARE, MarginLoss, loss_named
 from streamfl.contract.role import ConfigurationError
+from streamfl.fdskl.learning.losses import LOGISTIC, LOSSES, SMOOTH_HINGE, SQUARE, MarginLoss, loss_named
 
 EVERY = (*LOSSES.values(), loss_named("logistic", 7.5), loss_named("smooth-hinge", 0.2))
 # Away from the places 0 and 1 where the smooth hinge has no second derivative.

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.contract.role import PeerError
+from streamfl.fdskl.sums.own_columns import OwnColumns
+from streamfl.state.changelog import ChangedParts
 
 
 def columns_of(*numbers: float) -> bytes:

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamfl.contract.role import PeerError
+from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import PHASES, FeatureRange, PartialSum, Round
 from streamfl.fdskl.sums.pending_sums import Key, PendingSum, PendingSums
 from streamfl.fdskl.sums.sums import SUM
 from streamfl.fdskl.sums.topology import aggregation
-from streamfl.contract.role import PeerError
-from streamfl.encoding.wire import VERSION
 
 
 def sums(own: int = 1, limit: int = 3) -> tuple[PendingSums, list[tuple[Key, str]]]:

@@ -9,9 +9,9 @@ import pytest
 from fdskl.makers import settings_of
 from pydantic import ValidationError
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.roles import ROLES, prediction_of
-from streamfl.contract.role import PeerError, Record
 
 KIND = ROLES[WORKER]
 

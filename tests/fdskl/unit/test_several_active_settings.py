@@ -11,10 +11,10 @@ from fdskl.makers import settings_of
 from identities import Keys
 from pydantic import ValidationError
 
+from streamfl.contract.role import PeerError, Record
 from streamfl.fdskl.config import WORKER
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.roles import ROLES
-from streamfl.contract.role import PeerError, Record
 
 KIND = ROLES[WORKER]
 SGD = {"solver": "sgd"}

@@ -8,10 +8,10 @@ import pytest
 from fdskl.proof.direct import Party, learn, standardised
 from scipy import stats
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.sums.standardisation import Standardisation, combined, moments_of, no_moments, scaling_of
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 ROWS, FIRST = 2500, 1024
 RANDOM = np.random.default_rng(8)

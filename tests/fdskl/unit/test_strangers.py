@@ -11,6 +11,8 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Send
+from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION
 from streamfl.fdskl.config import FEWEST_ENTITIES
 from streamfl.fdskl.messages import (
     DISTANCES,
@@ -25,8 +27,6 @@ from streamfl.fdskl.messages import (
     Round,
 )
 from streamfl.fdskl.sums.received_rounds import MOST_LIVES, MOST_RUNS
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Send
-from streamfl.encoding.wire import MAXIMUM_BYTES, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 

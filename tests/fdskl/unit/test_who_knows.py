@@ -9,11 +9,11 @@ import pytest
 from fdskl.laws.closed_loop import BEGIN, ClosedLoop
 from fdskl.makers import settings_of
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.messages import INCARNATION, Incarnation
 from streamfl.fdskl.worker.peers import _Peer as Peer
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Send
-from streamfl.encoding.wire import VERSION
 
 REPLY, ROUND = 0.7, 2.0
 

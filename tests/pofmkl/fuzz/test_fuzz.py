@@ -10,10 +10,10 @@ from msgspec import structs
 from pofmkl.proof import fuzz
 from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
 
+from streamfl.contract.role import PeerError, Rejection, StateChange
 from streamfl.encoding import wire
 from streamfl.pofmkl.messages import KERNEL_PARAMETERS, MARKER_KEY, SHARD_VERSION, KernelParameters
 from streamfl.pofmkl.server.shard import Shard
-from streamfl.contract.role import PeerError, Rejection, StateChange
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 

@@ -19,10 +19,10 @@ from broker import Broker
 from command_line import run_command
 
 import streamfl
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.configuration.settings import load_settings
 
 FEDERATION = """
 [federation]

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from broker import Broker
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.pofmkl.tools.federation import Outcome, simulate
 from streamfl.runtime.bus import Bus, connect
-from streamfl.configuration.settings import load_settings
 
 CLIENTS = 40
 

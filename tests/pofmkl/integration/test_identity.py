@@ -19,6 +19,8 @@ from identities import Keys
 from msgspec.structs import replace
 from scraped import scraped
 
+from streamfl.contract.role import Record
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.identity import Identity, Member, PrivateKey
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import (
@@ -31,11 +33,9 @@ from streamfl.pofmkl.messages import (
     KernelParameters,
     kernel_key,
 )
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import VERSION, encode_array
 
 pytestmark = pytest.mark.broker
 

@@ -12,12 +12,12 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer
 
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.pofmkl.roles import ROLES
 from streamfl.runtime.bus import Bus, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.encoding.wire import VERSION, encode_array
 
 pytestmark = pytest.mark.broker
 

@@ -19,13 +19,13 @@ from broker import Broker
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
-from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.client.client_record import ClientRecord
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import TopicSpec
+from streamfl.pofmkl.client.client_record import ClientRecord
+from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.configuration.settings import load_settings
 
 CLIENTS = [f"press-{number}" for number in range(16)]
 BEFORE, NOW = 4, 8

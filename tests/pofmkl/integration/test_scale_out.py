@@ -15,8 +15,8 @@ import pytest
 from broker import Broker
 from pofmkl.integration.test_federation import CLIENTS, Deployment, check_predictions
 
-from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.contract.role import TopicSpec
+from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
 from streamfl.runtime.bus import Bus, Outgoing, Session, Step, Subscription, connect
 
 PARTITIONS, SHARDS = 4, 4

@@ -18,6 +18,8 @@ import pytest
 from broker import Broker
 from kafka import KafkaAdminClient
 
+from streamfl.contract.role import TopicSpec
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import (
@@ -32,11 +34,9 @@ from streamfl.pofmkl.messages import (
     kernel_key,
 )
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import VERSION, encode_array
 
 SECONDS = 90.0
 FOR_EVER = 2**63

@@ -26,12 +26,12 @@ from kafka.errors import KafkaError
 from pofmkl.soak import FEATURES, check_counters, sample
 from soak.subject import PARTITIONS, Verdict, latest
 
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import Record
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect, transactional_prefix
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
-from streamfl.configuration.settings import load_settings
 
 __all__ = ["SAMPLES", "Case", "Outcome", "cluster", "run"]
 

@@ -13,20 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
 
+from streamfl.contract.role import Received, Record
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.own_models import OwnModel
-from streamfl.pofmkl.learning import client_journal
-from streamfl.pofmkl.learning import local_experts
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning import client_journal, local_experts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
 from streamfl.pofmkl.learning.views import ViewedFeatures
+from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.inputs import InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
-from streamfl.encoding.wire import VERSION, encode_array
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
 BANDWIDTHS = (0.7, 2.8)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from largest_settings import Case, check_what_is_accepted_can_be_written, written
 
+from streamfl.contract.role import ConfigurationError, Record
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.learning import client_journal
 from streamfl.pofmkl.messages import MARKER_KEY, kernel_key
 from streamfl.pofmkl.roles import ROLES
-from streamfl.contract.role import ConfigurationError, Record
 from streamfl.testing.role_laws import Extreme
-from streamfl.encoding.wire import VERSION, encode_array
 
 # One to come is refused, and there is no clock here.
 EPOCH = 1

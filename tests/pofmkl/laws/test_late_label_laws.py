@@ -13,10 +13,10 @@ from pofmkl.laws import test_default_laws as default_laws
 from pofmkl.laws import test_role_laws as pofmkl_laws
 from pofmkl.laws.test_default_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATURES, FINGERPRINT, VIEWS, arrived, model_version
 
+from streamfl.contract.role import Received, Record
 from streamfl.kernels import LOGISTIC, SQUARE, FeatureMap, Loss, frequencies, grid
-from streamfl.pofmkl.learning import client_journal
-from streamfl.pofmkl.learning import local_experts
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning import client_journal, local_experts
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
@@ -24,7 +24,6 @@ from streamfl.pofmkl.learning.views import ViewedFeatures
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label, LabelReader, LabelsSection
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
 MODES = ["lockstep", "bounded", "async", "budget", "lockstep-budget"]

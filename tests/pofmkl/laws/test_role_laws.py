@@ -1,4 +1,4 @@
-"""The laws of a role (streamfl.contract.role) on the client and the server of POF-MKL, over generated traffic with wrong messages in it."""
+"""The laws of a role on the client and the server of POF-MKL, over generated traffic with wrong messages in it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from largest_settings import written
 from numpy.typing import NDArray
 
+from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
+from streamfl.contract.seeding import uniform
+from streamfl.encoding.wire import VERSION, decode_array, encode_array
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learning.learner import Batch, Learner
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.messages import (
     MARKER_KEY,
     UPDATE,
@@ -27,13 +31,9 @@ from streamfl.pofmkl.messages import (
     decode_model,
     kernel_key,
 )
-from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.contract.role import Measurement, PeerError, Received, Record, Rejection, Send
-from streamfl.contract.seeding import uniform
 from streamfl.testing.role_laws import Extreme, RoleLaws, State, Subject, Traffic, law_batch_equals_singles
-from streamfl.encoding.wire import VERSION, decode_array, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
 DIMENSION = 2

@@ -11,12 +11,18 @@ import pytest
 from largest_settings import written
 from pofmkl.laws import test_role_laws as pofmkl_laws
 
+from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.pofmkl.learning.server_steps import (
+    AdaGradStep,
+    AveragedStep,
+    RecursiveLeastSquares,
+    ServerStep,
+    StochasticGradientStep,
+)
 from streamfl.pofmkl.messages import Update, decode_model
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.learning.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
-from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject
-from streamfl.encoding.wire import VERSION, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 3, 2, 3, 77, 30.0
 ROW_LENGTH = 2 * FEATURES

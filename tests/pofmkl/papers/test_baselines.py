@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.kernels import FeatureMap, Kernel, frequencies, grid, paper_dictionary
-from streamfl.pofmkl.estimators.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
-from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.tools.federation import simulate
 from streamfl.contract.seeding import normal, uniform
+from streamfl.kernels import FeatureMap, Kernel, frequencies, grid, paper_dictionary
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.estimators.baselines import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
+from streamfl.pofmkl.tools.federation import simulate
 
 ROUNDS, CLIENTS, DIMENSION, FEATURES, SEED = 60, 4, 3, 15, 11
 RATE, PENALTY, NETWORK_RATE, HIDDEN = 0.15, 0.02, 0.05, 5

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.learning.server_steps import AdaGradStep, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradientStep
 from streamfl.contract.role import PeerError
+from streamfl.pofmkl.learning.server_steps import (
+    AdaGradStep,
+    AveragedStep,
+    RecursiveLeastSquares,
+    ServerStep,
+    StochasticGradientStep,
+)
 
 KERNELS, LENGTH, RIDGE, LEAK, BLOCK = 3, 10, 0.1, 3e-3, 8
 Samples = tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
-from streamfl.pofmkl.learning.paper_learner import PaperLearner
-from streamfl.records.samples import Sample
 from streamfl.contract.role import Received, Record, Send
 from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.kernels import SQUARE, FeatureMap
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
+from streamfl.records.samples import Sample
 
 KERNELS, FEATURES, DIMENSION, IN_A_BIN = 5, 6, 3, 2
 ETA, PENALTY, XI = 0.4, 0.05, 0.4

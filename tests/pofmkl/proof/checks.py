@@ -12,25 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 from pofmkl.proof.scenario import Scenario
 
+from streamfl.contract.role import Record
+from streamfl.encoding.wire import decode_array, encoded_size
 from streamfl.pofmkl.client.bandwidth import UpdateCost
-from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.client.client_record import ClientRecord
+from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.client.server_silence import SILENCE
 from streamfl.pofmkl.learning.learner import Batch
-from streamfl.pofmkl.server.members import MemberState
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
-from streamfl.pofmkl.server.publication import BOOK
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.pofmkl.client.server_silence import SILENCE
+from streamfl.pofmkl.server.members import MemberState
+from streamfl.pofmkl.server.publication import BOOK
 from streamfl.roles.rhythm import Rhythm
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.runtime.worker import Worker
 from streamfl.state.state_settings import STATE_SETTINGS_KEY
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.observed_messages import require
-from streamfl.encoding.wire import decode_array, encoded_size
 
 __all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]
 

@@ -11,13 +11,13 @@ import numpy as np
 from pofmkl.proof.checks import check_alike, check_bounds, check_outcome, check_said, identity
 from pofmkl.proof.scenario import SAMPLES, Scenario, scenario
 
-from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.contract.role import TopicSpec
+from streamfl.contract.seeding import rng_for
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import Rates
 from streamfl.testing.faults.federation import Federation, Reading, Verdict, run

@@ -15,20 +15,20 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from streamfl.contract.role import ConfigurationError, Send, StateChange
+from streamfl.encoding.wire import decode_array
 from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.pofmkl.server.publication import BOOK
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.records.formats import format_of
 from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import ConfigurationError, Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, FuzzedMember
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
-from streamfl.encoding.wire import decode_array
 
 __all__ = ["FEDERATIONS", "POFMKL", "corpus", "member", "run"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.pofmkl.config import PofmklSettings
 from streamfl.contract.seeding import rng_for
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading
 

@@ -10,18 +10,18 @@ import pytest
 from mutations import Mutation, after, check_caught, instead
 from pofmkl.proof.faults import simulate
 
-from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.client.client_registry import ClientRegistry
-from streamfl.pofmkl.learning.default_learner import DefaultLearner
-from streamfl.pofmkl.server.members import ShardMembers
-from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.client.model import ModelTable
-from streamfl.pofmkl.learning.paper_learner import PaperLearner
 from streamfl.pofmkl.client.pending_samples import PendingQueues, PendingSamples
-from streamfl.pofmkl.server.rounds import OpenRound
-from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.client.staleness import StalenessPolicy
 from streamfl.pofmkl.client.uploads import Uploads
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.messages import KernelParameters
+from streamfl.pofmkl.server.members import ShardMembers
+from streamfl.pofmkl.server.role import PofmklServer
+from streamfl.pofmkl.server.rounds import OpenRound
 from streamfl.records.join import LabelJoin
 from streamfl.runtime import tasks as tasks_module
 from streamfl.runtime.bus import BusUnavailable, Step

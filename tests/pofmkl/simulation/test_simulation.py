@@ -11,8 +11,8 @@ import pytest
 from pofmkl.proof.faults import simulate
 from pofmkl.proof.scenario import scenario
 
-from streamfl.terminal.exit_codes import ExitCode
 from streamfl.pofmkl.client.pending_samples import PendingSamples
+from streamfl.terminal.exit_codes import ExitCode
 from streamfl.testing.faults.__main__ import main
 from streamfl.testing.faults.fault_rates import FAULTS
 

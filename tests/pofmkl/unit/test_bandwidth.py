@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array, encoded_size
 from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, StepTrace, Uplink
-from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.messages import AWAITED, UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Send
-from streamfl.encoding.wire import VERSION, encode_array, encoded_size
 
 KERNELS, FEATURES = 6, 8
 FREQUENCIES = np.random.default_rng(1).standard_normal((KERNELS, FEATURES, 2))

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from clock import Clock
 
+from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
+from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.client.catch_up import LABELS_A_GRANT, PAUSE_SECONDS
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
-from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
 from streamfl.pofmkl.learning.views import ViewedFeatures
+from streamfl.pofmkl.messages import AWAITED, MARKER_KEY, Prediction, ShardVersion
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import VERSION
 
 N, PATIENCE = 3, 20.0
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from streamfl.contract.role import ConfigurationError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.client.server_silence import SILENCE
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, decode_model, kernel_key
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.client.server_silence import SILENCE
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.contract.role import ConfigurationError, Received, Record, Rejection, Role, Send, StateChange
-from streamfl.encoding.wire import VERSION, encode_array
 
 DAY = 86_400.0
 FEATURES = ["t1", "t2"]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
 from streamfl.pofmkl.tools.alone import alone
 from streamfl.pofmkl.tools.comparison import Problem, compare, method_names, settings_of
 from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.tools.federation import simulate
-from streamfl.contract.role import ConfigurationError
 
 SAMPLES, CLIENTS = 30, 3
 

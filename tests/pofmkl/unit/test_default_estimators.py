@@ -16,13 +16,13 @@ from river.checks import yield_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streamfl
+from streamfl.contract.role import ConfigurationError
 from streamfl.learning.one_thread import one_thread
-from streamfl.pofmkl.estimators import default_estimators
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.estimators import default_estimators
 from streamfl.pofmkl.estimators.default_estimators import KEPT, Classifier, Regressor
 from streamfl.pofmkl.estimators.lone_client import LOG_ROWS, LoneClient
 from streamfl.pofmkl.tools.alone import alone
-from streamfl.contract.role import ConfigurationError
 
 ESTIMATORS = [Regressor, Classifier]
 CHECKS = [

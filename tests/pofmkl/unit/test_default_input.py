@@ -13,8 +13,8 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.server_steps import RecursiveLeastSquares
-from streamfl.pofmkl.tools.direct import federated
 from streamfl.pofmkl.learning.views import VIEWS, ViewedFeatures
+from streamfl.pofmkl.tools.direct import federated
 
 Floats = NDArray[np.float64]
 Stream = tuple[Floats, Floats]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from river import compose, datasets, dummy, evaluate, metrics, preprocessing, stats
 from river.checks import yield_checks
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.kernels import frequencies, grid
 from streamfl.pofmkl.estimators.online import POFMKLClassifier, POFMKLRegressor
-from streamfl.contract.role import ConfigurationError
 
 ESTIMATORS = [POFMKLRegressor, POFMKLClassifier]
 KERNELS = grid(["gaussian"], [0.3, 1.0, 3.0])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 
+from streamfl.configuration.settings import load_settings
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.configuration.settings import load_settings
 
 CONFIG = """
 [federation]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
+from streamfl.encoding.wire import VERSION, decode_array, encode_array
+from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     UPDATE,
@@ -14,13 +18,9 @@ from streamfl.pofmkl.messages import (
     Update,
     kernel_key,
 )
-from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.records.samples import SampleReader, SamplesSection
-from streamfl.contract.role import PeerError, Received, Record, Rejection, StateChange
-from streamfl.encoding.wire import VERSION, decode_array, encode_array
 
 
 def update(

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from pofmkl.unit.test_windowed import assert_same_after_restart, learner, stream, take
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send, StateChange
 from streamfl.learning.own_models import REASONS, ModelFailures, OwnModel, decode_remembered
 from streamfl.pofmkl.client.challenger_memory import PREFIX, REMEMBERED_EVERY
-from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.learning.client_journal import ChangedClientParts
-from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.client.live_challengers import OFF_LABELS
-from streamfl.pofmkl.state_settings import client_state_settings
+from streamfl.pofmkl.client.role import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learning.client_journal import ChangedClientParts
+from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.stateful_experts import KIND, StatefulExperts
+from streamfl.pofmkl.state_settings import client_state_settings
 from streamfl.records.samples import Sample
-from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import load_settings
 
 
 def own(function: str, **keys: Any) -> OwnModel:

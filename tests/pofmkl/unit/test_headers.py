@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streamfl.contract.role import Headers, Received, Record, Rejection, Send
+from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.records.header_propagation import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Received, Record, Rejection, Send
-from streamfl.encoding.wire import VERSION
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("X-Request-ID", b"42"))
 

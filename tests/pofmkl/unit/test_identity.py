@@ -17,7 +17,10 @@ from identities import Keys, again, figure
 from msgspec.structs import replace
 from scraped import scraped
 
+from streamfl.contract.role import PeerError, Record
+from streamfl.encoding.wire import VERSION, encode_array, record_size
 from streamfl.identity import Identity, Member, Members, PrivateKey, add_key, read_key_file
+from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
@@ -32,10 +35,8 @@ from streamfl.pofmkl.messages import (
     decode_model,
     kernel_key,
 )
-from streamfl.pofmkl.client.model import ModelTable
 from streamfl.pofmkl.server.role import PofmklServer
 from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
-from streamfl.contract.role import PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.dealing import PARTITIONS_HEADER
 from streamfl.runtime.identity_watch import IdentityWatch
@@ -43,7 +44,6 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.state.state_settings import LAYOUT_HEADER, RELEASE_HEADER, STATE_SETTINGS_HEADER
-from streamfl.encoding.wire import VERSION, encode_array, record_size
 
 CLIENTS = ("press-1", "press-2", "mill-1")
 ROW = 2 * 4

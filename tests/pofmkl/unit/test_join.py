@@ -12,6 +12,7 @@ import pytest
 from clock import Clock
 from numpy.typing import NDArray
 
+from streamfl.contract.role import PeerError
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
@@ -19,7 +20,6 @@ from streamfl.pofmkl.roles import feature_map
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.tools import direct
 from streamfl.records.join import JoinKey, LabelJoin
-from streamfl.contract.role import PeerError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

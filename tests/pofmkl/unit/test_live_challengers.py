@@ -11,17 +11,17 @@ import pytest
 from river import linear_model, preprocessing
 from sklearn import metrics
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send
 from streamfl.learning.challengers import Challenger, challenger
 from streamfl.pofmkl.client import live_challengers
+from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.report import report
 from streamfl.records.samples import Sample
-from streamfl.contract.role import ConfigurationError, Measurement, Received, Record, Send
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import load_settings
 
 CLIENTS = ("a", "b")
 

@@ -23,10 +23,10 @@ from pofmkl.live_truth import EMPTY, CalmPlant, squared_errors, truths
 from prometheus import Prometheus, running_prometheus
 
 import streamfl
+from streamfl.contract.role import Record
 from streamfl.monitoring.dashboard import CHOICES, Dashboard
 from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.pofmkl.tools.dashboard import DASHBOARD, DASHBOARDS
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Bus, connect
 
 pytestmark = pytest.mark.long

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streamfl.contract.role import PeerError
 from streamfl.kernels import SQUARE
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Batch
 from streamfl.pofmkl.learning.own_steps import OWN_STEPS, RATE
 from streamfl.pofmkl.learning.views import ViewedFeatures
-from streamfl.contract.role import PeerError
 
 SAMPLES = 30
 

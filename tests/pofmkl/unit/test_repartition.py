@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from streamfl.cli.preflight import read_configuration
-from streamfl.pofmkl.client.role import PofmklClient
-from streamfl.pofmkl.client.client_record import client_of
 from streamfl.contract.role import ConfigurationError
+from streamfl.pofmkl.client.client_record import client_of
+from streamfl.pofmkl.client.role import PofmklClient
 from streamfl.runtime import repartition
 from streamfl.runtime.bus import Outgoing, Step, Subscription, TopicSpec
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of

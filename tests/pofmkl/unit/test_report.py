@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.kernels import loss_named
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.configuration.settings import RoleSettings, load_settings
 from streamfl.simulation.html import html
 from streamfl.simulation.page import Chart, Page, ReadRecord
 

@@ -12,11 +12,11 @@ import pytest
 from command_line import run_command
 from streamfl_connectors.replay import ReplayTable
 
+from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.tools import federation
 from streamfl.pofmkl.tools.federation import simulate
 from streamfl.pofmkl.tools.streams import deal
-from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.simulation.tables import client_names
 

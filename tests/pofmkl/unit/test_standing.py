@@ -18,21 +18,21 @@ from clock import Clock
 from command_line import run_command
 
 from streamfl.cli.preflight import read_configuration
+from streamfl.contract.role import Received, Record, StateChange
+from streamfl.encoding.wire import VERSION
 from streamfl.kernels import SQUARE, FeatureMap, Kernel, frequencies
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
-from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
-from streamfl.pofmkl.tools.standing import updates_of
 from streamfl.pofmkl.learning.views import ViewedFeatures
+from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
+from streamfl.pofmkl.tools.standing import updates_of
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, StateChange
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.encoding.wire import VERSION
 
 N, PATIENCE = 3, 20.0
 

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamfl.pofmkl.server.members import ShardMembers
+from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION, decode_array, encode_array
+from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
+from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     LARGEST_STEP,
@@ -24,12 +27,9 @@ from streamfl.pofmkl.messages import (
     decode_model,
     kernel_key,
 )
-from streamfl.pofmkl.client.model import LARGEST_PARAMETERS, ModelTable
+from streamfl.pofmkl.server.members import ShardMembers
 from streamfl.pofmkl.server.role import PofmklServer
-from streamfl.pofmkl.learning.server_steps import StochasticGradientStep
 from streamfl.roles.received_numbers import MOST_RANGES, NumberRange, note, was_heard
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
-from streamfl.encoding.wire import VERSION, decode_array, encode_array
 
 KERNELS, ROW = 3, 4
 TIMEOUT = 30.0

@@ -24,7 +24,6 @@ from streamfl.cli.check import as_list
 from streamfl.cli.check_inputs import EXAMPLES
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import read_configuration
-from streamfl.terminal.console import print_list
 from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.health import Health
@@ -32,6 +31,7 @@ from streamfl.runtime.health_server import HealthServer
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.memory_log import PartitionLog
+from streamfl.terminal.console import print_list
 
 FEDERATION = """
 [federation]

@@ -9,14 +9,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from streamfl.configuration.settings import BusSection, RoleSection
+from streamfl.contract.role import Headers
 from streamfl.pofmkl.config import PofmklFederation, PofmklSettings
 from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import Headers
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.spans import Traces
-from streamfl.configuration.settings import BusSection, RoleSection
 
 OF_SAMPLE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED: Headers = (("traceparent", f"00-{OF_SAMPLE}-00f067aa0ba902b7-01".encode()),)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
-from streamfl.pofmkl.messages import LARGEST_STEP, MARKER_KEY, UPDATE, ShardVersion
-from streamfl.pofmkl.learning.paper_learner import PaperLearner
-from streamfl.records.samples import Sample
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
 from streamfl.encoding.wire import VERSION
+from streamfl.kernels import SQUARE, FeatureMap
+from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
+from streamfl.pofmkl.learning.paper_learner import PaperLearner
+from streamfl.pofmkl.messages import LARGEST_STEP, MARKER_KEY, UPDATE, ShardVersion
+from streamfl.records.samples import Sample
 
 
 def client(

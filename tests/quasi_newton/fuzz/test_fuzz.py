@@ -9,10 +9,10 @@ import pytest
 from quasi_newton.proof import fuzz
 from wrong_messages import check_found
 
-from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.quasi_newton.messages import codec
-from streamfl.quasi_newton.encryption.scheme import Plain
 from streamfl.contract.role import PeerError, StateChange
+from streamfl.quasi_newton.encryption.scheme import Plain
+from streamfl.quasi_newton.messages import codec
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.member import NOW
 

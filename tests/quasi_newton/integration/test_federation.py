@@ -27,17 +27,17 @@ from identities import Keys
 from quasi_newton.laws.closed_loop import start_of
 from quasi_newton.makers import problem
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import StateChange
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.messages import Message, codec
-from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import TRAINED
-from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing
+from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.rows.near_rows import cut_at_near_rows
+from streamfl.quasi_newton.rows.preprocessing import fit_preprocessing
 from streamfl.quasi_newton.tools.direct import Party, Trace, train
-from streamfl.contract.role import StateChange
 from streamfl.runtime.bus import Bus, Outgoing, connect
-from streamfl.configuration.settings import load_settings
 
 pytestmark = pytest.mark.broker
 

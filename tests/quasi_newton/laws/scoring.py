@@ -13,8 +13,8 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation
 from quasi_newton.makers import problem
 
-from streamfl.quasi_newton.messages import Message, place_of
 from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.messages import Message, place_of
 from streamfl.quasi_newton.scoring.party import ScoringParty
 
 Floats = NDArray[np.float64]

@@ -19,13 +19,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.ciphertext_attacks import quotient, signed
 from benchmarks.quasi_newton.coordinator_attacks import alike, distance_from_uniform, followed, slots_of
+from streamfl.contract.role import PeerError
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.quasi_newton.members import host as host_module
-from streamfl.quasi_newton.rows.alignment import POINT_BYTES
-from streamfl.quasi_newton.members.background_tasks import Product
 from streamfl.quasi_newton.encryption.bignum import from_bytes, gcd
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
+from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.encryption.randomness import SecretRandomness
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.members import host as host_module
+from streamfl.quasi_newton.members.background_tasks import Product
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.members.party_settings import TRAINED
 from streamfl.quasi_newton.messages import (
     Blinded,
     Message,
@@ -35,12 +40,7 @@ from streamfl.quasi_newton.messages import (
     read_content,
     records_of,
 )
-from streamfl.quasi_newton.learning.own_columns import PRODUCTS
-from streamfl.quasi_newton.encryption.packing import Packing
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import TRAINED
-from streamfl.quasi_newton.encryption.randomness import SecretRandomness
-from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.rows.alignment import POINT_BYTES
 
 ROWS = 220
 LEARNING = {"epochs": 6, "tolerance": 0.0, "regularisation": 0.0}

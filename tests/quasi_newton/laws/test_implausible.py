@@ -11,16 +11,16 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_eavesdroppers import federation, said
 from quasi_newton.laws.test_retraining import parties
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
-from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
-from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.encryption.keys import PaillierPublicKey
-from streamfl.quasi_newton.messages import StepDecision, read_content
-from streamfl.quasi_newton.learning.own_columns import PRODUCTS
 from streamfl.quasi_newton.encryption.packing import Packing
+from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.party_settings import FAILED
 from streamfl.quasi_newton.members.rounds import TrainingRounds
-from streamfl.contract.role import PeerError
+from streamfl.quasi_newton.messages import StepDecision, read_content
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 

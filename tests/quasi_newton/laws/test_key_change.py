@@ -13,11 +13,11 @@ import pytest
 from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
-from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.encryption.key_file import add_key
 from streamfl.quasi_newton.encryption.keys import generate_key
-from streamfl.quasi_newton.messages import Begin, content_of
+from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party_settings import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
+from streamfl.quasi_newton.messages import Begin, content_of
 
 SMALL: dict[str, Any] = {
     "learning": {"batch": 40, "min_batch": 40, "min_support": 2, "epochs": 2},

@@ -11,24 +11,24 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.contract.role import Record, StateChange
+from streamfl.encoding.wire import LARGEST_VALUE, LONGEST_NAME, MAXIMUM_BYTES, VERSION, encode_array, encoded_size
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_BATCHES, MOST_COLUMNS, QuasiNewtonSettings
-from streamfl.quasi_newton.members.coordinator import ROUND, _Run
-from streamfl.quasi_newton.learning.descent import DescentState
 from streamfl.quasi_newton.encryption.key_file import MOST_KEYS
 from streamfl.quasi_newton.encryption.keys import LARGEST_BITS
-from streamfl.quasi_newton.messages import Joined, Ready, content_of
+from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
+from streamfl.quasi_newton.learning.descent import DescentState
+from streamfl.quasi_newton.members.coordinator import ROUND, _Run
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import DECIDING, TrainingProgress
+from streamfl.quasi_newton.members.trained_model import TrainedModel
+from streamfl.quasi_newton.messages import Joined, Ready, content_of
+from streamfl.quasi_newton.roles import ROLES, _fingerprint
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import MOST_KNOTS, Preprocessing
-from streamfl.quasi_newton.roles import ROLES, _fingerprint
-from streamfl.quasi_newton.encryption.scheme import numbers_to_bytes
-from streamfl.quasi_newton.members.trained_model import TrainedModel
-from streamfl.contract.role import Record, StateChange
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.bound_laws import what_is_refused
 from streamfl.testing.role_laws import Extreme, Subject
-from streamfl.encoding.wire import LARGEST_VALUE, LONGEST_NAME, MAXIMUM_BYTES, VERSION, encode_array, encoded_size
 
 LONGEST_PARTY = 64
 KINDS = {"g": GUEST, "h": HOST, "c": COORDINATOR}

@@ -12,11 +12,11 @@ from quasi_newton.federations import Secrets
 from quasi_newton.laws.closed_loop import ClosedLoop, Place
 from quasi_newton.laws.test_closed_loop import ROWS, assert_equals_direct, federation, outcome, trained
 
+from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
 from streamfl.quasi_newton import messages
-from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import TRAINED
-from streamfl.contract.role import PeerError, Received, Record, Rejection, receive_at_once
+from streamfl.quasi_newton.messages import Begin, Blinded, Joined, Message, Opened, StepDecision, content_of, place_of
 
 SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
 

@@ -11,12 +11,12 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation, outcome
 
-from streamfl.quasi_newton.rows.alignment import set_digest
+from streamfl.contract.role import Received, Rejection, receive_at_once
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.members.party_settings import ALIGNING, FAILED, TRAINED
-from streamfl.contract.role import Received, Rejection, receive_at_once
+from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
+from streamfl.quasi_newton.rows.alignment import set_digest
 
 WHOLE, FIRST, SECOND = 600, 350, 560
 EVERY = 1000.0

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
+from streamfl.contract.role import Received, Record
+from streamfl.encoding.wire import VERSION
 from streamfl.quasi_newton.messages import Message, Ready, content_of
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
-from streamfl.contract.role import Received, Record
 from streamfl.testing.role_laws import (
     Extreme,
     Move,
@@ -35,7 +36,6 @@ from streamfl.testing.role_laws import (
     law_restore,
     law_waiting,
 )
-from streamfl.encoding.wire import VERSION
 
 SMALL: dict[str, Any] = {
     "learning": {"batch": 40, "min_batch": 40, "min_support": 2, "epochs": 2},

@@ -10,10 +10,10 @@ import pytest
 from quasi_newton.laws.closed_loop import ClosedLoop, Place
 from quasi_newton.laws.scoring import SCORING, predictions, said, scored, scoring_federation, scoring_party
 
+from streamfl.contract.role import Received, Record, Rejection, receive_at_once
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.messages import Message, content_of, place_of, read_content
 from streamfl.quasi_newton.scoring.messages import NO_POINTS, ChosenPlaces, Points, ScoringAnswer, ScoringQuestion
-from streamfl.contract.role import Received, Record, Rejection, receive_at_once
 
 KINDS = {"question", "found", "chosen", "points"}
 change = msgspec.structs.replace

@@ -14,10 +14,10 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import parties, predictions, write_entity
 from quasi_newton.laws.test_role_laws import cut
 
-from streamfl.roles.partitioned_role import PartitionedRole
+from streamfl.contract.role import Received, Record, StateChange
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.contract.role import Received, Record, StateChange
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 
 CHANNELS = {"g": "answers/h1", "h1": "questions"}

@@ -24,8 +24,8 @@ from benchmarks.quasi_newton.gradient_attacks import (
     solve,
 )
 from benchmarks.quasi_newton.lattice import reduced, signs_of_sums
-from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.tools.direct import Party, Trace, partition, train
 
 LEARNING = DescentSettings(batch=100, memory=24)

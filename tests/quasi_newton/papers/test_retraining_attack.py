@@ -17,12 +17,12 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from benchmarks.quasi_newton.gradient_attacks import Equations, Federation, label_auc, make
-from streamfl.quasi_newton.rows import batches
 from streamfl.quasi_newton.members import guest
-from streamfl.quasi_newton.rows.batches import FrozenBatches
-from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.rounds import TrainingRounds
+from streamfl.quasi_newton.rows import batches
+from streamfl.quasi_newton.rows.batches import FrozenBatches
+from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 
 COLUMNS, BATCH, EVERY = 10, 100, 1000.0
 Floats = NDArray[np.float64]

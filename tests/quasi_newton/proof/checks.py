@@ -15,14 +15,14 @@ from quasi_newton.proof.observed_messages import messages_of
 from quasi_newton.proof.oracle import Batches, Expected, batches_of, common_entities, expected, script, size_of
 from quasi_newton.proof.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
 
+from streamfl.contract.role import StateChange
 from streamfl.identity.keys import derive
-from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.messages import Joined, Message, StepDecision, place_of
 from streamfl.quasi_newton.tools import made_up_secrets
-from streamfl.contract.role import StateChange
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.testing.faults.cluster import FaultyBus

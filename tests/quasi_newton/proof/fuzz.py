@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.roles.message_fragments import MARK
+from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.members.coordinator import TRAINED as DECIDED
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.messages import Message, codec, place_of
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import TRAINED
+from streamfl.quasi_newton.messages import Message, codec, place_of
 from streamfl.quasi_newton.tools import made_up_secrets
 from streamfl.quasi_newton.tools.made_up_secrets import made_up_files
-from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
+from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message

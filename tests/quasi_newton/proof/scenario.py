@@ -12,16 +12,16 @@ import numpy as np
 from quasi_newton.proof.observed_messages import Observed, messages_of
 from quasi_newton.proof.produced_records import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
 
-from streamfl.roles.partitioned_role import PartitionedRole
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
-from streamfl.quasi_newton.messages import StepDecision, read_content
-from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.tools import made_up_secrets
+from streamfl.configuration.settings import RoleSettings
 from streamfl.contract.role import TopicSpec
+from streamfl.contract.seeding import rng_for
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
+from streamfl.quasi_newton.members.party import PartyTask
+from streamfl.quasi_newton.messages import StepDecision, read_content
+from streamfl.quasi_newton.tools import made_up_secrets
+from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import require

@@ -19,29 +19,29 @@ from quasi_newton.proof.faults import simulate, simulate_liveness
 from quasi_newton.proof.oracle import Expected
 from quasi_newton.proof.scenario import NAME, QuasiNewtonScenario, scenario
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.roles.message_fragments import LongMessages
-from streamfl.roles.partitioned_role import FRAGMENTS, PartitionedRole
+from streamfl.contract.role import StateChange
 from streamfl.quasi_newton import messages
+from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
+from streamfl.quasi_newton.encryption.scheme import Paillier
+from streamfl.quasi_newton.learning.iterates import Iterates
 from streamfl.quasi_newton.members import party
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
-from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.members.exchange import MessageExchange
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.learning.iterates import Iterates
-from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
-from streamfl.quasi_newton.messages import Aligned, content_of, read_content
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.scoring.predictions import Prediction
 from streamfl.quasi_newton.members.readiness import HeldOut
-from streamfl.quasi_newton.encryption.scheme import Paillier
-from streamfl.quasi_newton.scoring.scores import UNTOLD, Scores
-from streamfl.quasi_newton.scoring.guest import GuestScoring
-from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.members.trained_model import LatestModel
+from streamfl.quasi_newton.messages import Aligned, content_of, read_content
+from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
+from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
-from streamfl.contract.role import StateChange
+from streamfl.quasi_newton.scoring.guest import GuestScoring
+from streamfl.quasi_newton.scoring.predictions import Prediction
+from streamfl.quasi_newton.scoring.scores import UNTOLD, Scores
+from streamfl.roles.message_fragments import LongMessages
+from streamfl.roles.partitioned_role import FRAGMENTS, PartitionedRole
+from streamfl.state.changelog import ChangedParts
 from streamfl.testing.faults.cluster import FaultyBus
 from streamfl.testing.faults.fault_rates import FAULTS
 

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.rows import alignment
 from streamfl.quasi_newton.rows.alignment import Alignment, KeyedHashes, set_digest
-from streamfl.contract.role import PeerError
 
 HOST, GUEST, SESSION = b"h" * 32, b"g" * 32, b"credit/1"
 P = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from quasi_newton.federations import Secrets, settings_of
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.contract.role import ConfigurationError
 
 
 def test_many_inverses_are_each_an_inverse() -> None:

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.blinding import Encryptor, exponent_bits
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
@@ -24,7 +25,6 @@ from streamfl.quasi_newton.encryption.masks import Masks
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add_plain
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
-from streamfl.contract.role import PeerError
 
 SECRET, OTHER = bytes(range(32)), bytes(range(1, 33))
 PLACE = RandomnessContext("federation", "run", "host", 3, "inner-products")

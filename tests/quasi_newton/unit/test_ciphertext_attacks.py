@@ -13,6 +13,7 @@ import phe
 import pytest
 from scipy.stats import kstest
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption import blinding
 from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import encode_ciphertexts
@@ -22,7 +23,6 @@ from streamfl.quasi_newton.encryption.masks import Masks
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add_plain, transposed_product
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext, SecretRandomness
-from streamfl.contract.role import PeerError
 
 HOST, GUEST = bytes(range(32)), bytes(range(1, 33))
 AT_HOST = RandomnessContext("credit", "run", "host", 1, "inner-products")

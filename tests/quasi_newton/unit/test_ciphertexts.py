@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.ciphertexts import decode_ciphertexts, encode_ciphertexts
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
-from streamfl.contract.role import PeerError
 
 PLACE = RandomnessContext("federation", "run", "host", 1, "inner-products")
 REASONS = {"shape", "ciphertext_range", "ciphertext_factor", "ciphertext_bare", "ciphertext_repeated"}

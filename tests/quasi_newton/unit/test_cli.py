@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from command_line import run_command
 
-from streamfl.quasi_newton.encryption import bignum
-from streamfl.quasi_newton.encryption import key_file
+from streamfl.quasi_newton.encryption import bignum, key_file
 from streamfl.quasi_newton.encryption.key_file import make_key_file, read_key_file
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from quasi_newton.makers import problem, split
 
-from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.encryption.blinding import Encryptor
-from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
 from streamfl.quasi_newton.encryption.masks import Masks
-from streamfl.quasi_newton.learning.own_columns import PRODUCTS, PartyArithmetic, loss_product
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add, add_plain, transposed_product
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
+from streamfl.quasi_newton.learning import taylor
+from streamfl.quasi_newton.learning.descent import Descent, DescentSettings
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS, PartyArithmetic, loss_product
 from streamfl.quasi_newton.tools.direct import Party, partition, train
 
 BATCH, PARTIES = 24, 3

@@ -7,9 +7,9 @@ import itertools
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+from streamfl.contract.role import PeerError
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD, EncryptedLink
-from streamfl.contract.role import PeerError
 
 SECRET = bytes(range(32))
 TOPIC, PLACE = "credit.guest.residuals", b"run 7, iteration 3"

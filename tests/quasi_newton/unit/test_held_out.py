@@ -10,16 +10,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.state.changelog import ChangedParts
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.members.party_settings import GATHERING
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
+from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
+from streamfl.quasi_newton.rows.table import EntityTable
+from streamfl.quasi_newton.scoring.guest import read_calibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration
 from streamfl.quasi_newton.scoring.scores import Scores
-from streamfl.quasi_newton.scoring.guest import read_calibration
-from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 
 def test_calibration_error_is_the_mean_distance_of_bins() -> None:

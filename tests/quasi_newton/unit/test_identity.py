@@ -14,10 +14,10 @@ from identities import Keys, again
 from quasi_newton.federations import settings_of
 from quasi_newton.makers import problem
 
+from streamfl.contract.role import Record
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST
 from streamfl.quasi_newton.members.party import PartyTask
 from streamfl.quasi_newton.members.party_settings import TRAINED
-from streamfl.contract.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus

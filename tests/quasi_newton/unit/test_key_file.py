@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton.encryption import key_file
 from streamfl.quasi_newton.encryption.key_file import add_key, make_key_file, read_key_file
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
-from streamfl.contract.role import ConfigurationError
 
 
 @pytest.fixture(name="path")

@@ -9,9 +9,9 @@ import os
 import phe
 import pytest
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.bignum import is_prime, long
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey, generate_key
-from streamfl.contract.role import PeerError
 
 
 def fingerprint(n: int) -> str:

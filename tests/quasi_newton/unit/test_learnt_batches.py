@@ -11,16 +11,16 @@ import pytest
 from numpy.typing import NDArray
 from quasi_newton.federations import settings_of
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.rows import learnt_batches
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
-from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED, TrainingProgress
 from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.roles import _party_settings
+from streamfl.quasi_newton.rows import learnt_batches
+from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
 from streamfl.quasi_newton.rows.table import EntityTable
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 SECRET = b"s" * 32
 KIND = kinds(2, 10, 10).inputs

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.rows.near_rows import TOLERANCE, far_from_all
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.rows.training_rows import TrainingRows
+from streamfl.quasi_newton.tools.direct import Party, train
+from streamfl.state.changelog import ChangedParts
 
 Floats = NDArray[np.float64]
 BATCH, BATCHES, LARGEST = 300, 12, 0.2

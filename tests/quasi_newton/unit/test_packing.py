@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.blinding import Encryptor
 from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, OutOfBounds, kinds
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey, PaillierPublicKey
 from streamfl.quasi_newton.encryption.packing import Packing
 from streamfl.quasi_newton.encryption.products import add
 from streamfl.quasi_newton.encryption.randomness import RandomnessContext
-from streamfl.contract.role import PeerError
 
 PLACE = RandomnessContext("federation", "run", "guest", 1, "gradient")
 KIND = FixedPoint(0, 1000)

@@ -11,8 +11,8 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.scoring.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
+from streamfl.quasi_newton.scoring.scorecard import Calibration, ScoreScale, fit_calibration, points_of_party, score
 
 Floats = NDArray[np.float64]
 

@@ -15,13 +15,13 @@ import pytest
 from command_line import run_command
 from quasi_newton.federations import Secrets, settings_of
 
+from streamfl.configuration.settings import RoleSettings
+from streamfl.contract.role import ConfigurationError
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.contract.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import RoleSettings
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.state.changelog import ChangedParts
-from streamfl.quasi_newton.learning.descent import DescentSettings
+from streamfl.contract.role import PeerError
 from streamfl.quasi_newton.encryption.fixed_point import kinds
+from streamfl.quasi_newton.learning.descent import DescentSettings
 from streamfl.quasi_newton.learning.own_columns import PartyArithmetic
+from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.rows.preparation import Preparation
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
-from streamfl.quasi_newton.members.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.rows.weight_of_evidence import fit_weight_of_evidence
-from streamfl.contract.role import PeerError
+from streamfl.state.changelog import ChangedParts
 
 Floats = NDArray[np.float64]
 KINDS = kinds(2, 100, 100, input_bound=3.0)

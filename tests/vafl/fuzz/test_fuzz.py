@@ -10,10 +10,10 @@ from vafl.proof import fuzz
 from wrong_messages import check_found, refused_of_the_recorded, trusts_the_sender
 
 from streamfl.contract.role import PeerError, StateChange
-from streamfl.vafl.party import role as party_module
 from streamfl.vafl.config import COORDINATOR, PARTY
-from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.coordinator.intake import Intake
+from streamfl.vafl.coordinator.role import VaflCoordinator
+from streamfl.vafl.party import role as party_module
 from streamfl.vafl.party.role import VaflParty
 
 

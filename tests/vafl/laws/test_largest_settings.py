@@ -10,9 +10,9 @@ import pytest
 from largest_settings import Case, check_what_is_accepted_can_be_written, written
 
 from streamfl.contract.role import Record
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.testing.role_laws import Extreme
 from streamfl.vafl.roles import ROLES
-from streamfl.encoding.wire import VERSION, encode_array
 
 # One to come is refused, and there is no clock here.
 EPOCH = 1

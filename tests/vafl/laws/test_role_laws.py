@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
-from streamfl.contract.role import Received, Record, Send
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
-from streamfl.encoding.wire import VERSION, encode_array
 
 FINGERPRINT, INPUTS, SIZE = 77, 2, 2
 ENTITIES = [f"e{number}" for number in range(5)]

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vafl.makers import make_coordinator
 
-from streamfl.records.labels import Label
 from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.labels import Label
 from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("a", "b", "c")
 ENTITIES = ("e", "f", "g", "h")

@@ -12,16 +12,16 @@ from scipy.special import expit
 from scipy.stats import norm
 from vafl.makers import make_coordinator
 
+from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.labels import Label
-from streamfl.contract.role import Received, Record, Send
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
 from streamfl.vafl.functions.heads import LOGISTIC, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
-from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import REPLY, Embedding
 from streamfl.vafl.tools.federation import VerticalFederation
-from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("a", "b")
 ENTITIES = 1000

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import norm
 
+from streamfl.contract.role import Received, Record, Send
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.privacy.keyed_noise import ROUNDING
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Send
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
-from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 

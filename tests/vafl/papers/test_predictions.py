@@ -13,11 +13,11 @@ from scipy.special import logit
 from vafl.makers import make_coordinator
 
 from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.functions.heads import LOGISTIC, Head, NetworkHead, SumHead
-from streamfl.vafl.messages import Embedding, Prediction
 from streamfl.vafl.functions.networks import DenseNetwork
-from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.vafl.messages import Embedding, Prediction
 
 PARTIES, ENTITIES = ("bank", "shop"), 1000
 HEADS: dict[str, Head] = {"sum": SumHead(), "linear network": NetworkHead(DenseNetwork([2, 1]))}

@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
+from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.privacy.keyed_noise import ROUNDING
 from streamfl.records.entities import EntityLabelsSection
 from streamfl.records.samples import Sample
-from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
 from streamfl.vafl.config import PrivacySection, VaflSettings
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
 from streamfl.vafl.roles import ROLES
-from streamfl.encoding.wire import VERSION, encode_array
 
 SECRET = "5e" * 32
 INPUTS, SIZE = 6, 4

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from vafl.papers.reference import COUNTS, Reference, Said, Shown
 
-from streamfl.records.labels import Label
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.labels import Label
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
-from streamfl.vafl.messages import REPLY, Embedding, Prediction
 from streamfl.vafl.functions.networks import DenseNetwork
-from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.vafl.messages import REPLY, Embedding, Prediction
 
 SEEDS = range(80)
 CLASSES = 3

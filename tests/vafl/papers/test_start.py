@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 from river import datasets
 
+from streamfl.contract.role import Received, Record, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.functions.models import embedding_function
-from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 
 RECORDS = 200
 SECTIONS: dict[str, Any] = {

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamfl.records.samples import Sample
 from streamfl.contract.role import ConfigurationError, Received, Record, Send
-from streamfl.vafl.messages import EMBEDDING, Reply
-from streamfl.vafl.functions.networks import Activation, DenseNetwork
-from streamfl.vafl.party.role import PartySteps, VaflParty
-from streamfl.vafl.functions.torch_model import TorchModel
 from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.samples import Sample
+from streamfl.vafl.functions.networks import Activation, DenseNetwork
+from streamfl.vafl.functions.torch_model import TorchModel
+from streamfl.vafl.messages import EMBEDDING, Reply
+from streamfl.vafl.party.role import PartySteps, VaflParty
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'streamfl[torch]'")
 

@@ -17,10 +17,10 @@ from vafl.proof.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario,
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.testing.faults.observed_messages import Sent, TopicReader, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
-from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding, decode_in_flight
-from streamfl.vafl.messages import EMBEDDING, REPLY
-from streamfl.vafl.functions.models import embedding_function
 from streamfl.vafl.coordinator.remembered_entity import RememberedEntity, decode_entity
+from streamfl.vafl.functions.models import embedding_function
+from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbedding, decode_in_flight
 
 __all__ = ["check_alike", "check_outcome"]
 

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from streamfl.contract.role import PeerError, Rejection, Send, receive_at_once
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, FuzzedMember
@@ -25,7 +26,6 @@ from streamfl.testing.fuzz.resumed import MemoryFederation
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply, bounded_array
-from streamfl.encoding.wire import VERSION, encode_array
 
 __all__ = ["FEDERATIONS", "VAFL", "WRONG", "corpus", "member", "run"]
 

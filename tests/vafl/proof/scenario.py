@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
+from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.contract.role import Record, TopicSpec
+from streamfl.contract.seeding import rng_for
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_by, drawn_rates
 from streamfl.testing.faults.federation import Reading, topics_of
 from streamfl.testing.faults.observed_messages import Sent, require, sent

@@ -17,11 +17,11 @@ from vafl.proof.scenario import FOR_EVER, scenario
 from streamfl.learning.optimisers import AdaGrad
 from streamfl.testing.faults.fault_rates import FAULTS
 from streamfl.testing.faults.federation import run
-from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.coordinator.entities import CoordinatorEntities
-from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings
-from streamfl.vafl.messages import EMBEDDING
 from streamfl.vafl.coordinator.parties import Parties
+from streamfl.vafl.coordinator.role import VaflCoordinator
+from streamfl.vafl.messages import EMBEDDING
+from streamfl.vafl.party.in_flight_embeddings import InFlightEmbeddings
 from streamfl.vafl.party.role import VaflParty
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]

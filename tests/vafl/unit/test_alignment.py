@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from vafl.makers import make_coordinator
 
-from streamfl.records.labels import Label
 from streamfl.contract.role import Received, Record, Send
+from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.labels import Label
 from streamfl.vafl.coordinator.role import AlignmentPolicy, VaflCoordinator
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("bank", "shop")
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streamfl.records.samples import Sample
 from streamfl.contract.role import CatchesUp, Received, Record, Send, StateChange
-from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
-from streamfl.vafl.functions.networks import DenseNetwork
-from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.samples import Sample
+from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, REPLY, Reply
+from streamfl.vafl.party.role import PartySteps, VaflParty
 
 HISTORY = [f"e{number}" for number in range(10)]
 

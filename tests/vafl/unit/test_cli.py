@@ -14,11 +14,11 @@ from command_line import run_command
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import read_configuration
+from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.contract.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import load_kind, load_settings
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.tools import demo as demo_vertical
 

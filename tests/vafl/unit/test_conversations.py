@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from vafl.makers import make_coordinator
 
+from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps
 from streamfl.vafl.functions.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
-from streamfl.encoding.wire import VERSION, encode_array
 
 PARTIES = ("bank", "shop", "phone")
 

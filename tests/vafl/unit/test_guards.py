@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamfl.records.samples import Sample
+from streamfl.configuration.secrets import read_secret
+from streamfl.configuration.settings import load_settings
 from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION
+from streamfl.records.samples import Sample
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.secrets import read_secret
-from streamfl.configuration.settings import load_settings
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.messages import EMBEDDING, Reply
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
-from streamfl.encoding.wire import VERSION
 
 MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0, gradient_noise=4.0, budget=9.0, secret="0" * 64)
 

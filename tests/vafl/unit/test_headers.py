@@ -9,14 +9,14 @@ import pytest
 from pydantic import ValidationError
 from vafl.makers import make_coordinator
 
+from streamfl.contract.role import Headers, Received, Record, Rejection, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.header_propagation import Carry, FollowedAcross
 from streamfl.records.samples import Sample
-from streamfl.contract.role import Headers, Received, Record, Rejection, Send
 from streamfl.vafl.coordinator.alignment import AlignmentPolicy
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.functions.networks import DenseNetwork
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.party.role import PartySteps, VaflParty
-from streamfl.encoding.wire import VERSION, encode_array
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("baggage", b"customer=anna"))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from peers import Peers
 
-from streamfl.records.place_watch import LATEST, PlaceWatch
 from streamfl.contract.role import TopicSpec
+from streamfl.records.place_watch import LATEST, PlaceWatch
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import find_kind
 

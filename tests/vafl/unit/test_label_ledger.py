@@ -13,17 +13,17 @@ import pytest
 from scipy.stats import norm
 from vafl.makers import make_coordinator
 
+from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.privacy.accountant import epsilon_of
 from streamfl.privacy.ledger import Ledger
 from streamfl.records.labels import Label
-from streamfl.contract.role import ConfigurationError, PeerError, Received, Record, Send, StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy
 from streamfl.vafl.functions.heads import LOGISTIC, SQUARE, OutputLoss, softmax_loss
 from streamfl.vafl.messages import REPLY, Embedding
-from streamfl.encoding.wire import VERSION, encode_array
 
 SECRET, PARTIES, NOISE = "5e" * 32, ("bank", "shop"), 1.0
 

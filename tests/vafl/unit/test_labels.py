@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamfl.records.labels import Label
 from streamfl.contract.role import PeerError, Record
+from streamfl.records.labels import Label
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.config import VaflSettings
 

@@ -7,16 +7,16 @@ from typing import Any, Literal, cast
 import numpy as np
 import pytest
 
+from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import ConfigurationError, Received, Record, Role, Send
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.contract.role import ConfigurationError, Received, Record, Role, Send
 from streamfl.runtime.kinds import find_kind
-from streamfl.configuration.settings import load_settings
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import EMBEDDING, Embedding, Reply
 from streamfl.vafl.party.role import VaflParty
-from streamfl.encoding.wire import VERSION, encode_array
 
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 # As long as an entity's name may be, of characters that take the most bytes.

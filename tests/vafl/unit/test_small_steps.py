@@ -11,16 +11,16 @@ from vafl.makers import make_coordinator, party_settings
 from vafl.unit.test_conversations import Party, figures, received
 
 from benchmarks.vafl.defaults import Quality, federation, pooled, tables
-from streamfl.records.labels import Label
 from streamfl.contract.role import StateChange
+from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.records.labels import Label
 from streamfl.runtime.kinds import find_kind
 from streamfl.vafl.coordinator.role import HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.heads import SQUARE, NetworkHead
-from streamfl.vafl.messages import Embedding
 from streamfl.vafl.functions.networks import DenseNetwork
-from streamfl.vafl.party.role import PartySteps, VaflParty
+from streamfl.vafl.messages import Embedding
 from streamfl.vafl.party.life import KEY
-from streamfl.encoding.wire import VERSION, encode_array
+from streamfl.vafl.party.role import PartySteps, VaflParty
 
 SOON = PartySteps("sgd", 1.0, 4, fewer=True)
 

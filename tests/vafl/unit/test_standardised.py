@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from vafl.makers import party_settings
 
-from streamfl.records.samples import Sample
-from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
-from streamfl.runtime.kinds import find_kind
 from streamfl.configuration.settings import load_settings
+from streamfl.contract.role import PeerError, Received, Record, Send, StateChange
+from streamfl.records.samples import Sample
+from streamfl.runtime.kinds import find_kind
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING

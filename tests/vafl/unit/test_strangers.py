@@ -10,9 +10,9 @@ import pytest
 from vafl.makers import make_coordinator
 
 from streamfl.contract.role import Received, Record, Rejection, Send, StateChange
+from streamfl.encoding.wire import VERSION, encode_array
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.messages import Embedding
-from streamfl.encoding.wire import VERSION, encode_array
 
 
 def coordinator() -> VaflCoordinator:

@@ -9,9 +9,9 @@ from random import Random
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
 from running_mean.messages import Mean, encode_mean
-from streamfl.records.samples import SamplesSection
-from streamfl.contract.role import Send
 from streamfl.configuration.settings import RoleSection
+from streamfl.contract.role import Send
+from streamfl.records.samples import SamplesSection
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed
 from streamfl.testing.fuzz.mutations import FuzzedRecord
 from streamfl.testing.fuzz.targets import Restored, RoleTarget, Target

@@ -9,13 +9,13 @@ import msgspec
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
 from running_mean.messages import Prediction
-from streamfl.records.samples import SamplesSection
+from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.contract.role import TopicSpec
+from streamfl.contract.seeding import rng_for
+from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection, RoleSettings
 from streamfl.testing.faults.fault_rates import Rates, drawn_rates
 from streamfl.testing.faults.federation import Reading
 from streamfl.testing.faults.observed_messages import require

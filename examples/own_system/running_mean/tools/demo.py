@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
 from running_mean.tools.federation import run
+from streamfl.configuration.settings import RoleSection
+from streamfl.contract.seeding import rng_for
 from streamfl.records.samples import SamplesSection
 from streamfl.runtime.bus import Outgoing
-from streamfl.contract.seeding import rng_for
-from streamfl.configuration.settings import RoleSection
 from streamfl.simulation.pictures import FEDERATION, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
 

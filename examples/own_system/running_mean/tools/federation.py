@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from running_mean.config import RunningMeanSettings
 from running_mean.messages import Prediction
+from streamfl.configuration.settings import BusSection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.configuration.settings import BusSection
 
 __all__ = ["Outcome", "run"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from running_mean.config import RunningMeanSettings
 from running_mean.tools.federation import run
-from streamfl.records.samples import SamplesSection
 from streamfl.configuration.settings import load_settings
+from streamfl.records.samples import SamplesSection
 from streamfl.simulation.options import ClientColumnOption
 from streamfl.simulation.sources import SampleRows
 from streamfl.simulation.system_tools import Report, SimulationOptions
