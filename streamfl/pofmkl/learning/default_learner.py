@@ -1,7 +1,7 @@
 """The default learner of a client: kernels that all clients train, experts of its own, and mixtures weighted by recent errors.
 
-Each part with state of its own is a module beside this one: the scale of inputs and labels (``client_scales``), the experts' weights
-(``client_mixtures``), the client's own experts and their samples (``local_experts``), and the journal of all this
+Each part with state of its own is a module beside this one: the scale of inputs and labels (``client_scales``), the experts'
+weights (``client_mixtures``), the client's own experts and their samples (``local_experts``), and the journal of all this
 (``client_journal``). This module calls them in order. The equations without state are in ``views``, ``neighbours``, ``mixture`` and
 :mod:`streamfl.learning.online_scaling`; the server's side is ``server_steps``.
 """
