@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Modules that write to a terminal themselves: the start before anything is loaded, the log, a progress bar, and the console.
-OWN = {Path("streamfl") / name for name in ("entry.py", "runtime/log.py", "progress.py", "console.py")}
+OWN = {Path("streamfl") / name for name in ("entry.py", "runtime/log.py", "terminal/progress.py", "terminal/console.py")}
 WRITERS = {"print", "input"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 ECHOES = {"echo", "secho", "echo_via_pager", "prompt", "confirm", "print_exc", "print_exception", "print_stack", "pprint"}

@@ -135,7 +135,7 @@ def test_there_is_one_display() -> None:
         for path in folder.rglob("*.py")
         if re.search(r"rich\.(progress|status)|\.status\(\"|tqdm", path.read_text())
     }
-    assert found == {"progress.py"}
+    assert found == {"terminal/progress.py"}
 
 
 @pytest.mark.parametrize(
