@@ -37,12 +37,12 @@ EXPERIMENT_SETS = ("naval", "air")
 
 _KERNELS = ("streamfl/kernels/*.py", "streamfl/contract/seeding.py")
 _DEFAULT = (
-    *(f"streamfl/pofmkl/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
+    *(f"streamfl/pofmkl/learning/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
     "streamfl/pofmkl/tools/direct.py",
     *_KERNELS,
 )
 _PAPER = (
-    *(f"streamfl/pofmkl/{name}.py" for name in ("client", "baselines")),
+    *(f"streamfl/pofmkl/{name}.py" for name in ("client/role", "estimators/baselines")),
     *(f"streamfl/kernels/{name}.py" for name in ("dictionary", "log_weights", "losses", "random_features")),
     "streamfl/contract/seeding.py",
 )

@@ -223,7 +223,7 @@ def test_a_topic_that_was_made_again_is_told_of(broker: Broker, scheme: str) -> 
             eventually(lambda: topic in bus.describe([topic]), False)
         bus.create([replace(TOPICS[0], name=topic)])
         place.send(1, 10)
-        with closing(place.worker()) as after, pytest.raises(ConfigurationError, match="was deleted and made again"):
+        with closing(place.worker()) as after, pytest.raises(ConfigurationError, match="was deleted and created again"):
             work(after, place.totals, [])
 
 

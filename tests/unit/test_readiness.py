@@ -109,7 +109,7 @@ def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | Sq
     delete(bus, "numbers")
     bus.create([spec for spec in TOPICS if spec.name == "numbers"])
     assert not watching.look()
-    assert "made again" in lost[0]
+    assert "created again" in lost[0]
     assert "'numbers'" in lost[0]
 
 

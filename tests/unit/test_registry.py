@@ -90,7 +90,7 @@ def test_a_registry_that_is_away_or_slow_is_waited_for(served: FakeRegistry) -> 
     """Protects the worker's loop from a registry that accepts but never answers, and from a missing one."""
     number = served.add(NUMBER)
     served.delay = 1.0
-    with pytest.raises(NotYetReadable, match="Records wait"):
+    with pytest.raises(NotYetReadable, match="Records stay in their topic"):
         Registry(section(served, timeout_seconds=0.2)).schema(number)
     with pytest.raises(NotYetReadable, match="refused"):
         Registry(RegistrySection(url="http://127.0.0.1:9")).schema(number)

@@ -91,7 +91,7 @@ def test_a_record_is_passed_over_once(plant: Plant) -> None:
     names = [name for name, _ in letter.headers]
     assert (names[0], names[-5:]) == ("trace", ["topic", "partition", "offset", "error", "text"])
     assert dict(letter.headers)["error"] == b"skipped"
-    with pytest.raises(ConfigurationError, match="behind this role: it reads on at offset 2"):
+    with pytest.raises(ConfigurationError, match="has already been read by this role: it continues at offset 2"):
         plant.repair().skip("numbers", 0, 1)
     assert plant.work()[b"a"] == b"3 101"
 

@@ -92,5 +92,5 @@ def test_check_names_the_command_while_nothing_runs(
     grow(plant.bus, 4, "by-site", "plant.pofmkl-client.state")
     code, out, error = run_command(monkeypatch, capsys, "check", plant.path)
     assert code == 4
-    assert "dealt over 2" in " ".join((out + error).split())
+    assert "spread over 2" in " ".join((out + error).split())
     assert "streamfl repartition CONFIG" in " ".join((out + error).split())

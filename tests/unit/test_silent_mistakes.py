@@ -559,7 +559,7 @@ def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -
     group.committed = dict.fromkeys(group.committed, 0)
     code, failed = plant.check()
     assert code == 4
-    assert "the state has read further: readings-0: offset 0, taken up to" in failed["offsets of plant.pofmkl-client"]
+    assert "the changelog is ahead of them: readings-0: offset 0, taken up to" in failed["offsets of plant.pofmkl-client"]
     plant.start()
     plant.settle()
     assert "ignoring the committed offset: the changelog is ahead of it" in caplog.text
@@ -624,7 +624,7 @@ def test_times_by_which_retention_goes_wrong_are_told(plant: Plant) -> None:
     plant.check()
     told = plant.details["retention of readings by time"]
     assert "1 older than its retention of 7 days" in told
-    assert "1 with a time ahead" in told
+    assert "1 with a time in the future" in told
     options["message.timestamp.type"] = "LogAppendTime"
     plant.check()
     assert "retention of readings by time" not in plant.details

@@ -262,7 +262,7 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
         (["--windows", 2], {}, "window.rows = 60: 2 of them are more than the 100 usable rows"),
         (["--epsilon", -1], {}, "--epsilon -1: a number above 0, or inf, is expected"),
         (["--epochs", 2], {}, "--epochs has no meaning"),
-        (["--split", "bank=0:3"], {}, "nothing is said of shop, post"),
+        (["--split", "bank=0:3"], {}, "the columns are missing for shop, post"),
         (["--network-delay", -1], {}, "--network-delay -1"),
         ([], {"epsilon": 60.0, "learning": "sketch_rows = 8"}, "privacy.epsilon = 60"),
         (["--epsilon", 800], {}, "privacy.epsilon = 800"),

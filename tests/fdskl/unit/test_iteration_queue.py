@@ -105,7 +105,7 @@ def test_an_iteration_after_one_that_was_not_heard_of_is_refused() -> None:
     active, fingerprint = partition_of_one_of_two()
     active.take_turn(Turn(VERSION, fingerprint, "p1", 1, False, 0, 0, 1.0, 1.0))
     lost = Turn(VERSION, fingerprint, "p1", 1, True, 3, 0, 1.0, 0.5)
-    with pytest.raises(PeerError, match=r"iteration 3 of 'p1', and 0 were heard of"):
+    with pytest.raises(PeerError, match=r"iteration 3 of 'p1', and 0 is the latest here"):
         active.take_turn(lost)
     assert active.model.version == 0
     assert active.take_turn(msgspec.structs.replace(lost, model=0))

@@ -215,7 +215,7 @@ def test_no_iteration_has_an_entity_twice(size: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--split", "bank=0:2"), "nothing is said of shop"),
+        (("--split", "bank=0:2"), "the columns are missing for shop"),
         (("--active", "post"), "active = 'post'"),
         (("--online", "--epochs", 2), "--epochs has no meaning with --online"),
         (("--label-delay", 2), "--label-delay has no meaning without --online"),

@@ -196,7 +196,7 @@ def test_rows_that_are_far_out_are_told(line: Line) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--split", "bank=0:2"), "nothing is said of shop"),
+        (("--split", "bank=0:2"), "the columns are missing for shop"),
         (("--split", "bank=0:2,shop=2:4+y"), "y is the label"),
         (("--test-fraction", 1), "--test-fraction 1"),
         (("--network-delay", -1), "--network-delay -1"),

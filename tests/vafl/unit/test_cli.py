@@ -331,7 +331,7 @@ def test_replay_takes_the_columns_that_are_called_as_the_fields(customers: Line)
         ("vafl-party", (), 5, "no column x"),
         ("vafl-party", ("--split", "bank=age,shop=income+visits", "--label", "paid"), 2, "shop has 2 columns (income, visits)"),
         ("vafl-party", ("--split", "bank=age,shop=paid", "--label", "paid"), 2, "paid is the label"),
-        ("vafl-party", ("--split", "shop=visits", "--label", "paid"), 2, "nothing is said of bank"),
+        ("vafl-party", ("--split", "shop=visits", "--label", "paid"), 2, "the columns are missing for bank"),
         ("vafl-coordinator", ("--split", "bank=age,shop=visits"), 2, "--split has no meaning"),
         ("vafl-coordinator", ("--client-column", "customer"), 2, "--client-column has no meaning"),
         ("vafl-coordinator", ("--entity-column", "who"), 5, "no column who"),

@@ -391,7 +391,7 @@ def test_progressive_figures_are_of_what_was_said_before_the_label(line: Line, l
 MISTAKES = {
     "--split is missing": ((), "", "split"),
     "is none of federation.parties (bank, shop)": (("--split", "bank=0:2,phone=2:5"), "", ""),
-    "nothing is said of shop": (("--split", "bank=0:5"), "", ""),
+    "the columns are missing for shop": (("--split", "bank=0:5"), "", ""),
     "no range within the 5 input columns": (("--split", "bank=0:2,shop=2:6"), "", ""),
     "neither a range such as 0:5 nor a column": (("--split", "bank=0:2,shop=2-5"), "", ""),
     "y is the label": (("--split", "bank=0:2,shop=y"), "", ""),
