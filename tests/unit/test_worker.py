@@ -552,7 +552,7 @@ def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str, reco
     else:
         counting.close()
         counting = worker(bus, CountingRole())
-    with pytest.raises(ConfigurationError, match="'numbers' was deleted and created again since its partition 0 was read last"):
+    with pytest.raises(ConfigurationError, match="'numbers' was deleted and created again since its partition 0 was last read"):
         drain(counting)
     assert totals(bus) == [number(1, 5), number(2, 12), number(3, 13)]
 
