@@ -73,7 +73,7 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
         federation.start("clinic")
         federation.wait(lambda: federation.ready("clinic")[0] == 503 and "ledger" in federation.ready("clinic")[1], "refusal")
         # Where it was cut decides whether records are missing within a commit, or whole commits.
-        assert "cut off" in federation.ready("clinic")[1]
+        assert "truncated" in federation.ready("clinic")[1]
         assert {message.kind for message in federation.every_release("clinic") if message.window == 2} == set()
         assert federation.stop("clinic") == [0]
         assert federation.ledger("clinic", code=4)["topic"]["agrees"] is False

@@ -96,8 +96,8 @@ def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> No
     place.remember(remembered)
     newest = place.file.read_bytes()
     place.file.write_bytes(old)
-    assert "rolled back or cut off" in place.shown(4)["topic"]["disagreement"]
-    assert "rolled back or cut off" in place("show")[2]
+    assert "rolled back or truncated" in place.shown(4)["topic"]["disagreement"]
+    assert "rolled back or truncated" in place("show")[2]
     place.file.unlink()
     place("init")
     assert "another ledger file" in place.shown(4)["topic"]["disagreement"]

@@ -110,7 +110,7 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
     [
         ({"learning": {"output_bound": 0.01}}, "beyond the bound"),
         ({"learning": {"min_support": 60}, "preprocessing": {"method": "quantile-bins"}}, "columns"),
-        ({"learning": {"batch": 340, "min_batch": 340}, "alignment": {"entities": 340}}, "fill no batch"),
+        ({"learning": {"batch": 340, "min_batch": 340}, "alignment": {"entities": 340}}, "too few for a batch"),
         ({"learning": {"largest_leverage": 0.02}}, "rows are so far out"),
     ],
 )

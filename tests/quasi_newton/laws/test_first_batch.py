@@ -80,7 +80,7 @@ def test_a_host_that_needs_more_rows_is_heard() -> None:
     grow(loop, 0, ROWS, missing=0)
     loop.settle()
     assert [loop.party(name).progress.phase for name in parties(loop)] == [FAILED] * 2
-    assert "fill no batch of 350" in str([member.role.trouble for member in loop.members.values()])
+    assert "too few for a batch of 350" in str([member.role.trouble for member in loop.members.values()])
     assert batches_of(loop) == [[], []]
     grow(loop, ROWS, SECOND, missing=0)
     loop.settle()

@@ -110,7 +110,7 @@ def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dic
     require(set(phases.values()) == {FAILED}, f"it failed, but not everywhere: {troubles}")
     require(all("has ended" in text for text in troubles.values()), f"it failed, and not everybody says so: {troubles}")
     reasons = [chosen.fails] if chosen.fails else []
-    reasons += ["fill no batch"] if may_be_few else []
+    reasons += ["too few for a batch"] if may_be_few else []
     known = any(reason in text for reason in reasons for text in troubles.values())
     require(known, f"it failed: {troubles}")
 

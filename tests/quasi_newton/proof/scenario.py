@@ -316,7 +316,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         first=data.first,
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
-        fails={"few": "fill no batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
+        fails={"few": "too few for a batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
         strangers=strangers,
         # Vectors are longer than this, so they are sent in fragments.
         fragment_bytes=between(200, 2_000) if chance(0.3) else 0,
