@@ -88,12 +88,12 @@ def measured(
     mutation: what the choices' rates are multiplied by.
     """
     plans = {party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, cost).items()}
-    _, before = transcript(lambda: private(windows, plans), "party_fit")
+    _, before = transcript(lambda: private(windows, plans), "party.fit")
     found, share = 0.0, 0.0
     each = cost / PARTIES / 2 / ITERATIONS
     for seed in range(tries):
         other = neighbours(windows, seed)
-        _, after = transcript(lambda other=other: private(other, plans), "party_fit", before)
+        _, after = transcript(lambda other=other: private(other, plans), "party.fit", before)
         found = max(found, spent(before, after, loss))
         ranges = [float(np.ptp(loss(one) - loss(two))) for one, two in zip(before.choices, after.choices, strict=True)]
         share = max(share, cost_of_choice(max(ranges)) / each)
@@ -123,14 +123,14 @@ def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> No
     corners.
     """
     plans = planned(windows, 0.1)
-    _, before = transcript(lambda: private(windows, plans), "party_fit")
+    _, before = transcript(lambda: private(windows, plans), "party.fit")
     columns, labels = real(windows)
     shifts = []
     for first, second in ((1.0, -1.0), (1.0, 0.0)):
         pair = []
         for value in (first, second):
             columns[7] = value
-            pair.append(transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party_fit", before)[1])
+            pair.append(transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party.fit", before)[1])
         for one, two in zip(pair[0].releases, pair[1].releases, strict=True):
             change = (one.values - two.values) / one.noise.unit
             shifts.append(float(change @ change) / float(2 * one.noise.variance) / one.noise.cost)
@@ -166,12 +166,12 @@ def test_a_row_changes_an_estimate_by_no_more_than_is_charged(
 ) -> None:
     """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together than the ledger has."""
     cost = budget(EPSILON, DELTA, ROWS)
-    _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "selection")
+    _, before = transcript(lambda: estimator(windows, cost, 9, 1.0), "learning.selection")
     assert before.choices
     most = 0.0
     for seed in range(8):
         other = neighbours(windows, seed)
-        _, after = transcript(lambda other=other: estimator(other, cost, 9, 1.0), "selection", before)
+        _, after = transcript(lambda other=other: estimator(other, cost, 9, 1.0), "learning.selection", before)
         most = max(most, spent(before, after))
     assert 0.1 * cost < most <= cost
 
@@ -187,11 +187,11 @@ def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -
     wrong[1][3, :5] = np.inf
     wrong[2][7] = 1e300
     wrong[3] = wrong[3][:-1]
-    before, released = transcript(lambda: private(windows, plans), "party_fit")
+    before, released = transcript(lambda: private(windows, plans), "party.fit")
     for features in wrong:
         told = np.where(np.arange(ROWS) == 5, np.nan, labels)[: len(features)]
         other = divided(features, told, PARTIES, ROWS)
-        after, _ = transcript(lambda other=other: private(other, plans), "party_fit", released)
+        after, _ = transcript(lambda other=other: private(other, plans), "party.fit", released)
         assert [(step.chosen, step.shown) for step in after.steps] == [(step.chosen, step.shown) for step in before.steps]
         for party, x in before.x.items():
             np.testing.assert_array_equal(after.x[party], x)

@@ -52,7 +52,7 @@ def life(folder: Path, estimator: str, values: list[Any] | bytes, label: Any, mo
     """A party's life with these values of one entity; every choice and every noisy number is the same whatever they are."""
     with monkeypatch.context() as patch:
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
-        for module in ("party_fit", "selection"):
+        for module in ("party.fit", "learning.selection"):
             patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Fixed())
         own = settings(folder, learning={"estimator": estimator})
         # The same ledger, from its beginning: of a head that others see nothing follows from what was noted before.
