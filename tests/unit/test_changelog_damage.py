@@ -73,7 +73,7 @@ def test_a_record_that_its_checksum_does_not_fit_is_named(left: Left, damage: st
     with pytest.raises(ConfigurationError, match=f"topic state, partition {record.partition}, key") as refused:
         left.comes_back()
     assert repr(record.key) in str(refused.value)
-    assert "put back a copy of the topic" in str(refused.value)
+    assert "restore a copy of the topic" in str(refused.value)
 
 
 def test_a_record_without_a_checksum_is_taken_back(left: Left) -> None:

@@ -64,5 +64,5 @@ def test_nobody_is_told_to_delete_it() -> None:
     bus.write([Outgoing("state", b"pump", b"damaged", 0, (("crc", b"0000"),))])
     with pytest.raises(ConfigurationError) as refused:
         run(bus, "first", "own", {"state"})
-    assert "put back a copy" in str(refused.value)
+    assert "restore a copy" in str(refused.value)
     assert "delete" not in str(refused.value).replace("deleting", "")

@@ -100,7 +100,7 @@ def test_a_ledger_that_exact_parts_came_of_is_for_no_promise(tmp_path: Path, pri
     assert {one.name: one.value for one in party.role.measure()}["epsilon"] == math.inf
     for mode in ("off", "private"):
         second = Driver(settings(tmp_path, federation={"name": "g"}, serving={"mode": mode}), ledger())
-        assert "the federation 'f' told parts of predictions" in (second.role.trouble or "")
+        assert "the federation 'f' sent exact parts of predictions" in (second.role.trouble or "")
         names = [f"another {row:02}" for row in range(20)]
         second.feed(second.rows(1, names))
         assert second.feed([]) == []
