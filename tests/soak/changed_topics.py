@@ -118,7 +118,8 @@ def _made_again(federation: Federation, member: str, topic: str, wrong: list[str
     make = streamfl_command("topics", path, "--create-inputs", "--partitions", str(spec.partitions))
     subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True)
     ended = subprocess.run(streamfl_command("run", path), env=ENVIRONMENT, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
-    told = [line for line in (ended.stdout + ended.stderr).splitlines() if "was deleted and created again" in line and topic in line]
+    lines = (ended.stdout + ended.stderr).splitlines()
+    told = [line for line in lines if "was deleted and created again" in line and topic in line]
     if ended.returncode != CONFIGURATION_ERROR or not told:
         wrong.append(f"{topic} was made again, and {member} ends with {ended.returncode}: {ended.stderr[-2000:]}")
 

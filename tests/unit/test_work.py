@@ -245,7 +245,9 @@ def test_work_that_is_no_function_of_bytes_is_told(function: Callable[[bytes], b
         done(own)
 
 
-@pytest.mark.parametrize(("function", "said"), [(fail, "ValueError: no such thing"), (end_the_process, "ended its process with exit code 7")])
+@pytest.mark.parametrize(
+    ("function", "said"), [(fail, "ValueError: no such thing"), (end_the_process, "ended its process with exit code 7")]
+)
 def test_work_that_cannot_be_done_ends_the_worker(bus: MemoryBus, function: Callable[[bytes], bytes], said: str) -> None:
     """Protects against waiting for ever: the worker ends with the function's name in the error, and nothing is committed."""
 

@@ -22,7 +22,8 @@ def test_a_coordinator_says_what_it_has_not_learnt_for_lack_of() -> None:
     coordinator.hears("shop", "e0", 1.0)
     coordinator.labelled("e1", 1.0)
     expected = (
-        "has learnt from no entity: knows 1 without a label, and 1 with a label that fewer than 2 parties have sent (learning.quorum)"
+        "has learnt from no entity: knows 1 without a label, and 1 with a label that fewer than 2 parties have sent "
+        "(learning.quorum)"
     )
     assert coordinator.role.backlog == expected
     assert standing(coordinator.role) == [expected]
