@@ -15,7 +15,7 @@ def why_refused(said: str) -> str | None:
     """What is wrong with the settings, if a library's text shows it; else None.
 
     >>> why_refused("tlsv13 alert certificate required")
-    "the broker wants this client's certificate and key, or does not trust the ones that it was given"
+    'the broker requires a client certificate and key, or does not trust the given ones'
     """
     if CERTIFICATE.search(said):
         return "the broker requires a client certificate and key, or does not trust the given ones"
