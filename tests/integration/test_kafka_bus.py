@@ -314,7 +314,7 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
         # The library then leaves this behind: nodes that get no more requests, and a future that never completes.
         fetcher._clear_pending_fetch_request = lambda node, answer: None
         fetcher._fetch_futures.append(Future())
-        with pytest.raises(BusUnavailable, match="has not answered for 3 s"):
+        with pytest.raises(BusUnavailable, match="has not answered a request for records for 3 s"):
             session.poll(30, 100)
         session.close()
         bus.write([Outgoing(samples, None, b"a"), Outgoing(table, b"k", b"b")])

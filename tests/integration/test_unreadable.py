@@ -151,7 +151,7 @@ def test_a_batch_that_says_a_wrong_length_is_no_silence(topics: Topics) -> None:
     for one in (1, 2, 3, 4):
         topics.write(topics.numbers, number(one, 1))
     damage(topics.broker, topics.numbers, 0, 1, "wild length")
-    with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker gives nothing from there on"):
+    with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker returns nothing from there on"):
         topics.work(lambda: False)
     assert topics.read(topics.totals) == [b"1 1"]
     # Only the operator knows where the batch ends.
@@ -185,7 +185,7 @@ def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> No
     own.write(own.numbers, number(2, 1))
     own.write(own.numbers, number(3, 1))
     repair = own.worker(Repair)
-    for offset, told in ((0, "is behind this role: it reads on at offset 1"), (2, "reads next is at offset 1")):
+    for offset, told in ((0, "has already been read by this role: it continues at offset 1"), (2, "reads next at offset 1")):
         with pytest.raises(ConfigurationError, match=told):
             repair.skip(own.numbers, 0, offset)
     with pytest.raises(ConfigurationError, match="there is no partition 2"):
@@ -286,7 +286,7 @@ def test_an_operator_is_told_and_gets_past(
         skipped = json.loads(command(*told, "--format", "json")[0])
         assert (skipped["offset"], skipped["following"], skipped["dead_letters"]) == (1, 2, f"{name}.dead-letters")
         _, said = command(*told, code=2)
-        assert "is behind this role: it reads on at offset 2" in said
+        assert "has already been read by this role: it continues at offset 2" in said
         worker = build_worker(load_settings(config, PofmklSettings), bus)
         for _ in range(100):
             worker.step(0.1)

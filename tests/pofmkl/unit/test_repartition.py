@@ -223,7 +223,7 @@ def test_a_command_that_is_killed_anywhere_is_run_again(
         commits = die_at(fatal, after, plant, monkeypatch)
         if plant.dealt_over() != NOW:
             state = plant.state()
-            with pytest.raises(ConfigurationError, match=f"{NOW} partitions.*dealt over {BEFORE}.*repartition CONFIG"):
+            with pytest.raises(ConfigurationError, match=f"{NOW} partitions.*spread over {BEFORE}.*repartition CONFIG"):
                 plant.work()
             assert plant.state() == state
         plant.repartition()
@@ -242,7 +242,7 @@ def test_who_has_new_partitions_alone_begins_none(tmp_path: Path) -> None:
     with closing(plant.bus.session(subscription)) as other, closing(build_worker(plant.settings, plant.bus)) as worker:
         other.poll(0.0, 1)
         state = plant.state()
-        with pytest.raises(ConfigurationError, match=r"dealt over 2.*streamfl repartition CONFIG"):
+        with pytest.raises(ConfigurationError, match=r"spread over 2.*streamfl repartition CONFIG"):
             worker.step(0.0)
         other.poll(0.0, 1)
         assert plant.bus._groups[plant.settings.group].owned_since(other).keys() == {0, 1}, "the worker had the new ones"
@@ -273,7 +273,7 @@ def test_a_worker_that_runs_says_that_partitions_were_added(tmp_path: Path) -> N
         # The group may deal new partitions before the worker's own look at the cluster.
         with closing(plant.bus.session(Subscription(plant.settings.group, ("readings", "truth")))) as other:
             other.poll(0.0, 1)
-        with pytest.raises(ConfigurationError, match=r"4 partitions.*dealt over 2.*streamfl repartition CONFIG"):
+        with pytest.raises(ConfigurationError, match=r"4 partitions.*spread over 2.*streamfl repartition CONFIG"):
             worker.step(0.0)
 
 
@@ -295,7 +295,7 @@ def test_what_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:
     plant.write(range(3), 1)
     plant.work()
     plant.grow()
-    with pytest.raises(ConfigurationError, match=r"client 'press-\d' is in partition 0 of 2.*samples.rekey"):
+    with pytest.raises(ConfigurationError, match=r"client 'press-\d' is in partition .* of 2.*samples.rekey"):
         plant.repartition()
     assert plant.dealt_over() == BEFORE
     other = Plant(tmp_path, "late", 3)

@@ -274,7 +274,7 @@ def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatc
     """Protects from advice about a budget where there is none; how far the run came is said in any case."""
     monkeypatch.setattr(federation, "_MOST_STEPS", 1)
     generator = np.random.default_rng(1)
-    with pytest.raises(ConfigurationError, match=r"stands still in round 0: \d of 2 samples are predicted, \d wait") as raised:
+    with pytest.raises(ConfigurationError, match=r"is stuck in round 0: \d of 2 samples are predicted, \d wait") as raised:
         simulate(
             settings(uplink={"budget_bytes_per_second": budget}), generator.normal(size=(3, 2, 1)), generator.uniform(size=(3, 2))
         )

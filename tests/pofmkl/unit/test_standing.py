@@ -269,7 +269,7 @@ def test_check_inspect_and_top_say_how_a_backlog_stands(plant: Plant) -> None:
         checked, inspected, _ = plant.standing()
         assert checked["predictions on version 0"] == inspected["predictions on version 0"]
         assert checked["predictions on version 0"][0].startswith("2 of 2 (100%)")
-        assert "118 samples that were read wait" in checked["backlog"][0]
+        assert "118 samples wait" in checked["backlog"][0]
         plant.clock.now += 6.0
         for _ in range(60):
             client.step(0.0)
