@@ -145,7 +145,7 @@ def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
     found = json.loads(out)
     assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 63, 0, 0)
     assert found["unread_columns"] == ["city"]
-    assert "hold no numbers: city" in error
+    assert "they are not numbers: city" in error
     code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json")
     found = json.loads(out)
     assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 60, 3, 1)

@@ -337,7 +337,7 @@ def test_a_federation_that_began_without_features_goes_on_and_takes_them_over() 
     again = restored(state, server(fingerprint=6, former_fingerprint=5))
     again.receive([], 1000.0)
     assert (list(again.notices()), list(again.changed_state())) == ([], [])
-    with pytest.raises(ConfigurationError, match=r"federation\.features: 4 are given.*of 2"):
+    with pytest.raises(ConfigurationError, match=r"federation\.features: 4 are given.*from 2"):
         restored(state, server(fingerprint=6, dimension=4)).receive([], 1000.0)
 
 
