@@ -38,7 +38,7 @@ def test_a_transaction_that_stays_open_is_told_with_its_partition(broker: Broker
             now += 121
             told = watched.look()
             assert told is not None
-            assert f"partition 1 of {topic!r} at offset 1 for 121 s, 2 records" in told
+            assert f"partition 1 of {topic!r} since offset 1 for 121 s, 2 records" in told
             # Another transaction on the partition would have another offset.
             producer.commit_transaction()
         eventually(watched.look, None)
