@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from broker import Broker
 from command_line import run_command
+from page_commands import page_text
 from scraped import scraped
 
 from streamfl.cli.preflight import read_configuration
@@ -28,7 +29,7 @@ from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "will-my-topic-work.md").read_text(encoding="utf-8")
+PAGE = page_text("will-my-topic-work.md", "Records like yours")
 SITES = ("north", "south", "east", "west", "centre")
 COUNT = 60
 BASE = """
