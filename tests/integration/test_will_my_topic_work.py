@@ -28,7 +28,6 @@ from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
 
-ROOT = Path(__file__).parents[2]
 PAGE = page_text("will-my-topic-work.md", "Records like yours")
 SITES = ("north", "south", "east", "west", "centre")
 COUNT = 60
