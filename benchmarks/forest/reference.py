@@ -30,7 +30,10 @@ class Rules:
     """Defaults were chosen by ``python -m benchmarks.forest rules``; docs/forest.md gives the figures of the alternatives."""
 
     trees: int = 16
+    candidates: int = 32  # of a block; their bits are half of an item's bytes
     levels: int = 3  # of a block
+    few_levels: int = 2  # of a block whose cell holds few samples
+    few: float = 64.0
     least: int = 10  # items in a cell before it may split
     share: float = 0.75  # of the items that are expected in a cell, before it may split
     most: int = 200  # items expected in a new block; of a larger cell a part is sent, drawn by hash
@@ -41,6 +44,7 @@ class Rules:
     renewed: float = 1.5  # a tree is renewed only while so many times the kept samples hold all labels
     importance: float = -1.0  # share of candidates drawn by importance; negative: by the number of inputs
     cap: float = 0.25  # of the importance, that one feature may hold
+    order: str = "trees"
     tight: bool = True  # thresholds avoid the part of a cell where the parent's items showed nothing
     ranges: str = "deviations"  # where thresholds are drawn: "deviations" or "extremes"
     trust: bool = False  # drop items whose residual is over 4 medians
@@ -92,13 +96,14 @@ class Forest:
         kept_inputs: NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
         self.rules, self.seed, self.labels, self.up, self.down = rules, seed, labels, up, down
-        self.inputs = inputs.astype(np.float32)
+        self.inputs = inputs.astype(np.float32, copy=False)  # the caller fills in the rounds as they come
         self.kept_inputs = self.inputs if kept_inputs is None else kept_inputs.astype(np.float32)
         (k, f), rows = (len(labels), inputs.shape[2]), 2 * rules.trees
         whole, real = np.int64, np.float64
         # A cell of a tree. `split`, `left`: the passes in which it was split and became a block; clients hear of it later.
         self.cells = Table(
             block=(whole, (), 0), level=(whole, (), 0), child=(whole, (), -1), feature=(whole, (), 0), bit=(whole, (), 0),
+            path=(np.uint32, (), 0),
             threshold=(np.float32, (), 0), split=(whole, (), NEVER), left=(whole, (), NEVER), items=(whole, (), 0),
             weight=(real, (), 0), total=(real, (), 0), base=(real, (), 0), base_total=(real, (), 0), fresh=(np.bool_, (), False),
         )  # fmt: skip
@@ -106,7 +111,8 @@ class Forest:
         self.blocks = Table(
             cell=(whole, (), 0), version=(whole, (), 0), chance=(real, (), 1), feature=(whole, (32,), 0), stored=(whole, (), 0),
             threshold=(np.float32, (32,), 0), low=(np.float32, (f,), -np.inf), high=(np.float32, (f,), np.inf),
-            changed=(whole, (), -1),
+            changed=(whole, (), -9), expected=(real, (), 0),
+            levels=(whole, (), 0),
         )  # fmt: skip
         # A version of a tree; a tree has a current one, and at times a shadow that replaces it.
         self.versions = Table(
@@ -118,7 +124,7 @@ class Forest:
         self.due = [4 * k * rules.growth ** (b / rules.trees) for b in range(rules.trees)]
         # What clients know, and their kept samples: number, block in each version, whether the block's item was sent or left out.
         self.known = np.full((rows, k), -1)
-        self.until, self.heard = np.full(k, -1), np.zeros(k, np.int64)
+        self.until, self.heard = np.full(k, -2), np.zeros(k, np.int64)
         self.ring, self.ring_count = np.full((k, min(rules.kept, labels.shape[1])), -1), np.zeros(k, np.int64)
         self.block = np.zeros((rows, *self.ring.shape), np.int64)
         self.sent = np.ones(self.block.shape, np.bool_)
@@ -128,17 +134,24 @@ class Forest:
         self.moments, self.gains = np.zeros((3, k, f + 1)), np.zeros(f)  # counts, sums, sums of squares; the label is last
         self.shift: Floats = np.zeros(f + 1)
         self.label_count, self.table_due, self.mean = 0, float(k), 0.0
-        self.low, self.high, self.important, self.label_low, self.label_high = np.zeros(f), np.ones(f), np.zeros(f), 0.0, 1.0
+        self.low, self.high, self.important = np.zeros(f), np.ones(f), np.zeros(f)
+        self.label_low, self.label_high = -np.inf, np.inf
         self.values: dict[int, Floats] = {}
         self.residuals = np.zeros((rules.trees, 0))
-        names = ("items", "late", "distrusted", "splits", "blocks", "records", "tables", "values")
-        self.count = dict.fromkeys(names, 0)
-        self.bytes_up = np.zeros(labels.shape)
+        self.count = dict.fromkeys(("items", "late", "distrusted", "splits", "blocks", "tables"), 0)
+        self.bytes_up, self.bytes_down = np.zeros(labels.shape), 0
 
     # --- clients -----------------------------------------------------------------------------------------------------------------
 
     def predict(self, t: int, clients: Ints) -> Floats:
         """The mean of the trees that each client knows, for its sample t; NaN where it knows none."""
+        self._note_inputs(clients, t)
+        if not self.versions.size and len(clients):
+            # Clients say what their inputs are like with the first sample, so trees stand when the first labels come.
+            self._tables()
+            for tree in range(self.rules.trees):
+                self._plant(t - 1, tree, 0.0)
+            self.values[t - 1] = np.full(self.cells.size, np.nan)
         self._hear(t, clients)
         known, until = self.known[: self.rules.trees, clients], self.until[clients]
         tree, place = np.nonzero(known >= 0)
@@ -159,12 +172,16 @@ class Forest:
 
         spare: bytes for the items of each of the K clients; left out: the rules'.
         """
-        for client, sample in zip(clients.tolist(), samples.tolist(), strict=True):
-            slot = self.ring_count[client] % self.ring.shape[1]
-            self.ring[client, slot] = sample
-            self.ring_count[client] += 1
-            self._enter(np.flatnonzero(self.known[:, client] >= 0), client, slot)
-        self._note(clients, samples)
+        left = np.arange(len(clients))
+        while len(left):
+            _, first = np.unique(clients[left], return_index=True)
+            now, left = left[first], np.delete(left, first)
+            slots = self.ring_count[clients[now]] % self.ring.shape[1]
+            self.ring[clients[now], slots] = samples[now]
+            self.ring_count[clients[now]] += 1
+            rows, place = np.nonzero(self.known[:, clients[now]] >= 0)
+            self._enter(rows, clients[now][place], slots[place])
+        self._note_labels(clients, samples)
         speaking = np.unique(clients)
         self._upload(t, speaking, np.full(len(self.labels), self.rules.item_bytes) if spare is None else spare)
         self._pass(t)
@@ -191,10 +208,9 @@ class Forest:
         rows, place, slots = np.nonzero(changed)
         self._follow(rows, clients[place], slots)
 
-    def _enter(self, rows: Ints, clients: Any, slots: Any) -> None:
+    def _enter(self, rows: Ints, clients: Ints, slots: Ints) -> None:
         """Kept samples enter these versions at the root."""
         self.block[rows, clients, slots] = self.versions["block"][self.known[rows, clients]]
-        clients, slots = np.broadcast_to(clients, rows.shape), np.broadcast_to(slots, rows.shape)
         self._draw(rows, clients, slots)
         self._follow(rows, clients, slots)
 
@@ -229,26 +245,32 @@ class Forest:
         first = (uniform(self.seed, 2, clients, t) * trees).astype(np.int64)[place]
         turn = (rows % trees - first) % trees + rows // trees * trees
         age = (self.ring_count[clients][place] - 1 - slots) % size
-        order = np.argsort((place * 2 * trees + turn) * size + age)
+        by = turn * size + age if self.rules.order == "trees" else (rows // trees * size + age) * trees + turn % trees
+        order = np.argsort(place * 2 * trees * size + by)
         rows, place, slots = rows[order], place[order], slots[order]
-        # A header of 8 bytes; 2 bytes (version of a tree, count) and then 7 an item (block, mask, label).
-        starts = np.flatnonzero(np.diff(place * 2 * trees + rows, prepend=-1))
-        cost = np.full(len(rows), 7)
+        # A header of 8 bytes; 2 bytes (version of a tree, count) and then 7 an item (block, mask, label). Before there is a range
+        # of labels, a label takes 4 bytes.
+        _, starts = np.unique(place * 2 * trees + rows, return_index=True)
+        first_labels = np.isinf(self.label_low)
+        each = (6 if first_labels else 3) + self.rules.candidates // 8
+        cost = np.full(len(rows), each)
         cost[starts] += 2
         cost = np.cumsum(cost)
         before = np.concatenate([[0], cost])[np.searchsorted(place, place)]
         taken = cost - before + 8 <= spare[clients][place]
-        self.bytes_up[clients, t] = np.bincount(place[taken], minlength=len(clients)) * 7.0
+        self.bytes_up[clients, t] = np.bincount(place[taken], minlength=len(clients)) * float(each)
         self.bytes_up[clients, t] += 8 + 2 * np.bincount(place[starts][taken[starts]], minlength=len(clients))
         rows, of, slots = rows[taken], clients[place[taken]], slots[taken]
         self.sent[rows, of, slots] = True
         block, sample = self.block[rows, of, slots], self.ring[of, slots]
         above = self.kept_inputs[of[:, None], sample[:, None], self.blocks["feature"][block]] > self.blocks["threshold"][block]
+        above[:, self.rules.candidates :] = False
         masks = np.packbits(above, axis=1, bitorder="little").view(np.uint32).ravel()
         # The label in 8 bits, rounded up or down by chance, so that sums are right in the mean; one draw a sample.
-        width = self.label_high - self.label_low
-        code = np.clip((self.labels[of, sample] - self.label_low) / width, 0, 1) * 255
-        label = np.floor(code + uniform(self.seed, 3, of, sample)) / 255 * width + self.label_low
+        label, width = self.labels[of, sample], self.label_high - self.label_low
+        if not first_labels:
+            code = np.clip((label - self.label_low) / width, 0, 1) * 255
+            label = np.floor(code + uniform(self.seed, 3, of, sample)) / 255 * width + self.label_low
         arrival = t + self.up[of, t]
         for when in np.unique(arrival).tolist():
             some = arrival == when
@@ -257,20 +279,30 @@ class Forest:
 
     # --- the server --------------------------------------------------------------------------------------------------------------
 
-    def _note(self, clients: Ints, samples: Ints) -> None:
-        """Clients publish counts, sums and sums of squares of their inputs and labels."""
-        now = np.concatenate([self.inputs[clients, samples].astype(float), self.labels[clients, samples][:, None]], axis=1)
-        if not self.label_count:
-            self.shift = now.mean(0)
+    def _note_inputs(self, clients: Ints, t: int) -> None:
+        """Clients publish counts, sums and sums of squares of their inputs, and below of their labels."""
+        now = self.inputs[clients, t].astype(float)
+        if not self.versions.size and len(clients):
+            self.shift[:-1] = now.mean(0)
         for power, held in enumerate(self.moments):
-            np.add.at(held, clients, (now - self.shift) ** power)
+            held[clients, :-1] += (now - self.shift[:-1]) ** power
+
+    def _note_labels(self, clients: Ints, samples: Ints) -> None:
+        if not len(clients):
+            return
+        now = self.labels[clients, samples]
+        if not self.label_count:
+            self.shift[-1] = np.median(now)
+        for power, held in enumerate(self.moments):
+            np.add.at(held[:, -1], clients, (now - self.shift[-1]) ** power)
         self.label_count += len(clients)
         self.mean = float(self.moments[1, :, -1].sum() / self.label_count + self.shift[-1])
 
     def _tables(self) -> None:
         """A new version of ranges and importances. A client's moments count within fences that the other clients set."""
-        there = self.moments[0, :, -1] > 0
+        there = self.moments[0, :, 0] > 0
         n, sums, squares = self.moments[:, there]
+        n = np.maximum(n, 1e-9)
         mean = sums / n
         deviation = np.sqrt(np.maximum(squares / n - mean**2, 0))
         for numbers in (mean, deviation):
@@ -282,7 +314,8 @@ class Forest:
         spread = np.sqrt((n * (deviation**2 + (mean - grand) ** 2)).sum(0) / n.sum(0))
         grand += self.shift
         self.low, self.high = (grand - 3 * spread)[:-1], (grand + 3 * spread)[:-1]
-        self.label_low, self.label_high = grand[-1] - 4 * spread[-1], grand[-1] + 4 * spread[-1] + 1e-9
+        if self.label_count:
+            self.label_low, self.label_high = grand[-1] - 4 * spread[-1], grand[-1] + 4 * spread[-1] + 1e-9
         if self.gains.any():
             self.important = np.minimum(self.gains / self.gains.sum(), self.rules.cap)
             self.important /= self.important.sum()
@@ -295,7 +328,9 @@ class Forest:
         block = np.arange(count) + self.blocks.add(count)
         base = self.cells["base"][cells]
         self.blocks["cell"][block], self.blocks["version"][block] = cells, versions
-        self.blocks["chance"][block] = np.minimum(1, rules.most / np.maximum(base, 1))
+        self.blocks["chance"][block] = chance = np.minimum(1, rules.most / np.maximum(base, 1))
+        self.blocks["expected"][block] = base * chance
+        self.blocks["levels"][block] = np.where(base < rules.few, rules.few_levels, rules.levels)
         self.blocks["low"][block], self.blocks["high"][block] = low, high
         low, high = np.maximum(low, self.low), np.minimum(high, self.high)
         share = rules.importance if rules.importance >= 0 else min(0.25 + max(np.log2(f) - 4, 0) / 16, 0.5)
@@ -329,9 +364,6 @@ class Forest:
         """One decision pass: take the items that have come, split what is ripe, renew trees, publish."""
         if self.label_count >= self.table_due:
             self._tables()
-        if self.count["tables"] and self.held[0] < 0:
-            for tree in range(self.rules.trees):
-                self._plant(t, tree, 0.0)
         self.versions["splits"][:] = 0
         come = self.flying.pop(t, [])
         if come:
@@ -348,13 +380,18 @@ class Forest:
     def _take(self, block: Ints, masks: NDArray[np.uint32], label: Floats) -> None:
         """Items go down their block by the bits of its splits. What belongs to a part that has left the block is dropped."""
         cell = self.blocks["cell"][block]
-        for _ in range(self.rules.levels):
+        for _ in range(max(self.rules.levels, self.rules.few_levels)):
             child = self.cells["child"][cell]
             inside = (child >= 0) & (self.cells["block"][cell] == block)
             bit = (masks >> self.cells["bit"][cell].astype(np.uint32)) & 1
             cell = np.where(inside, child + bit, cell)
-        good = (self.cells["block"][cell] == block) & (self.cells["child"][cell] < 0)
-        good &= ~self.versions["ended"][self.blocks["version"][block]]
+        label = np.clip(label, self.label_low, self.label_high)
+        alive = ~self.versions["ended"][self.blocks["version"][block]] & (self.cells["child"][cell] < 0)
+        good = alive & (self.cells["block"][cell] == block)
+        # The part is a block by now, whose samples are to come again: until then the item counts in the part's base.
+        late = alive & ~good
+        for name, what in (("base", 1 / self.blocks["chance"][block[late]]), ("base_total", label[late] / self.blocks["chance"][block[late]])):
+            self.cells[name][: self.cells.size] += np.bincount(cell[late], what, self.cells.size)
         self.count["late"] += int((~good).sum())
         if self.rules.trust:
             weight, base = self.cells["weight"][cell], self.cells["base"][cell]
@@ -379,12 +416,12 @@ class Forest:
     def _grow(self, t: int) -> None:
         """Split ripe cells, then their parts, as long as any is ripe."""
         cells, rules = self.cells, self.rules
-        touched = set()
+        touched, gone = set(), 0
         while True:
             size = cells.size
             fresh, items = cells["fresh"][:size], cells["items"][:size]
             block = cells["block"][:size]
-            expected = np.where(cells["level"][:size] == 0, cells["base"][:size] * self.blocks["chance"][block], 0)
+            expected = np.where(cells["level"][:size] == 0, self.blocks["expected"][block], 0)
             room = 2 * self.versions["leaves"][self.blocks["version"][block]] < rules.nodes
             ripe = fresh & (items >= np.maximum(rules.least, rules.share * expected)) & room
             fresh[:] = False
@@ -421,8 +458,10 @@ class Forest:
             out = np.unique(np.concatenate(leaving))
             out = out[cells["child"][out] < 0]
             if len(out):
+                gone += len(out)
                 self._leave(t, out)
-        self.count["records"] += len(touched)
+        # A record of a block: 16 bytes of key and header, 7 splits, 8 values; the sides of 32 candidates in each cell that left.
+        self.bytes_down += 31 * len(touched) + 8 * gone
 
     def _split(self, t: int, cell: Ints, bit: Ints, gain: Floats) -> Ints:
         """Two parts for each of these cells; returns the parts that become blocks, since they are on the last level."""
@@ -435,13 +474,14 @@ class Forest:
         cells["threshold"][cell] = self.blocks["threshold"][block, bit]
         for part in (child, child + 1):
             cells["block"][part], cells["level"][part] = block, cells["level"][cell] + 1
+            cells["path"][part] = cells["path"][cell] | np.uint32(1) << bit.astype(np.uint32)
         np.add.at(self.gains, feature, gain)
         version = self.blocks["version"][block]
         for name in ("leaves", "splits"):
             np.add.at(self.versions[name], version, 1)
         self.count["splits"] += len(cell)
         parts = np.concatenate([child, child + 1])
-        return parts[cells["level"][parts] == self.rules.levels]
+        return parts[cells["level"][parts] == self.blocks["levels"][cells["block"][parts]]]
 
     def _leave(self, t: int, out: Ints) -> None:
         """Cells become blocks of their own. What was counted in them is their base until as much is counted anew."""
@@ -453,18 +493,20 @@ class Forest:
         order = np.argsort(of, kind="stable")
         of, starts = np.unique(of[order], return_index=True)
         every, some = np.bitwise_and.reduceat(masks[order], starts), np.bitwise_or.reduceat(masks[order], starts)
+        if not self.rules.tight:
+            every, some = every & cells["path"][of], some | ~cells["path"][of]
         old = cells["block"][of]
         low, high = self.blocks["low"][old], self.blocks["high"][old]
         feature, threshold = self.blocks["feature"][old], self.blocks["threshold"][old]
         line = np.broadcast_to(np.arange(len(of))[:, None], feature.shape)
         # A candidate with all items on one side cuts the cell: its parent's splits, and with `tight` all others too.
-        above, below = (every[:, None] >> BITS & 1) == 1, (some[:, None] >> BITS & 1) == 0
+        above, below = (every[:, None] >> BITS & 1) == 1, ((some[:, None] >> BITS & 1) == 0) & (BITS < self.rules.candidates)
         np.maximum.at(low, (line[above], feature[above]), threshold[above])
         np.minimum.at(high, (line[below], feature[below]), threshold[below])
         more = cells["weight"][of] >= cells["base"][of]
         cells["base"][of] = np.where(more, cells["weight"][of], cells["base"][of])
         cells["base_total"][of] = np.where(more, cells["total"][of], cells["base_total"][of])
-        for name in ("items", "weight", "total"):
+        for name in ("items", "weight", "total", "path"):
             cells[name][of] = 0
         cells["left"][of], self.blocks["changed"][old], cells["fresh"][of] = t, t, False
         self._open(of, self.blocks["version"][old], low, high)
