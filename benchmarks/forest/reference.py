@@ -41,8 +41,9 @@ class Rules:
     kept: int = 256  # samples that a client keeps
     item_bytes: int = 570  # of items in a client's upload
     growth: float = 3.0  # of the number of labels, from one renewal of a tree to the next
+    grown: float = 0.7  # of its tree's leaves, that a shadow must have before it takes over
     renewed: float = 1.5  # a tree is renewed only while so many times the kept samples hold all labels
-    importance: float = -1.0  # share of candidates drawn by importance; negative: by the number of inputs
+    importance: float = 0.5  # share of candidates drawn by importance; negative: by the number of inputs
     cap: float = 0.25  # of the importance, that one feature may hold
     order: str = "trees"
     tight: bool = True  # thresholds avoid the part of a cell where the parent's items showed nothing
@@ -523,7 +524,8 @@ class Forest:
                 continue
             age = self.label_count - self.versions["born"][shadow]
             still = self.versions["splits"][shadow] <= 0.02 * self.versions["leaves"][shadow]
-            if (age > 5 * k and still) or age >= 60 * k:
+            large = self.versions["leaves"][shadow] >= rules.grown * self.versions["leaves"][self.held[tree]]
+            if large and ((age > 5 * k and still) or age >= 60 * k):
                 self.versions["ended"][self.held[tree]] = True
                 self.held[tree], self.held[trees + tree] = shadow, -1
                 self.events.append((t, -1 - tree, int(shadow)))
