@@ -48,6 +48,8 @@ class Rules:
     order: str = "trees"
     tight: bool = True  # thresholds avoid the part of a cell where the parent's items showed nothing
     ranges: str = "deviations"  # where thresholds are drawn: "deviations" or "extremes"
+    reach: float = 8.0  # deviations from the mean of labels, that a label's 8 bits cover
+    prior: float = 0.0  # samples with the mean label, that each cell counts besides; for two classes 1
     trust: bool = False  # drop items whose residual is over 4 medians
     table_labels: int = 10  # labels a client, from one version of ranges and importances to the next
     nodes: int = 8192  # of a tree, at most
@@ -316,7 +318,7 @@ class Forest:
         grand += self.shift
         self.low, self.high = (grand - 3 * spread)[:-1], (grand + 3 * spread)[:-1]
         if self.label_count:
-            self.label_low, self.label_high = grand[-1] - 4 * spread[-1], grand[-1] + 4 * spread[-1] + 1e-9
+            self.label_low, self.label_high = grand[-1] - self.rules.reach * spread[-1], grand[-1] + self.rules.reach * spread[-1] + 1e-9
         if self.gains.any():
             self.important = np.minimum(self.gains / self.gains.sum(), self.rules.cap)
             self.important /= self.important.sum()
@@ -374,7 +376,8 @@ class Forest:
         weight, base = (self.cells[name][: self.cells.size] for name in ("weight", "base"))
         total = np.where(weight >= base, self.cells["total"][: self.cells.size], self.cells["base_total"][: self.cells.size])
         largest = np.maximum(weight, base)
-        self.values[t] = np.where(largest > 0, total / np.where(largest > 0, largest, 1), self.mean)
+        prior = self.rules.prior + (largest == 0)
+        self.values[t] = (total + prior * self.mean) / (largest + prior)
         for old in [when for when in self.values if when < min(t, self.until.min(initial=t))]:
             del self.values[old]
 

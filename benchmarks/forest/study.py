@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,11 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Alarm:
-    """Page and Hinkley's test on the clients' mean loss. One client counts once, and with four medians of the clients at most.
+    """Page and Hinkley's test on the clients' mean loss. One client counts once, and no more than the next largest.
 
     The loss is compared with its mean so far: the alarm is raised when the sum of what exceeds mean + delta deviations has risen
-    by ``height`` deviations above its lowest value.
+    by ``height`` deviations above its lowest value. A deviation is at least a quarter of the mean, and the
+    first 30 rounds only teach it: where errors hardly vary, a few larger ones are no drift.
     """
 
     delta: float = 0.1
@@ -34,18 +35,17 @@ class Alarm:
 
     def rises(self, losses: Floats) -> bool:
         """Take one round's losses, one number a client; True if they have risen for good."""
-        value = float(np.minimum(losses, 4 * np.median(losses)).mean())
-        deviation = (self.squares / max(self.count - 1, 1)) ** 0.5
-        if self.count >= 10:
-            self.total += value - self.mean - self.delta * deviation
-            self.least = min(self.least, self.total)
-            if self.total - self.least > self.height * deviation:
-                return True
+        value = float(np.minimum(losses, np.sort(losses)[-2:][0]).mean())
         self.count += 1
         step = value - self.mean
         self.mean += step / self.count
         self.squares += step * (value - self.mean)
-        return False
+        if self.count < 30:
+            return False
+        deviation = max((self.squares / self.count) ** 0.5, self.mean / 4)
+        self.total += value - self.mean - self.delta * deviation
+        self.least = min(self.least, self.total)
+        return self.total - self.least > self.height * deviation
 
 
 @dataclass
@@ -82,6 +82,8 @@ def grow(
     late, up, down: (K, T) rounds; late left out: the stream's. A label that is 0 late is known after its round.
     kept_codes: clients keep samples as 8-bit codes over each feature's range.
     """
+    if stream.loss == "logistic":
+        rules = replace(rules, prior=1.0)
     clients, rounds = stream.labels.shape
     present = np.isfinite(stream.labels)
     delays = np.full(present.shape, stream.late) if late is None else late
@@ -128,7 +130,7 @@ def grow(
             said = found[column, who, which]
             if np.isfinite(said).any():
                 lost = losses(said, told, stream.loss)
-                recent[column] = 0.97 * recent[column] + np.nanmean(np.minimum(lost, 4 * np.nanmedian(lost)))
+                recent[column] = 0.97 * recent[column] + np.nanmean(np.minimum(lost, np.sort(lost[np.isfinite(lost)])[-2:][0]))
                 if place == 0:
                     lost_first = lost
         if not alarm or not len(who) or not np.isfinite(found[next(iter(living)), who, which]).any():
