@@ -62,7 +62,7 @@ class Stream:
 
 def deal(name: str, seed: int, folder: Path) -> Stream:
     """The streams of a cell. Inputs are divided by the largest norm of a row; labels are scaled to [0, 1] over the whole set."""
-    key, clients, samples = CELLS[name] if name in CELLS else ("air_iid", 1000, 20)
+    key, clients, samples = CELLS.get(name, ("air_iid", 1000, 20))
     module = load_streams(folder)
     if key in module.SETS:
         inputs, labels, _ = module.make(key, clients, samples, seed, folder)

@@ -22,6 +22,7 @@ from streamfl.pofmkl.learning.client_mixtures import MEMORY, RIDGE, RIDGE_LEAK, 
 from streamfl.pofmkl.learning.client_scales import LARGEST_TARGET, LEAST_DEVIATION, ClientScales, Scale
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.mixture import corrected, log_posterior, mixed, ridge_step
+from streamfl.pofmkl.learning.neighbours import Projection
 from streamfl.pofmkl.tools import direct
 
 __all__ = ["Recording", "record", "settings_of", "with_forest"]
@@ -150,7 +151,8 @@ def record(
         mixtures.recording, recording.kernels = recording, learner.kernels
         learner._mixtures = mixtures
         if shared or robust:
-            scales = _Scales(learner.features, learner._project, learner.loss is LOGISTIC)
+            project = Projection(learner.dimension, settings.federation.seed)
+            scales = _Scales(learner.features, project, learner.loss is LOGISTIC)
             scales.shared, scales.robust = shared, robust
             learner._scales = scales
         return learner

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from benchmarks.forest.cells import Stream, deal, disturbed
 from benchmarks.forest.challengers import LOCAL, POOLED, local, pooled
 from benchmarks.forest.default import Recording, record, settings_of, with_forest
-from benchmarks.forest.reference import Rules
+from benchmarks.forest.rules import Rules
 from benchmarks.forest.study import grow, losses
 
-__all__ = ["Kept", "METHODS", "VARIANTS", "measure"]
+__all__ = ["METHODS", "VARIANTS", "Kept", "measure"]
 
 Floats = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
         "alarms": grown.alarms,
         "cells": [one.cells.size for one in grown.forests],
         "bytes_down": round(forest.bytes_down / stream.labels.shape[1], 1),
-        **{name: number for name, number in forest.count.items()},
+        **forest.count,
     }
     if variant.get("alone"):
         said = np.where(np.isfinite(grown.predictions), grown.predictions, np.nan)
@@ -119,7 +119,7 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
 
 
 def measure(method: str, cell: str, what: str, seed: int, kept: Kept) -> dict[str, Any]:
-    """Errors times 1000 of all judged predictions (``error``) and of those in the second half (``half``), and figures of the run."""
+    """Errors times 1000 of the judged predictions (``error``), of those in the second half (``half``), and figures of the run."""
 
     def compute() -> dict[str, Any]:
         predictions, figures = _predictions(method, cell, what, seed)

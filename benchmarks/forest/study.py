@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forest.cells import Stream
-from benchmarks.forest.reference import Forest, Rules
+from benchmarks.forest.reference import Forest
+from benchmarks.forest.rules import Rules
 
 __all__ = ["Alarm", "Grown", "grow", "losses"]
 
@@ -45,7 +46,7 @@ class Alarm:
         deviation = max((self.squares / self.count) ** 0.5, self.mean / 4)
         self.total += value - self.mean - self.delta * deviation
         self.least = min(self.least, self.total)
-        return self.total - self.least > self.height * deviation
+        return bool(self.total - self.least > self.height * deviation)
 
 
 @dataclass
