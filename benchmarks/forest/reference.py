@@ -3,10 +3,9 @@
 ``docs/forest.md`` gives every rule with its reason. ``Forest`` is the server and its clients in one object, so that a round is
 array work. What a client does reads only what that client may know by then. Time is counted in rounds; lags are arrays.
 
-A tree is made of BLOCKS: a cell of the tree with 32 candidate splits (feature, threshold) drawn in it. A client sends each kept
-sample once a block, as an ITEM: a bit a candidate (is the feature above the threshold), and the label in 8 bits. The server splits
-the cell and its parts, two or three levels deep, from the same items. Parts on the last level become blocks of their own: new
-candidates are drawn in them, and their samples are sent again.
+A BLOCK is a cell of a tree with 32 candidate splits (feature, threshold) drawn in it. A client sends each kept sample once a block,
+as an ITEM: a bit a candidate (is the feature above the threshold), and the label in 8 bits. The server splits the cell and its
+parts, two or three levels deep, from the same items. Parts on the last level become blocks, and their samples are sent again.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ class Forest:
         return np.where(np.isfinite(value).any(0), np.nansum(value, 0) / np.maximum(np.isfinite(value).sum(0), 1), np.nan)
 
     def learn(self, t: int, clients: Ints, samples: Ints, spare: Ints | None = None) -> None:
-        """Round t: labels of these clients' samples come (a client may be there twice). They send items; the server makes a pass.
-
-        spare: bytes for the items of each of the K clients; left out: the rules'.
-        """
+        """Labels come (a client may be there twice), clients send items for `spare` bytes each (K,), the server makes a pass."""
         left = np.arange(len(clients))
         while len(left):
             _, first = np.unique(clients[left], return_index=True)
@@ -205,10 +201,9 @@ class Forest:
         if not first_labels:
             code = np.clip((label - self.tables.label_low) / width, 0, 1) * 255
             label = np.floor(code + uniform(self.seed, 3, of, sample)) / 255 * width + self.tables.label_low
-        arrival = t + self.up[of, t]
-        for when in np.unique(arrival).tolist():
-            some = arrival == when
-            self.flying.setdefault(when, []).append((block[some], masks[some], label[some]))
+        for lag in np.unique(self.up[of, t]).tolist():
+            some = self.up[of, t] == lag
+            self.flying.setdefault(t + lag, []).append((block[some], masks[some], label[some]))
         self.count["items"] += len(block)
 
     def _open(self, cells: Ints, versions: Ints, low: NDArray[Any], high: NDArray[Any]) -> Ints:

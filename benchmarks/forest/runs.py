@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from benchmarks.forest.cells import Stream, deal, disturbed
 from benchmarks.forest.challengers import LOCAL, POOLED, local, pooled
 from benchmarks.forest.default import Recording, record, settings_of, with_forest
+from benchmarks.forest.reference import Forest
 from benchmarks.forest.rules import Rules
 from benchmarks.forest.study import grow, losses
 
-__all__ = ["METHODS", "VARIANTS", "Kept", "measure"]
+__all__ = ["CHANGED_RULES", "METHODS", "PARTS", "VARIANTS", "Kept", "measure"]
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +43,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "forest, 54 kept": {"rules": {"kept": 54}},
     "forest, kept as codes": {"kept_codes": True},
 }
+# What the rules of the forest were chosen among, one change at a time.
+CHANGED_RULES: dict[str, dict[str, Any]] = {
+    "three levels in every block": {"few": 0.0},
+    "two levels in every block": {"few": float("inf")},
+    "one level in small blocks": {"few_levels": 1},
+    "16 candidates": {"candidates": 16},
+    "24 candidates": {"candidates": 24},
+    "a cell splits from 20 items": {"least": 20},
+    "a cell splits from half of the expected items": {"share": 0.5},
+    "100 items expected in a block": {"most": 100},
+    "400 items expected in a block": {"most": 400},
+    "no draws by importance": {"importance": 0.0},
+    "a quarter of draws by importance": {"importance": 0.25},
+    "0.7 of draws by importance": {"importance": 0.7},
+    "one feature may hold all importance": {"cap": 1.0},
+    "thresholds over the whole cell": {"tight": False},
+    "labels over 4 deviations": {"reach": 4.0},
+    "the newest samples first": {"order": "samples"},
+    "no renewal": {"renewed": 0.0},
+    "a shadow takes over at any size": {"grown": 0.0},
+    "renewal at 2 times the labels": {"growth": 2.0},
+    "renewal at 5 times the labels": {"growth": 5.0},
+    "12 trees": {"trees": 12},
+    "24 trees": {"trees": 24},
+    "128 samples kept": {"kept": 128},
+    "residuals over 4 medians dropped": {"trust": True},
+}
+VARIANTS |= {name: {"rules": changed} for name, changed in CHANGED_RULES.items()}
+# What the costs are shown of.
+PARTS = (
+    "forest, 300 bytes",
+    "forest, 500 bytes",
+    "forest, 4,094 bytes",
+    "forest, no stacking",
+    "forest, 54 kept",
+    "forest, kept as codes",
+)
 METHODS = ("default", "default, M = 1", *VARIANTS, *LOCAL, *POOLED)
 
 
@@ -54,6 +92,9 @@ class Kept:
         if path is not None and path.exists():
             self.of = {line["run"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
 
+    def has(self, *run: object) -> bool:
+        return " | ".join(map(str, run)) in self.of
+
     def get(self, run: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if run not in self.of:
             started = time.process_time()
@@ -62,6 +103,14 @@ class Kept:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(self.of[run]) + "\n")
         return self.of[run]
+
+
+def _newcomer_bytes(forest: Forest) -> int:
+    """Records of the current trees' blocks that were split, and the sides of candidates in each cell that became a block."""
+    size = forest.blocks.size
+    blocks = np.isin(forest.blocks["version"][:size], forest.held[: forest.rules.trees])
+    split = blocks & (forest.cells["child"][forest.blocks["cell"][:size]] >= 0)
+    return int(31 * split.sum() + 8 * blocks.sum())
 
 
 def _folder() -> Path:
@@ -96,17 +145,21 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
     if variant.get("bare"):
         return recording.predictions, {}
     lag, stacking = variant.get("lag", 0), variant.get("stacking", True)
+    started = time.process_time()
     grown = grow(
         stream, Rules(**variant.get("rules", {})), seed, recording.predictions if stacking else None,
         up=lag, down=lag, kept_codes=variant.get("kept_codes", False),
     )  # fmt: skip
-    forest = grown.forests[0]
+    spent = time.process_time() - started
+    forest = grown.forests[-1]
     sent = np.isfinite(stream.labels).sum()
     figures = {
         "bytes": round(float(sum(one.bytes_up.sum() for one in grown.forests) / sent), 1),
         "alarms": grown.alarms,
         "cells": [one.cells.size for one in grown.forests],
         "bytes_down": round(forest.bytes_down / stream.labels.shape[1], 1),
+        "newcomer": _newcomer_bytes(forest),
+        "microseconds": round(1e6 * spent / sent),
         **forest.count,
     }
     if variant.get("alone"):
