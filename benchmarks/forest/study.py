@@ -26,7 +26,7 @@ class Alarm:
     first 30 rounds only teach it: where errors hardly vary, a few larger ones are no drift.
     """
 
-    delta: float = 0.1
+    delta: float = 0.25
     height: float = 20.0
     count: int = 0
     mean: float = 0.0
