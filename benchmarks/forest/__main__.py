@@ -26,7 +26,8 @@ FEW_CELLS = ("bike 40", "air_iid 40")
 COSTS = {
     "error": "error",
     "bytes": "bytes of items a sample",
-    "bytes_down": "bytes down a round",
+    "bytes_down": "bytes of blocks down a round",
+    "values_down": "bytes of values down a round",
     "newcomer": "bytes for a newcomer",
     "microseconds": "microseconds a sample",
 }
@@ -149,7 +150,7 @@ def rules(show: Printer, names: Sequence[str]) -> None:
 def costs(show: Printer, names: Sequence[str]) -> None:
     print("## Bytes and state\n")
     rows = []
-    for method in ("forest", *PARTS):
+    for method in ("forest", *PARTS, *(changed for changed in CHANGED_RULES if "published" in changed)):
         for name in names:
             rows.append([method, name, *(show.shown(method, name, field=field) for field in COSTS)])
     show.table(["method", "cell", *COSTS.values()], rows)

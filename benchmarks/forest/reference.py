@@ -47,9 +47,9 @@ class Forest:
         # A cell of a tree. `split`, `left`: the passes in which it was split and became a block; clients hear of it later.
         self.cells = Table(
             block=(whole, (), 0), level=(whole, (), 0), child=(whole, (), -1), feature=(whole, (), 0), bit=(whole, (), 0),
-            path=(np.uint32, (), 0),
-            threshold=(np.float32, (), 0), split=(whole, (), NEVER), left=(whole, (), NEVER), items=(whole, (), 0),
-            weight=(real, (), 0), total=(real, (), 0), base=(real, (), 0), base_total=(real, (), 0), fresh=(np.bool_, (), False),
+            path=(np.uint32, (), 0), threshold=(np.float32, (), 0), split=(whole, (), NEVER), left=(whole, (), NEVER),
+            items=(whole, (), 0), weight=(real, (), 0), total=(real, (), 0), base=(real, (), 0), base_total=(real, (), 0),
+            fresh=(np.bool_, (), False), said=(real, (), 0), told=(real, (), np.nan),
         )  # fmt: skip
         # `changed`: the last pass in which a part of the block became a block of its own. `low`, `high`: the cell, where it is cut.
         self.blocks = Table(
@@ -70,22 +70,19 @@ class Forest:
         self.known = np.full((rows, k), -1)
         self.until, self.heard = np.full(k, -2), np.zeros(k, np.int64)
         self.ring, self.ring_count = np.full((k, min(rules.kept, labels.shape[1])), -1), np.zeros(k, np.int64)
-        self.block = np.zeros((rows, *self.ring.shape), np.int64)
-        self.sent = np.ones(self.block.shape, np.bool_)
+        self.block, self.sent = np.zeros((rows, *self.ring.shape), np.int64), np.ones((rows, *self.ring.shape), np.bool_)
         # The server: items on their way and stored (cell, mask, label, weight), and the tables it publishes.
         self.flying: dict[int, list[tuple[NDArray[Any], ...]]] = {}
         self.stored: list[NDArray[Any]] = [np.empty(0, whole), np.empty(0, np.uint32), np.empty(0), np.empty(0)]
-        self.tables = Tables(k, f, rules, seed)
         self.values: dict[int, Floats] = {}
-        self.count = dict.fromkeys(("items", "late", "splits", "blocks"), 0)
-        self.bytes_up, self.bytes_down = np.zeros(labels.shape), 0
+        self.tables, self.count = Tables(k, f, rules, seed), dict.fromkeys(("items", "late", "splits", "blocks"), 0)
+        self.bytes_up, self.bytes_down, self.values_told = np.zeros(labels.shape), 0, 0
 
     def predict(self, t: int, clients: Ints) -> Floats:
         """The mean of the trees that each client knows, for its sample t; NaN where it knows none."""
         self.tables.note_inputs(clients, self.inputs[clients, t].astype(float))
         if not self.versions.size and len(clients):
-            # Clients say what their inputs are like with the first sample, so trees stand when the first labels come.
-            self.tables.renew()
+            self.tables.renew()  # Clients say what their first inputs are like, so trees stand when the first labels come.
             for number in range(self.rules.trees):
                 self._plant(t - 1, number, 0.0)
             self.values[t - 1] = np.full(self.cells.size, np.nan)
@@ -226,8 +223,8 @@ class Forest:
         self.cells["base"][cell], self.cells["base_total"][cell] = base, base * self.tables.mean
         uncut = np.full((1, self.inputs.shape[2]), np.inf)
         (block,) = self._open(np.array([cell]), np.array([version]), -uncut, uncut)
-        self.versions["cell"][version], self.versions["block"][version] = cell, block
-        self.versions["born"][version] = self.tables.label_count
+        for name, value in (("cell", cell), ("block", block), ("born", self.tables.label_count)):
+            self.versions[name][version] = value
         self.held[row] = version
         self.events.append((t, row, version))
 
@@ -242,8 +239,11 @@ class Forest:
             self._grow(t)
         self._renew(t)
         largest, total = self._worth(np.arange(self.cells.size))
-        prior = self.rules.prior + (largest == 0)
-        self.values[t] = (total + prior * self.tables.mean) / (largest + prior)
+        prior, (said, told) = self.rules.prior + (largest == 0), (self.cells[n][: self.cells.size] for n in ("said", "told"))
+        value = (total + prior * self.tables.mean) / (largest + prior)
+        news = (largest >= self.rules.news * said) & (value != told)
+        said[news], told[news] = largest[news], value[news]
+        self.values[t], self.values_told = told.copy(), self.values_told + int(news.sum())
         for old in [when for when in self.values if when < min(t, self.until.min(initial=t))]:
             del self.values[old]
 

@@ -68,6 +68,8 @@ CHANGED_RULES: dict[str, dict[str, Any]] = {
     "12 trees": {"trees": 12},
     "24 trees": {"trees": 24},
     "128 samples kept": {"kept": 128},
+    "a value is published at 1.25 times its samples": {"news": 1.25},
+    "a value is published at 1.5 times its samples": {"news": 1.5},
     "residuals over 4 medians dropped": {"trust": True},
 }
 VARIANTS |= {name: {"rules": changed} for name, changed in CHANGED_RULES.items()}
@@ -158,6 +160,7 @@ def _predictions(method: str, cell: str, what: str, seed: int) -> tuple[Floats, 
         "alarms": grown.alarms,
         "cells": [one.cells.size for one in grown.forests],
         "bytes_down": round(forest.bytes_down / stream.labels.shape[1], 1),
+        "values_down": round(4 * forest.values_told / stream.labels.shape[1], 1),
         "newcomer": _newcomer_bytes(forest),
         "microseconds": round(1e6 * spent / sent),
         **forest.count,
