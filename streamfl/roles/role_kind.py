@@ -29,6 +29,7 @@ class RoleKind(Generic[Settings]):
     channel names. topics: the topics that it needs. state_settings: the settings that are remembered beside its state.
     partitioned_like: by topic, the name of another topic that has as many partitions. begins_anew: whether `streamfl reset` may
     delete its state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    metrics: classes that declare what it measures.
     """
 
     name: str
@@ -39,6 +40,7 @@ class RoleKind(Generic[Settings]):
     state_settings: Callable[[Settings], StateSettings]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number
     begins_anew: bool | Callable[[Settings], bool] = False
+    metrics: tuple[type, ...] = ()
 
     def may_begin_anew(self, settings: Settings) -> bool:
         """Whether the role may be reset under these settings."""
