@@ -14,10 +14,12 @@ UP = f"up{{{SCRAPED}}}"
 BY_WORKER = "{{group}} {{instance}}"
 
 
-def by_worker(expression: str, what: str = "", *labels: str, of: str = "sum") -> Query:
-    """A line for each worker, and for each value of these labels. what: begins the legend. of: how the series are aggregated."""
-    legend = " ".join((f"{what}, {BY_WORKER}" if what else BY_WORKER, *(f"{{{{{label}}}}}" for label in labels)))
-    return Query(f"{of} by ({', '.join(('group', 'instance', *labels))}) ({expression})", legend)
+def by_worker(expression: str, what: str = "", *, label: str = "", of: str = "sum") -> Query:
+    """A line for each worker, and for each value of this label. what: begins the legend. of: how the series are aggregated."""
+    legend = f"{what}, {BY_WORKER}" if what else BY_WORKER
+    if label:
+        return Query(f"{of} by (group, instance, {label}) ({expression})", f"{legend} {{{{{label}}}}}")
+    return Query(f"{of} by (group, instance) ({expression})", legend)
 
 
 def workers_tile(width: int = 4) -> Panel:

@@ -115,7 +115,7 @@ DASHBOARD = Dashboard(
                 "members' configurations differ.",
                 "ops",
                 (
-                    by_worker(rate(PartyMetrics.abandoned_rounds), "", "reason"),
+                    by_worker(rate(PartyMetrics.abandoned_rounds), label="reason"),
                 ),
                 remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' "
                     "configurations, and check who may write to their topics.",
@@ -190,7 +190,7 @@ DASHBOARD = Dashboard(
                 "entries that were dropped for newer ones.",
                 "ops",
                 (
-                    by_worker(rate(PartyMetrics.forgotten_entities), "columns", "reason"),
+                    by_worker(rate(PartyMetrics.forgotten_entities), "columns", label="reason"),
                     Query(f"sum by (reason) ({rate(ActiveMetrics.forgotten_forecasts)})", "predictions, {{reason}}"),
                 ),
                 remedy="If no_label although labels come: keys differ, or labels take longer than alignment.expiry_seconds.",
