@@ -25,6 +25,7 @@ class RoleKind(Generic[Settings]):
     settings: the class of its configuration file. build: makes the role, with no partition open. table: its channels, one row
     each. state_settings: the settings that are remembered beside its state. begins_anew: whether `streamfl reset` may delete its
     state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    metrics: classes that declare what it measures.
     """
 
     name: str
@@ -33,6 +34,7 @@ class RoleKind(Generic[Settings]):
     table: Callable[[Settings], ChannelTable]
     state_settings: Callable[[Settings], StateSettings]
     begins_anew: bool | Callable[[Settings], bool] = False
+    metrics: tuple[type, ...] = ()
 
     def channels(self, settings: Settings) -> Channels:
         """The topics behind the role's channel names."""
