@@ -45,7 +45,17 @@ ENVIRONMENT_PREFIX = "STREAMFL_"
 NESTED_DELIMITER = "__"
 
 
-class Section(BaseModel):
+class _Copied(BaseModel):
+    """Copies without values that were computed from others (``functools.cached_property``): the copy may have other settings."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        for name in vars(copied).keys() - type(self).model_fields.keys():
+            del vars(copied)[name]
+        return copied
+
+
+class Section(_Copied):
     """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read.
 
     A validator that looks at several keys begins its message with the name of one of them, followed by a space.
@@ -168,7 +178,7 @@ class TracingSection(Section):
         return value
 
 
-class RoleSettings(BaseSettings):
+class RoleSettings(_Copied, BaseSettings):
     """The sections that every role has; a system's settings add their own.
 
     The constructor reads only its arguments; :func:`load_settings` adds file and environment.

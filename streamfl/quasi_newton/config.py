@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from streamfl.configuration.settings import Section
-from streamfl.quasi_newton.encryption.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
+from streamfl.encoding.wire import fingerprint
+from streamfl.quasi_newton.encryption.fixed_point import FixedPoint, Kinds, kinds
+from streamfl.quasi_newton.encryption.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS, agreed_key
 from streamfl.quasi_newton.learning.descent import DescentSettings
-from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method
+from streamfl.quasi_newton.learning.own_columns import PRODUCTS
+from streamfl.quasi_newton.rows.batches import least_batch
+from streamfl.quasi_newton.rows.preprocessing import EVIDENCE, Method, most_columns
 from streamfl.quasi_newton.scoring.scorecard import ScoreScale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.records.header_propagation import FollowedPredictions
+from streamfl.records.samples import SampleReader
 from streamfl.state.changeable import CHANGEABLE
 
 __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]
@@ -97,7 +102,7 @@ class CurvatureLearningSection(Section):
     """Largest size of a party's inner product. One beyond it ends the training."""
 
     @property
-    def learning(self) -> DescentSettings:
+    def descent(self) -> DescentSettings:
         """These settings as the arithmetic takes them."""
         return DescentSettings(
             optimiser=self.optimiser,
@@ -138,6 +143,16 @@ class EncryptionSection(Section):
     """Whether this party hides its gradients from the coordinator. `false`: the coordinator sees them."""
 
 
+    @property
+    def encrypted(self) -> bool:
+        return self.precision == "paillier"
+
+    @cached_property
+    def agreed_key(self) -> bytes:
+        """The only key that a party accepts, as :func:`digest_of` returns it; empty if nothing is encrypted."""
+        return agreed_key(self.key_fingerprint or "", self.key_bits) if self.encrypted else b""
+
+
 class PrivateAlignmentSection(Section):
     """How and when the parties find their common entities. method and limit are the same at every member."""
 
@@ -163,6 +178,11 @@ class PrivateAlignmentSection(Section):
     no longer. A batch keeps the rows that it has."""
     patience_seconds: Annotated[float, CHANGEABLE] = Field(default=3_600.0, gt=0, allow_inf_nan=False)
     """Seconds to wait for another member. A member that has waited longer reports not ready."""
+
+
+    @property
+    def hashed(self) -> bool:
+        return self.method == "keyed-hash"
 
 
 class RetrainingSection(Section):
@@ -227,6 +247,70 @@ class QuasiNewtonSettings(VerticalSettings):
     retraining: RetrainingSection = Field(default_factory=RetrainingSection)
 
     @property
+    def is_guest(self) -> bool:
+        return self.role.kind == GUEST
+
+    @cached_property
+    def columns(self) -> int:
+        """The columns of this party."""
+        return SampleReader(self.required_samples("a party").samples).dimension
+
+    @property
+    def new_entities(self) -> int:
+        """New entities that another training needs."""
+        return self.retraining.entities or self.learning.batch
+
+    @property
+    def most_batches(self) -> int:
+        """Most batches of a training."""
+        return self.alignment.limit // self.learning.batch
+
+    @cached_property
+    def least_batch(self) -> int:
+        """Rows with which a batch is large enough for any columns that preprocessing may make: half of a whole batch, or more.
+
+        At most half of the entities are held out, so as many entities as a whole batch has are enough.
+        """
+        columns, whole = most_columns(self.preprocessing.method, self.columns) + self.is_guest, self.learning.batch
+        return min(whole, max((whole + 1) // 2, least_batch(columns, self.learning.min_batch)))
+
+    @property
+    def products(self) -> FixedPoint:
+        """The kind of inner products that are summed over the parties."""
+        return PRODUCTS.sum_of(len(self.federation.parties))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A hash of what all members need alike."""
+        federation, learning = self.federation, self.learning
+        return fingerprint(
+            "quasi-newton",
+            federation.name,
+            federation.seed,
+            tuple(federation.parties),
+            federation.guest_party,
+            learning.batch,
+            # These limits keep parties from finding out labels, and are only as strong as at the member with the weakest ones.
+            learning.min_batch,
+            learning.min_support,
+            learning.largest_leverage,
+            learning.memory,
+            learning.curvature_every,
+            learning.regularisation,
+            learning.input_bound,
+            learning.output_bound,
+            self.encryption.precision,
+            self.scoring.enabled,
+            self.scoring.quantum,
+            self.alignment.method,
+            self.alignment.limit,
+        )
+
+    def linked(self, other: str, name: str) -> str:
+        """The topic of the channel ``name`` between this party and another: the guest and a host, whose name the topic has."""
+        return f"{self.federation.name}.{other if self.is_guest else self.own_party}.{name}"
+
+    @cached_property
     def kinds(self) -> Kinds:
         """The fixed-point kinds of the numbers in messages."""
         learning = self.learning
@@ -304,7 +388,7 @@ class QuasiNewtonSettings(VerticalSettings):
                 f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to alignment.limit = "
                 f"{alignment.limit} is expected"
             )
-        if alignment.limit // learning.batch > MOST_BATCHES:
+        if self.most_batches > MOST_BATCHES:
             raise ValueError(
                 f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = {learning.batch} is expected"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated
 
 import pytest
@@ -36,3 +37,19 @@ def test_a_mark_may_be_for_one_kind_of_role() -> None:
 def test_the_marked_field_keeps_its_bounds() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
         Shape(rate=-1.0)
+
+
+def test_a_copy_computes_anew_what_follows_from_its_settings() -> None:
+    """Protects a fingerprint that would be that of the settings before."""
+
+    class Square(Section):
+        """A shape."""
+
+        side: int = 2
+
+        @cached_property
+        def area(self) -> int:
+            return self.side**2
+
+    small = Square()
+    assert (small.area, small.model_copy(update={"side": 3}).area) == (4, 9)
