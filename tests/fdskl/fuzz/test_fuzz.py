@@ -47,8 +47,8 @@ def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, mess
 
 
 def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
-    if change.value is not None and not self._tasks[change.partition].restore(change.key, change.value):
-        self._actives[change.partition].restore(change.key, change.value)
+    if change.value is not None:
+        self._tasks[change.partition].parts.restore(change.key, change.value)
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
