@@ -18,6 +18,7 @@ from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.learning.iteration import LearningSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
+from streamfl.fdskl.state import STATE
 from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.sums.pending_sums import STAGES
 from streamfl.fdskl.sums.sums import OFF, SUM
@@ -384,5 +385,6 @@ ROLES: dict[str, RoleKind[Any]] = {
         state_settings=_state_settings,
         partitioned_like=_partitioned_like,
         begins_anew=_begins_anew,
+        state=STATE,
     )
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streamfl.contract.role import Channels, Role, TopicSpec
 from streamfl.state.state_settings import StateSettings
+from streamfl.state.table import StateTable
 
 if TYPE_CHECKING:
     from streamfl.configuration.settings import RoleSettings
@@ -29,6 +30,7 @@ class RoleKind(Generic[Settings]):
     channel names. topics: the topics that it needs. state_settings: the settings that are remembered beside its state.
     partitioned_like: by topic, the name of another topic that has as many partitions. begins_anew: whether `streamfl reset` may
     delete its state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    state: what it remembers, for the reference.
     """
 
     name: str
@@ -39,6 +41,7 @@ class RoleKind(Generic[Settings]):
     state_settings: Callable[[Settings], StateSettings]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number
     begins_anew: bool | Callable[[Settings], bool] = False
+    state: StateTable = field(default_factory=StateTable)
 
     def may_begin_anew(self, settings: Settings) -> bool:
         """Whether the role may be reset under these settings."""
