@@ -94,7 +94,7 @@ LABELS = STATE.row(
 MODEL = STATE.row(
     "model",
     "The model without its coefficients: version, bandwidth, and which features are kept.",
-    "With each iteration.",
+    "With each iteration, and when the bandwidth is found.",
 )
 ALPHAS = STATE.row(
     "alphas/NUMBER",

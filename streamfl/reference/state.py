@@ -10,8 +10,8 @@ __all__ = ["state_section"]
 
 HEADING = ("key", "what it holds", "when it is written", "most in a partition")
 ABOUT = (
-    "What a worker remembers of a partition, by key of its changelog. A record with any other key is refused at the start. Times "
-    "that are remembered are never ahead: after the clock was set back, later times become the present."
+    "What a worker remembers of a partition, by key of its changelog. A record with any other key is refused at the start. If "
+    "the worker's clock is set back, remembered times after the new time are replaced by it."
 )
 
 

@@ -38,10 +38,11 @@ class StateRow:
 
 
 class StateTable:
-    """The rows of a role, in the order of their declaration."""
+    """The rows of a role, in the order of their declaration. Without rows: the role does not declare what it remembers."""
 
     def __init__(self) -> None:
         self.rows: list[StateRow] = []
+        self._prefixes: set[bytes] = set()
 
     def row(self, key: str, meaning: str, written: str, limit: str = "1") -> StateRow:
         """Declare a row: see :class:`StateRow`."""
@@ -50,4 +51,9 @@ class StateTable:
     def add(self, row: StateRow) -> StateRow:
         """Add a row that other roles have too."""
         self.rows.append(row)
+        self._prefixes.add(row.prefix)
         return row
+
+    def has(self, key: bytes) -> bool:
+        """Whether a row has this key. A table without rows has all keys."""
+        return not self.rows or key in self._prefixes or key.partition(b"/")[0] + b"/" in self._prefixes
