@@ -114,14 +114,11 @@ class NamedParts(Generic[Name, Content]):
 
     def remember(self, name: Name, content: Content) -> None:
         """As :meth:`ChangedParts.remember`."""
-        self._parts.remember(self._key(name), content)
+        self._parts.remember(self._prefix + str(name).encode(), content)
 
     def forget(self, name: Name) -> None:
         """Delete a part."""
-        self._parts.forget(self._key(name))
-
-    def _key(self, name: Name) -> bytes:
-        return self._prefix + str(name).encode()
+        self._parts.forget(self._prefix + str(name).encode())
 
 
 def _decoder(content: type[Content]) -> Callable[[bytes], Content]:
