@@ -22,6 +22,7 @@ from streamfl.configuration.settings_mistakes import explained, unknown
 from streamfl.configuration.urls import check_url
 from streamfl.contract.role import ConfigurationError
 from streamfl.contract.system import installed_systems
+from streamfl.state.changeable import CHANGEABLE
 
 __all__ = [
     "BusSection",
@@ -79,7 +80,8 @@ class FederationSection(Section):
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     """The seed of the random streams: members with the same seed draw the same numbers."""
-    members: str | None = Field(default=None, min_length=1)
+    # The sender of each message is checked anyway.
+    members: Annotated[str | None, CHANGEABLE] = Field(default=None, min_length=1)
     """The file with the members' names and public keys, which `streamfl members` makes. Set it together with identity.key_file.
     Left out: anybody who may write to a topic can speak for every member that writes there."""
 

@@ -33,6 +33,7 @@ from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -271,40 +272,6 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
 
 _LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
 _ONE_TABLE = "for all entities are rows of one training table"
-_MAY_CHANGE = {
-    "federation.members",
-    "encryption.study",
-    "encryption.key_file",
-    # A training under the old key ends, and begins again under the new one.
-    "encryption.key_fingerprint",
-    "encryption.key_bits",
-    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a number out of bounds.
-    "encryption.link_secret_file",
-    "alignment.entities",
-    "alignment.settle_seconds",
-    "alignment.expiry_seconds",
-    "alignment.patience_seconds",
-    "scoring.interval_seconds",
-    "scoring.versions",
-    "scoring.calibration_entities",
-    "scoring.base_points",
-    "scoring.base_odds",
-    "scoring.doubling",
-    # Entities of a batch stay in it, and held-out entities join no batch.
-    "alignment.held_out",
-    # Only the coordinator computes with these, or they are only reported. Training goes on from the remembered state.
-    "learning.learning_rate",
-    "learning.largest_step",
-    "learning.freeze_below",
-    "learning.tolerance",
-    "learning.epochs",
-    "retraining.every_seconds",
-    "retraining.entities",
-    "samples.format",
-    "labels.format",
-}
-
-
 # A release with layout 1 would take a first batch of fewer than learning.batch rows for damaged.
 _PARTY_LAYOUT = 2
 
@@ -315,7 +282,7 @@ def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
         "scoring",
     ]
     layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
-    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, layout)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(QuasiNewtonSettings, settings.role.kind), layout)
 
 
 _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {

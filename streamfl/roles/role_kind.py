@@ -27,6 +27,7 @@ class RoleKind(Generic[Settings]):
     each. state_settings: the settings that are remembered beside its state. begins_anew: whether `streamfl reset` may delete its
     state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
     state: what it remembers, one row a key.
+    metrics: classes that declare what it measures.
     """
 
     name: str
@@ -36,6 +37,7 @@ class RoleKind(Generic[Settings]):
     state_settings: Callable[[Settings], StateSettings]
     begins_anew: bool | Callable[[Settings], bool] = False
     state: StateTable = field(default_factory=StateTable)
+    metrics: tuple[type, ...] = ()
 
     def channels(self, settings: Settings) -> Channels:
         """The topics behind the role's channel names."""
