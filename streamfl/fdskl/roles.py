@@ -20,6 +20,7 @@ from streamfl.fdskl.learning.iteration import LearningSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
 from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
+from streamfl.fdskl.state import STATE
 from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.sums.pending_sums import STAGES
 from streamfl.fdskl.sums.sums import OFF, SUM
@@ -300,6 +301,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         table=_table,
         state_settings=_state_settings,
         begins_anew=_begins_anew,
+        state=STATE,
         metrics=(PartyMetrics, ActiveMetrics),
     )
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.contract.role import PeerError, Send
+from streamfl.contract.role import Send
 from streamfl.encoding.wire import VERSION
 from streamfl.fdskl.learning.due import Due
 from streamfl.fdskl.learning.feature_cache import FeatureCache
@@ -317,25 +317,3 @@ class ActivePartition:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
             partition.sums.take_round(message, content, self._last_now)
         return asked
-
-    # ---- state
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        """Restore one part. Raises PeerError or ValueError for impossible state."""
-        kind, _, name = key.partition(b"/")
-        if key == b"model":
-            self.model.restore(value)
-        elif key == b"turns" and self.shared is not None:
-            self.shared.queue.restore(value)
-        elif key == b"labels":
-            self.labelled.restore_counts(value)
-        elif kind == b"alphas":
-            self.model.restore_alphas(name, value)
-        elif kind == b"labelled":
-            self.labelled.restore(name, value)
-        elif kind == b"outputs":
-            self.labelled.restore_outputs(name, value)
-        elif kind == b"forecast":
-            self.forecasts.restore(name, value)
-        else:
-            raise PeerError("malformed", f"state {key!r} is not of this party")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import numpy as np
 
@@ -11,6 +9,7 @@ from streamfl.contract.role import Record, Send
 from streamfl.encoding.wire import VERSION, Count
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
 from streamfl.fdskl.metrics import PartyMetrics
+from streamfl.fdskl.state import LIFE
 from streamfl.fdskl.sums.own_columns import OwnColumns
 from streamfl.fdskl.sums.own_part import OwnPart
 from streamfl.fdskl.sums.secret import Secret
@@ -62,6 +61,7 @@ class WorkerPartition:
         # One more: a sample's headers are kept before the oldest forecast is forgotten for its own.
         self.pending_headers = PendingHeaders(self.parts, settings.carry, settings.limit + 1)
         self._life = _SentRevisions()
+        self._remember_life = self.parts.single(LIFE, _SentRevisions, self._restore_life)
         self._sends: list[Send] = []
         self.sums = Sums(
             settings,
@@ -114,7 +114,7 @@ class WorkerPartition:
             # An epoch from a clock far ahead would be refused until that time comes.
             life.epoch = max(1, epoch_at(now))
         life.sequence += 1
-        self.parts.remember(b"life", life)
+        self._remember_life(life)
         self._metrics.revisions_sent += 1
         message = Revision(VERSION, settings.fingerprint, settings.name, life.epoch, life.sequence, entity)
         self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
@@ -186,28 +186,5 @@ class WorkerPartition:
     def _send(self, channel: str, content: bytes) -> None:
         self._sends.append(Send(channel, None, content, self.partition))
 
-    # ---- state
-
-    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
-        return iter(self.parts.changed_state())
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore one part. Returns False for a part of another owner. Raises PeerError or ValueError for impossible state."""
-        kind, _, name = key.partition(b"/")
-        if key == b"columns":
-            self.standardisation.restore(value)
-        elif key == b"secret":
-            self.secret.restore(value)
-        elif key == b"rescaled":
-            self.answered.restore(value)
-        elif key == b"told":
-            self.peers.restore_told(value)
-        elif key == b"life":
-            self._life = msgspec.msgpack.decode(value, type=_SentRevisions)
-        elif kind == b"entity":
-            self.columns.restore(name, value)
-        elif kind == b"peer":
-            self.peers.restore(name, value)
-        else:
-            return self.pending_headers.restore(key, value)
-        return True
+    def _restore_life(self, life: _SentRevisions) -> None:
+        self._life = life

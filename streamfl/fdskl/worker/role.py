@@ -190,18 +190,14 @@ class FdsklWorker:
         for partition, task in self._tasks.items():
             if partition in self._actives:
                 self._actives[partition].labelled.flush()
-            for key, value in task.changed_state():
+            for key, value in task.parts.changed_state():
                 yield StateChange("state", partition, key, value)
 
     def restore(self, change: StateChange) -> None:
         if change.value is None:
             return
         try:
-            if self._tasks[change.partition].restore(change.key, change.value):
-                return
-            if change.partition not in self._actives:
-                raise PeerError("malformed", f"state {change.key!r} is not of this party")
-            self._actives[change.partition].restore(change.key, change.value)
+            self._tasks[change.partition].parts.restore(change.key, change.value)
         except (msgspec.DecodeError, ValueError) as error:
             raise PeerError("malformed", f"the party's state: {error}") from None
 

@@ -83,10 +83,11 @@ def test_a_whole_life_is_taken_back() -> None:
     for number, (output, label) in enumerate(zip(OUTPUTS.tolist(), SIGNS.tolist(), strict=True)):
         before.score(float(LOGISTIC.value(output, label)), label)
         before.add(f"e{number}", label)
-    after = LabelledEntities(ChangedParts(), 10)
+    again = ChangedParts()
+    after = LabelledEntities(again, 10)
     counts = dict(parts.changed_state())[b"labels"]
     assert counts is not None
-    after.restore_counts(counts)
+    again.restore(b"labels", counts)
     found = {one.name: one.value for one in measure_totals([after.totals], LOGISTIC)}
     lost = np.log(1 + np.exp(-SIGNS * OUTPUTS)).sum()
     assert found["lifetime_labels"] == 6
@@ -108,7 +109,7 @@ def test_a_release_before_takes_back_what_it_knows() -> None:
     counts = dict(parts.changed_state())[b"labels"]
     assert counts is not None
     assert msgspec.msgpack.decode(counts, type=Before) == Before(1, 1)
-    entities.restore_counts(msgspec.msgpack.encode(Before(3, 2)))
+    parts.restore(b"labels", msgspec.msgpack.encode(Before(3, 2)))
     assert (entities.labels, entities.totals) == (3, PrequentialTotals())
 
 
