@@ -29,7 +29,7 @@ def _extra_trees(classes: bool, seed: int) -> Any:
 
 
 def _cat_boost(classes: bool, seed: int) -> Any:
-    from catboost import CatBoostClassifier, CatBoostRegressor  # type: ignore[import-not-found]
+    from catboost import CatBoostClassifier, CatBoostRegressor
 
     make: Any = CatBoostClassifier if classes else CatBoostRegressor
     return make(iterations=300, random_seed=seed, thread_count=1, verbose=False, allow_writing_files=False)
