@@ -54,6 +54,7 @@ CHANGED_RULES: dict[str, dict[str, Any]] = {
     "a cell splits from half of the expected items": {"share": 0.5},
     "100 items expected in a block": {"most": 100},
     "400 items expected in a block": {"most": 400},
+    "400 items, and a cell splits from .9 of them": {"most": 400, "share": 0.9},
     "no draws by importance": {"importance": 0.0},
     "a quarter of draws by importance": {"importance": 0.25},
     "0.7 of draws by importance": {"importance": 0.7},
