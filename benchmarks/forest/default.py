@@ -226,7 +226,7 @@ def with_forest(recording: Recording, forests: Floats, labels: Floats, delay: in
         column = forests[:, call[0], number].T
         if count == 2:
             column = np.where(np.isfinite(column), column, column[:, ::-1])
-        predictions[number], experts, pivot = mix(call, column)
+        predictions[number, call[0]], experts, pivot = mix(call, column)
         said.append((experts, pivot))
         number += 1
         if number <= delay:
