@@ -53,7 +53,7 @@ class Printer:
         return found
 
     def shown(self, method: str, cell: str, what: str = "", field: str = "error") -> str:
-        values = [run[field] for run in self.runs(method, cell, what)]
+        values = [run[field] for run in self.runs(method, cell, what) if field in run]
         if not values:
             return "-"
         spread = f" ± {np.std(values):.2g}" if len(values) > 1 else ""
