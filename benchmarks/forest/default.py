@@ -113,6 +113,9 @@ class _Scales(ClientScales):
         for count, mean, squares in (("samples", "input_mean", "input_squares"), ("labels", "label_mean", "label_squares")):
             there = of_all[count] > 0
             clients = int(there.sum())
+            if not clients:
+                prior.append(MOST_PRIOR)
+                continue
             n = of_all[count][there].astype(float)
             means, sums = (of_all[name][there].reshape(clients, -1) for name in (mean, squares))
             total = max(n.sum(), 1.0)

@@ -25,7 +25,7 @@ __all__ = ["CHANGED_RULES", "METHODS", "PARTS", "VARIANTS", "Kept", "measure"]
 
 Floats = NDArray[np.float64]
 
-# Settings of the forest beside the default: rules, kernels sent with a sample, and what else differs.
+# Settings of the forest beside the default, which sends one kernel with a sample: rules, and what else differs.
 VARIANTS: dict[str, dict[str, Any]] = {
     "forest": {},
     "forest alone": {"alone": True},
@@ -35,9 +35,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "forest with A and B": {"shared": True, "robust": True},
     "A without forest": {"shared": True, "bare": True},
     "B without forest": {"robust": True, "bare": True},
-    "forest, 300 bytes": {"rules": {"item_bytes": 300}, "kernels": 0},
-    "forest, 500 bytes": {"rules": {"item_bytes": 500}, "kernels": 0},
-    "forest, 4,094 bytes": {"rules": {"item_bytes": 3170}},
+    "forest, 300 bytes of items": {"rules": {"item_bytes": 300}},
+    "forest, 500 bytes of items": {"rules": {"item_bytes": 500}},
+    "forest, 3,170 bytes of items": {"rules": {"item_bytes": 3170}},
     "forest, trust": {"rules": {"trust": True}},
     "forest, no stacking": {"stacking": False},
     "forest, 54 kept": {"rules": {"kept": 54}},
@@ -76,9 +76,9 @@ CHANGED_RULES: dict[str, dict[str, Any]] = {
 VARIANTS |= {name: {"rules": changed} for name, changed in CHANGED_RULES.items()}
 # What the costs are shown of.
 PARTS = (
-    "forest, 300 bytes",
-    "forest, 500 bytes",
-    "forest, 4,094 bytes",
+    "forest, 300 bytes of items",
+    "forest, 500 bytes of items",
+    "forest, 3,170 bytes of items",
     "forest, no stacking",
     "forest, 54 kept",
     "forest, kept as codes",
