@@ -24,6 +24,7 @@ from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.scoring.predictions import Prediction
+from streamfl.quasi_newton.state import COORDINATOR_STATE, GUEST_STATE, HOST_STATE
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -204,6 +205,8 @@ _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {
     COORDINATOR: _build_coordinator,
 }
 
+_STATE = {GUEST: GUEST_STATE, HOST: HOST_STATE, COORDINATOR: COORDINATOR_STATE}
+
 ROLES: dict[str, RoleKind[Any]] = {
     name: RoleKind(
         name=name,
@@ -211,6 +214,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         table=_table,
         state_settings=_state_settings,
+        state=_STATE[name],
     )
     for name, build in _BUILD.items()
 }

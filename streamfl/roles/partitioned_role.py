@@ -31,11 +31,17 @@ from streamfl.roles.notices import Notices
 from streamfl.roles.reply_deadline import ReplyDeadline
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import ClockGuard
+from streamfl.state.table import StateRow
 
-__all__ = ["Outbox", "PartitionedRole", "Task"]
+__all__ = ["FRAGMENTS", "Outbox", "PartitionedRole", "Task"]
 
 WORK = "work"
-FRAGMENTS = b"parts/"
+FRAGMENTS = StateRow(
+    "parts/PART",
+    "A part of a message whose other parts have not come yet, or which of the sender's messages have come whole.",
+    "When a part comes. Deleted when the message is whole.",
+    "As many as belong to the messages that may be under way. Beyond it the oldest message is dropped.",
+)
 Then = Callable[[bytes], None]
 
 
@@ -145,7 +151,7 @@ class PartitionedRole(Generic[One]):
         self._reasons = {*REASONS, *refusals}
         self._make = make
         self._tasks: dict[int, One] = {}
-        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)
+        self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS.prefix, limits)
         self._clock_guard = ClockGuard()
         self._notices = Notices()
         self._reply_deadline = ReplyDeadline(patience)

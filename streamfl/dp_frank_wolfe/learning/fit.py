@@ -23,7 +23,8 @@ from streamfl.dp_frank_wolfe.privacy.budget import FitPlan
 from streamfl.encoding.changelog_checks import check_name
 from streamfl.encoding.wire import Count, encode_array
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES, ValueFragments
+from streamfl.state.value_fragments import VALUE_FRAGMENT_BYTES
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["Fit"]
 

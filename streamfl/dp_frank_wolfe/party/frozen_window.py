@@ -7,7 +7,7 @@ import numpy as np
 from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.party.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["FrozenWindow"]
 

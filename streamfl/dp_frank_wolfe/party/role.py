@@ -37,7 +37,7 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["NoServing", "PartyServing", "PartyTask"]
 

@@ -40,7 +40,7 @@ from streamfl.dp_frank_wolfe.serving.server import Partials
 from streamfl.encoding.wire import VERSION, Codec, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["ServerSettings", "ServerTask"]
 

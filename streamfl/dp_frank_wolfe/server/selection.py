@@ -20,7 +20,7 @@ from streamfl.dp_frank_wolfe.learning.weights import read_columns, read_remember
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.encoding.wire import Count, decode_array, encode_array
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["Selection"]
 

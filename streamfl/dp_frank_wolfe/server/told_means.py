@@ -11,7 +11,7 @@ from streamfl.contract.role import PeerError
 from streamfl.dp_frank_wolfe.learning.means import intercept
 from streamfl.dp_frank_wolfe.learning.public import Public
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import ValueFragments
+from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
 
 __all__ = ["ToldMeans"]
 

@@ -41,6 +41,7 @@ from streamfl.quasi_newton.messages import (
     read_content,
     records_of,
 )
+from streamfl.quasi_newton.state import DESCENT, RUN
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
 
@@ -55,7 +56,7 @@ NOWHERE = RandomnessContext("", "", "", 0, "")
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """The state of the present run; remembered as ``run``.
+    """The state of the present run.
 
     ready: by party that is ready, digest of the key that it takes. key: digest of the run's key. joined: by party, how many
     numbers each of its uploads has. opened: by party, digest of the upload that was decrypted in the round. losses: of the
@@ -84,7 +85,9 @@ class CoordinatorTask:
         self.given = given
         self.outbox = outbox
         self.traffic = TrafficCounter()
-        self.parts = ChangedParts()
+        self.parts = ChangedParts("a coordinator")
+        self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
+        self._remember_descent = self.parts.single(DESCENT, DescentState, lambda state: self.descent.restore(state))
         self.run = _Run()
         self.descent = Descent(settings.learning.descent)
 
@@ -128,12 +131,7 @@ class CoordinatorTask:
         self._begin_if_all_are_ready()
 
     def restore(self, key: bytes, value: bytes) -> None:
-        if key == b"run":
-            self.run = msgspec.msgpack.decode(value, type=_Run)
-        elif key == b"descent":
-            self.descent.restore(msgspec.msgpack.decode(value, type=DescentState))
-        else:
-            raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
+        self.parts.restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         """Metrics of the phase, the loss, the pairs, and the traffic of an iteration."""
@@ -363,8 +361,11 @@ class CoordinatorTask:
         self.outbox.counts["repeated_messages"] += 1
 
     def _remember(self) -> None:
-        self.parts.remember(b"run", self.run)
-        self.parts.remember(b"descent", self.descent.state)
+        self._remember_run(self.run)
+        self._remember_descent(self.descent.state)
+
+    def _restore_run(self, run: _Run) -> None:
+        self.run = run
 
 
 def _told(key: bytes) -> str:

@@ -155,9 +155,7 @@ class PartyTask:
         self.exchange.upload("ready", content_of(Ready(self.table.complete, self.settings.encryption.agreed_key)))
 
     def restore(self, key: bytes, value: bytes) -> None:
-        owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.exchange)
-        if not any(owner.restore(key, value) for owner in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+        self.parts.restore(key, value)
         self.table.recount()
 
     def measure(self) -> Iterator[Measurement]:

@@ -31,11 +31,13 @@ from streamfl.quasi_newton.scoring.party import Scoring
 from streamfl.quasi_newton.scoring.predictions import predictions_of
 from streamfl.quasi_newton.scoring.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scoring.scores import BARE, CALIBRATED, Scores
+from streamfl.quasi_newton.state import CALIBRATION, SESSION, SOUGHT
 from streamfl.records.pending_headers import PendingHeaders
 from streamfl.roles.rhythm import Rhythm
+from streamfl.state.changelog import ChangedParts
 from streamfl.state.value_fragments import ValueFragments
 
-__all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
+__all__ = ["GuestScoring", "LatestCalibration"]
 
 # Phases of a session. ASKED waits for the host's answer, CHOSEN for its points. SHUT: the host answers no more for this version.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
@@ -46,11 +48,10 @@ SECONDS_AN_ENTITY = 0.002
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
 LARGEST_COEFFICIENT = 1e12
-CALIBRATION = b"calibration"
 
 
 class _Session(msgspec.Struct, array_like=True):
-    """The present session with one host; remembered as ``session/HOST``.
+    """The present session with one host.
 
     version: of the model. number: of the session, counted from 1 under the version. since: when the guest asked.
     fruitless: sessions in a row that found nothing.
@@ -64,12 +65,28 @@ class _Session(msgspec.Struct, array_like=True):
 
 
 class Calibrated(msgspec.Struct, array_like=True):
-    """The calibration of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
+    """The calibration of a version. rows: held-out entities that it was fitted to."""
 
     version: Count
     intercept: float
     slope: float
     rows: Count
+
+
+class LatestCalibration:
+    """The calibration of the latest version that has one. fitted: None before the first."""
+
+    def __init__(self, parts: ChangedParts) -> None:
+        self._remember = parts.single(CALIBRATION, Calibrated, self._restore)
+        self.fitted: Calibrated | None = None
+
+    def keep(self, fitted: Calibrated) -> None:
+        self.fitted = fitted
+        self._remember(fitted)
+
+    def _restore(self, fitted: Calibrated) -> None:
+        check_within([fitted.intercept, fitted.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+        self.fitted = fitted
 
 
 class GuestScoring(Scoring):
@@ -83,11 +100,12 @@ class GuestScoring(Scoring):
             host: ScoringLink(settings, party.given, party.outbox, f"questions/{host}", host, host) for host in self._hosts
         }
         self._sessions = {host: _Session() for host in self._hosts}
+        self._kept_sessions = party.parts.named(SESSION, bytes.decode, _Session, self._restore_session)
         # Entities of the present question; then the chosen ones, in the order of the places.
         most = 5 + settings.alignment.limit * NAME_BYTES
-        self._sought = {host: ValueFragments(party.parts, f"sought/{host}", most) for host in self._hosts}
+        self._sought = {host: ValueFragments(party.parts, SOUGHT, most, host) for host in self._hosts}
         self.scores = Scores(party.parts, party.table, len(self._hosts))
-        self._fitted: Calibrated | None = None
+        self._calibration = LatestCalibration(party.parts)
         # Cached held-out figures, after what they were computed from: every scrape asks for them, and they take a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         self._labels = Rhythm()
@@ -130,20 +148,6 @@ class GuestScoring(Scoring):
         if self._may_calibrate():
             self._calibrate()
         self._publish()
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        if self.scores.restore(key, value) or self._pending_headers.restore(key, value):
-            return True
-        if any(fragments.restore(key, value) for fragments in self._sought.values()):
-            return True
-        if key == CALIBRATION:
-            self._fitted = read_calibration(value)
-            return True
-        host = key.removeprefix(b"session/").decode(errors="replace")
-        if not key.startswith(b"session/") or host not in self._sessions:
-            return False
-        self._sessions[host] = msgspec.msgpack.decode(value, type=_Session)
-        return True
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
@@ -194,7 +198,7 @@ class GuestScoring(Scoring):
     @property
     def calibration(self) -> Calibration | None:
         """The calibration of the present version; None before it is fitted."""
-        found = self._fitted
+        found = self._calibration.fitted
         return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
 
     # ---- messages
@@ -322,8 +326,7 @@ class GuestScoring(Scoring):
     def _calibrate(self) -> None:
         outputs, labels = self._held_out()
         found = fit_calibration(outputs, labels)
-        self._fitted = Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
-        self._parts.remember(CALIBRATION, self._fitted)
+        self._calibration.keep(Calibrated(self._model.version, found.intercept, found.slope, len(outputs)))
 
     def _held_out(self) -> tuple[Any, Any]:
         """Outputs and labels of held-out entities, in the order of their names, so that sums round the same after a restart."""
@@ -373,14 +376,12 @@ class GuestScoring(Scoring):
         return self._lines[host].session(session.version, session.number)
 
     def _remember(self, host: str) -> None:
-        self._parts.remember(b"session/" + host.encode(), self._sessions[host])
+        self._kept_sessions.remember(host, self._sessions[host])
 
-
-def read_calibration(content: bytes) -> Calibrated:
-    """Decodes what is remembered as ``calibration``. PeerError or ValueError if it is damaged."""
-    found = msgspec.msgpack.decode(content, type=Calibrated)
-    check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
-    return found
+    def _restore_session(self, host: str, session: _Session) -> None:
+        if host not in self._sessions:
+            raise PeerError("malformed", f"a session with {host!r} in state, which is no host")
+        self._sessions[host] = session
 
 
 TEXTS = {

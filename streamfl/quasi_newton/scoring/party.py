@@ -20,7 +20,6 @@ class Scoring:
     def __init__(self, party: PartyTask) -> None:
         self._party = party
         self._settings = party.settings
-        self._parts = party.parts
         self._counts = party.outbox.counts
 
     @property
@@ -39,10 +38,6 @@ class Scoring:
         """Correct times after ``now``, because the clock was ahead."""
 
     def pass_time(self, now: float) -> None:
-        raise NotImplementedError
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restore a changelog entry. False if the key belongs to another owner."""
         raise NotImplementedError
 
     def measure(self) -> Iterator[Measurement]:
@@ -100,10 +95,6 @@ class ScoringParty(PartyTask):
         super().pass_time(now)
         if self._scores:
             self.scoring.pass_time(now)
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        if not self.scoring.restore(key, value):
-            super().restore(key, value)
 
     def take(self, channel: str, message: Any, now: float) -> None:
         super().take(channel, message, now)

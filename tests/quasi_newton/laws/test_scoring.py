@@ -117,7 +117,7 @@ def test_figures_follow_what_they_are_of() -> None:
     loop.write("labels", name, msgspec.json.encode({"y": int(label < 0)}))
     loop.settle()
     found.append(area())
-    party.table._forget(name, "expired_entities")
+    party.table._give_up(name, "expired")
     found.append(area())
     new_version(loop, 2)
     loop.settle()

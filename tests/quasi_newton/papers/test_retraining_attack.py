@@ -23,6 +23,7 @@ from streamfl.quasi_newton.members.rounds import TrainingRounds
 from streamfl.quasi_newton.rows import batches
 from streamfl.quasi_newton.rows.batches import FrozenBatches
 from streamfl.quasi_newton.rows.learnt_batches import LearntBatches
+from streamfl.state.changelog import ChangedParts
 
 COLUMNS, BATCH, EVERY = 10, 100, 1000.0
 Floats = NDArray[np.float64]
@@ -107,7 +108,7 @@ def test_batches_that_are_drawn_anew_tell_a_host_far_more(monkeypatch: pytest.Mo
 
     def forgetful(party: PartyTask) -> None:
         party.rows.batches.__init__(  # type: ignore[misc]
-            party.parts, BATCH, COLUMNS, 10, party.given.secret, party.outbox.counts
+            ChangedParts(), BATCH, COLUMNS, 10, party.given.secret, party.outbox.counts
         )
         names = sorted(party.table.with_columns())
         party.rows.freeze(names, *party.table.rows(names))

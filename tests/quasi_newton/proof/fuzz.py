@@ -286,7 +286,7 @@ class QuasiNewtonTarget(RoleTarget):
         if isinstance(self.told, PartyTask):
             self._good += 1
             assert self.feed(sample(f"good-{self._good}", 1)) is None
-            assert f"good-{self._good}" in self.told.table._entities, "a good sample is not kept"
+            assert f"good-{self._good}" in self.told.table._entries, "a good sample is not kept"
         self._begin_anew(len(self.messages))
         task = self.told
         phase, end = (task.progress.phase, TRAINED) if isinstance(task, PartyTask) else (task.run.phase, DECIDED)

@@ -174,7 +174,7 @@ def the_newest_pair_alone_is_kept(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, step: Any, curvature: Any) -> None:
         real(self, step, curvature)
         for old in sorted(self._pairs)[:-1]:
-            self._parts.forget(b"pair/%d" % old)
+            self._kept_pairs.forget(old)
 
     instead(patch, Iterates, "keep_pair", change)
 

@@ -16,7 +16,7 @@ from streamfl.quasi_newton.members.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.members.training_progress import GATHERING
 from streamfl.quasi_newton.rows.held_out import calibration_error, held_out_figures
 from streamfl.quasi_newton.rows.table import EntityTable
-from streamfl.quasi_newton.scoring.guest import read_calibration
+from streamfl.quasi_newton.scoring.guest import LatestCalibration
 from streamfl.quasi_newton.scoring.scorecard import Calibration
 from streamfl.quasi_newton.scoring.scores import Scores
 from streamfl.state.changelog import ChangedParts
@@ -58,14 +58,16 @@ def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
     """Protects predictions from a damaged changelog: what the guest cannot have written is refused."""
     parts = ChangedParts()
     scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, Counter()), 2)
-    assert scores.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
-    assert not scores.restore(b"others/a", b"")
+    parts.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
     with pytest.raises((PeerError, msgspec.ValidationError)):
-        scores.restore(b"score/b", msgspec.msgpack.encode(stored))
+        parts.restore(b"score/b", msgspec.msgpack.encode(stored))
     with pytest.raises(PeerError):
-        scores.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+        parts.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+    assert list(scores._scores) == ["a"]
+    calibration = LatestCalibration(parts)
     with pytest.raises(PeerError):
-        read_calibration(msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
+        parts.restore(b"calibration", msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
+    assert calibration.fitted is None
 
 
 
