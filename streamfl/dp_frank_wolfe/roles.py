@@ -23,6 +23,7 @@ from streamfl.dp_frank_wolfe.party.settings import PartySettings
 from streamfl.dp_frank_wolfe.party.window import Bounds
 from streamfl.dp_frank_wolfe.server.role import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.serving.party import Serving
+from streamfl.dp_frank_wolfe.state import PARTY_STATE, SERVER_STATE
 from streamfl.privacy.anchor import Anchor
 from streamfl.records.header_propagation import timed
 from streamfl.records.labels import LabelReader
@@ -212,6 +213,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         build=build,
         table=_table,
         state_settings=_state_settings,
+        state=PARTY_STATE if name == PARTY else SERVER_STATE,
     )
     for name, build in _BUILD.items()
 }

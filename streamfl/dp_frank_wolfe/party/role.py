@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,16 +31,17 @@ from streamfl.dp_frank_wolfe.party.settings import FITTING, WAITING, PartyProgre
 from streamfl.dp_frank_wolfe.party.table import PartyTable
 from streamfl.dp_frank_wolfe.party.window import whole_label, whole_row
 from streamfl.dp_frank_wolfe.privacy.ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.state import LEDGER_STATE, MODEL, PROGRESS
 from streamfl.encoding.wire import VERSION
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
+from streamfl.state.table import StateRow
+from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["NoServing", "PartyServing", "PartyTask"]
 
-PROGRESS = b"progress"
 ANNOUNCED_BYTES = 60_000
 
 
@@ -67,8 +67,6 @@ class PartyServing(Protocol):
     def remembered(self) -> None:
         """Reports that everything to be remembered until now is written with this step."""
 
-    def restore(self, key: bytes, value: bytes) -> bool: ...
-
     def measure(self) -> Iterator[Measurement]: ...
 
 
@@ -89,9 +87,6 @@ class NoServing:
     def remembered(self) -> None:
         pass
 
-    def restore(self, key: bytes, value: bytes) -> bool:
-        return False
-
     def measure(self) -> Iterator[Measurement]:
         return iter(())
 
@@ -107,6 +102,7 @@ class PartyTask:
         self.table = PartyTable(self.parts, settings.columns, settings.limit, outbox.counts)
         self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
         self.progress = PartyProgress()
+        self._remember_progress = self.parts.single(PROGRESS, PartyProgress, self._restore_progress)
         self.answers = PartyAnswers(settings, self.parts, self.frozen)
         self.model = PartyWeights(self.parts, settings.columns)
         self.serving: PartyServing = NoServing()
@@ -146,12 +142,7 @@ class PartyTask:
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
-        if key == PROGRESS:
-            self.progress = msgspec.msgpack.decode(value, type=PartyProgress)
-            return
-        owners = (self.ledger, self.table, self.frozen, self.answers, self.model, self.serving)
-        if not any(owner.restore(key, value) for owner in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+        (self.ledger.parts if LEDGER_STATE.has(key) else self.parts).restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         progress = self.progress
@@ -340,18 +331,21 @@ class PartyTask:
         self.outbox.send("releases", records_of(settings.codec, message))
 
     def _remember(self) -> None:
-        self.parts.remember(PROGRESS, self.progress)
+        self._remember_progress(self.progress)
+
+    def _restore_progress(self, progress: PartyProgress) -> None:
+        self.progress = progress
 
 
 class PartyWeights:
-    """The party's own weights of a fit. Stored under ``NAME/NUMBER``: the version, then 64-bit floats.
+    """The party's own weights of a fit. Remembers the version, then 64-bit floats.
 
-    name: ``model`` for the latest fit.
+    row: of the latest fit, or of another.
     """
 
-    def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
+    def __init__(self, parts: ChangedParts, columns: int, row: StateRow = MODEL) -> None:
         self._columns = columns
-        self._fragments = ValueFragments(parts, name, 8 * (columns + 1))
+        self._fragments = ValueFragments(parts, row, 8 * (columns + 1))
 
     @property
     def version(self) -> int:
@@ -371,10 +365,6 @@ class PartyWeights:
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:
         """Replaces the stored model."""
         self._fragments.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
-
-    def restore(self, key: bytes, value: bytes) -> bool:
-        """Restores a piece. False if the key belongs to another owner."""
-        return self._fragments.restore(key, value)
 
 
 def _checked_name(name: str) -> str:

@@ -37,16 +37,16 @@ from streamfl.dp_frank_wolfe.server.progress_timer import ProgressTimer
 from streamfl.dp_frank_wolfe.server.selection import Selection
 from streamfl.dp_frank_wolfe.server.told_means import ToldMeans
 from streamfl.dp_frank_wolfe.serving.server import Partials
+from streamfl.dp_frank_wolfe.state import MANIFEST, RUN
 from streamfl.encoding.wire import VERSION, Codec, Count, Name
 from streamfl.roles.partitioned_role import Outbox
 from streamfl.state.changelog import ChangedParts
-from streamfl.state.value_fragments import UnregisteredFragments as ValueFragments
+from streamfl.state.value_fragments import ValueFragments
 
 __all__ = ["ServerSettings", "ServerTask"]
 
 # Phases: waiting for names; for parties to freeze the window; for their releases.
 GATHERING, FREEZING, FITTING = range(3)
-RUN = b"run"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ServerSettings:
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """The server's progress; remembered as ``run``. window: the latest. manifest: digest of its rows, which parties confirm."""
+    """The server's progress. window: the latest. manifest: digest of its rows, which parties confirm."""
 
     window: Count = 0
     phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
@@ -87,9 +87,10 @@ class ServerTask:
     def __init__(self, settings: ServerSettings, outbox: Outbox) -> None:
         self.settings = settings
         self.outbox = outbox
-        self.parts = ChangedParts()
+        self.parts = ChangedParts("a server")
         self._public = public = settings.public
         self._run = _Run()
+        self._remember_run = self.parts.single(RUN, _Run, self._restore_run)
         self._now = 0.0
         self._looked = False
         window = public.settings.window
@@ -102,7 +103,7 @@ class ServerTask:
         self.partials = Partials(public, self.parts, outbox)
         self._chains = PartyChains(self.parts, public.parties, outbox.notices)
         # Manifests of a window that parties are to freeze, by party. Until layout 2 all parties had the same.
-        self._manifests = ValueFragments(self.parts, "manifest", public.settings.message_bytes * len(public.parties))
+        self._manifests = ValueFragments(self.parts, MANIFEST, public.settings.message_bytes * len(public.parties))
         if public.settings.serving.mode == "exact":
             text = 'serving.mode = "exact": parts of predictions come without noise, which epsilon does not cover'
             outbox.notices.say("exact", text)
@@ -167,12 +168,7 @@ class ServerTask:
 
     def restore(self, key: bytes, value: bytes) -> None:
         self._looked = False
-        if key == RUN:
-            self._run = msgspec.msgpack.decode(value, type=_Run)
-            return
-        owners = (self.announced, self.liveness, self.means, self.estimator, self.partials, self._chains, self._manifests)
-        if not any(one.restore(key, value) for one in owners):
-            raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
+        self.parts.restore(key, value)
 
     def measure(self) -> Iterator[Measurement]:
         """The server's progress and results. All follow from names, times and releases."""
@@ -225,6 +221,9 @@ class ServerTask:
             )
             self.outbox.notices.say("names", text)
 
+    def _restore_run(self, run: _Run) -> None:
+        self._run = run
+
     def _begin_window_if_full(self) -> None:
         run, rows = self._run, self._public.settings.window.rows
         if run.phase != GATHERING or self.announced.complete < rows:
@@ -233,7 +232,7 @@ class ServerTask:
         digest = digest_of_rows(list(drawn[self._public.parties[0]]))
         manifests = {party: manifest_content(numbers, digest) for party, numbers in drawn.items()}
         self._run = _Run(run.window + 1, FREEZING, digest)
-        self.parts.remember(RUN, self._run)
+        self._remember_run(self._run)
         self._manifests.write(msgspec.msgpack.encode(manifests))
         self.means.begin()
         self.estimator.begin(self.window)
@@ -284,7 +283,7 @@ class ServerTask:
             return
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
-            self.parts.remember(RUN, self._run)
+            self._remember_run(self._run)
             self._manifests.clear()
             self._ask_all()
         while not self.liveness.awaited:
@@ -326,7 +325,7 @@ class ServerTask:
             )
             self.outbox.publish("model", party, msgspec.json.encode(published))
         self._run.phase = GATHERING
-        self.parts.remember(RUN, self._run)
+        self._remember_run(self._run)
         self.liveness.end()
         self.partials.model_is(self.window, intercept)
         self.outbox.counts["models"] += 1

@@ -103,25 +103,27 @@ def test_every_row_takes_as_many_bytes() -> None:
 )
 def test_a_damaged_row_is_refused(row: list[object]) -> None:
     """Protects sensitivities from state that was damaged: no number is beyond its bound."""
-    found = PartyTable(ChangedParts(), COLUMNS, ROWS, Counter())
+    parts = ChangedParts()
+    found = PartyTable(parts, COLUMNS, ROWS, Counter())
     with pytest.raises((PeerError, ValueError)):
-        found.restore(b"entity/a", msgspec.msgpack.encode(row))
+        parts.restore(b"entity/a", msgspec.msgpack.encode(row))
+    assert not len(found)
 
 
 def test_a_frozen_window_comes_back_whole_or_not_at_all() -> None:
     """Protects the one content of which anything is released."""
-    parts = ChangedParts()
+    parts, restored = ChangedParts(), ChangedParts()
     rows = filled(ChangedParts())
     rows.announce(NAMES)
     window = rows.window(NAMES)
-    frozen, again = FrozenWindow(parts, ROWS, COLUMNS), FrozenWindow(ChangedParts(), ROWS, COLUMNS)
+    frozen, again = FrozenWindow(parts, ROWS, COLUMNS), FrozenWindow(restored, ROWS, COLUMNS)
     frozen.freeze(window)
     ((key, value),) = parts.changed_state()
     assert value is not None
-    assert again.restore(key, value)
+    restored.restore(key, value)
     assert again.window.digest == window.digest
     for damaged in (value[:-8], b"\xff\x7f" + value[2:], value[:-1] + b"\x7f"):
-        again.restore(key, damaged)
+        restored.restore(key, damaged)
         with pytest.raises(PeerError):
             again.window  # noqa: B018
     frozen.clear()
