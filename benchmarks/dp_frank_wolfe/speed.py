@@ -36,7 +36,7 @@ from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeF
 from streamfl.dp_frank_wolfe.tools.run import run_fits
 from streamfl.roles.message_fragments import MARK
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 WIDE_ROWS, WIDE_TEST = 10_000, 2_000
 WIDE: dict[str, dict[str, Any]] = {"marginal": {}, "frank-wolfe": {"iterations": 6, "sketch": "identity"}, "two-round": {}}

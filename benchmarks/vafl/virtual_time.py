@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
-from streamfl.simulation.vertical import epoch_orders
+from streamfl.simulation.vertical.table import epoch_orders
 from streamfl.vafl.tools.federation import Delay, VerticalFederation
 from streamfl.vafl.tools.run import adapted
 

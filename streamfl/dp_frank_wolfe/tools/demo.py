@@ -33,7 +33,7 @@ from streamfl.dp_frank_wolfe.tools.run import FitOutcome, frozen_windows, predic
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.system_tools import Report
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 
 __all__ = ["demo"]

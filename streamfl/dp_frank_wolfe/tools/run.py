@@ -29,7 +29,7 @@ from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeF
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.tools.trace import traced
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
 

@@ -23,7 +23,7 @@ from streamfl.quasi_newton.tools.federation import BETWEEN, CurvatureFederation
 from streamfl.quasi_newton.tools.trace import PreparedRows, Recorder, prepared
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import mean_loss
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run_curvature"]
 

@@ -15,7 +15,7 @@ from streamfl.simulation.baseline import say_where_useless
 from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import check_delay
 from streamfl.simulation.system_tools import Report, SimulationOptions
-from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
+from streamfl.simulation.vertical.table import checked_options, deal_table, labels_as_classes
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 

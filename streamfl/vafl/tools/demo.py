@@ -15,7 +15,7 @@ from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 from streamfl.terminal.progress import progress
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
 from streamfl.vafl.tools.run import VerticalOutcome, run_vertical

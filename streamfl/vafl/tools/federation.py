@@ -23,7 +23,7 @@ from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical import VerticalFigures
+from streamfl.simulation.vertical.figures import VerticalFigures
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import VaflCoordinator
 from streamfl.vafl.party.role import VaflParty

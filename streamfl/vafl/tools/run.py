@@ -18,7 +18,8 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.runtime.worker import Worker
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+from streamfl.simulation.vertical.figures import VerticalFigures
+from streamfl.simulation.vertical.table import VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.vafl.tools.federation import VerticalFederation

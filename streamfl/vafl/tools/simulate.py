@@ -17,7 +17,8 @@ from streamfl.simulation.learning_curves import curve_arrays
 from streamfl.simulation.parties import DelayDistribution, check_delay, delays_of
 from streamfl.simulation.system_tools import Report, SimulationOptions
 from streamfl.simulation.tables import DataSource
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
+from streamfl.simulation.vertical.figures import in_label_units, measured_rows
+from streamfl.simulation.vertical.table import VerticalTable, checked_options, deal_table
 from streamfl.terminal.console import say
 from streamfl.terminal.progress import progress
 from streamfl.vafl.config import COORDINATOR, VaflSettings

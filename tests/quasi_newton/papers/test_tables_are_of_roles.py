@@ -18,7 +18,7 @@ from benchmarks.quasi_newton.table1 import PREPARATIONS, Split
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.tools.direct import Party, train
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, run_curvature
-from streamfl.simulation.vertical import VerticalTable
+from streamfl.simulation.vertical.table import VerticalTable
 
 Floats = NDArray[np.float64]
 NAMES, TEST = ("guest", "host"), 60
