@@ -145,7 +145,7 @@ class TableOutcome:
         measured = (("test entities", summary), *more, ("before each label", summary["progressive"]), *absent)
         return [("Entities", count), *measured_rows(measured)]
 
-    def say_where_useless(self, remedy: str, *more: tuple[str, float, float | None]) -> None:
+    def say_where_useless(self, remedy: str, *more: tuple[str, float | None, float | None]) -> None:
         """Warn of losses above those of models that read no columns. more: as in :func:`say_where_useless`."""
         measured = [("the test entities", self.final.loss, self.constant_loss), *more]
         if self.progressive is not None:

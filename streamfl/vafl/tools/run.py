@@ -8,80 +8,53 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.contract.role import ConfigurationError, DataError
 from streamfl.encoding.wire import decode_array
-from streamfl.learning.accuracy import area_under_curve
-from streamfl.runtime.worker import Worker
 from streamfl.simulation.baseline import mean_loss, running_mean_loss
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.vertical.figures import VerticalFigures
-from streamfl.simulation.vertical.table import VerticalTable, epoch_orders
+from streamfl.simulation.vertical.figures import Course, TableOutcome, VerticalFigures, class_figures, number_figures
+from streamfl.simulation.vertical.members import HEAD
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
+from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.tools.federation import VerticalFederation
 
-__all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
+__all__ = ["VerticalOutcome", "adapted", "run_vertical"]
 
-# How often a run is evaluated on the test set.
-LOOKS = 20
 # Bound of the entities sent in all passes: the bus keeps each party's messages about them to the end.
 MOST_SHOWN = 50_000_000
-# Expiry in virtual seconds within which no replayed entity expires.
-FOR_EVER = 1e12
 
 
-@dataclass(frozen=True)
-class VerticalOutcome:
-    """The figures of a federation's run.
+@dataclass(frozen=True, kw_only=True)
+class VerticalOutcome(TableOutcome):
+    """The figures of a federation's run. Final and absent figures are without noise on embeddings.
 
-    final: on the test entities, without noise on embeddings. noisy: the same with the noise of [privacy], None without [privacy].
-    absent: as final, by party, when that party sends none of the test entities. progressive: of each entity's last prediction
-    before it was learnt from, None in epochs. constant_loss: on the test entities, of the best constant in hindsight.
-    running_mean_loss: of predicting from the earlier labels alone, None in epochs. history: on the test entities, over virtual
-    time. parties: figures by party. forgotten: how many entities the coordinator forgot, by reason. trace: arrays by name, empty
-    if not asked for.
+    noisy: final figures with the noise of [privacy], None without [privacy].
     """
 
     settings: VaflSettings
-    entities: int
-    test_entities: int
-    seconds: float
-    final: VerticalFigures
     noisy: VerticalFigures | None
-    absent: dict[str, VerticalFigures]
-    progressive: VerticalFigures | None
-    constant_loss: float
-    running_mean_loss: float | None
-    history: list[VerticalFigures]
-    parties: dict[str, dict[str, float]]
     traffic: dict[str, int]
     staleness_mean: float
     staleness_largest: int
     requests: int
     outdated: int
     below_quorum: int
-    forgotten: dict[str, int]
     mu: float | None
     mu_per_release: float | None
     label_mu: float | None
-    trace: dict[str, NDArray[Any]]
 
     def summary(self) -> dict[str, Any]:
         """Everything but arrays, ready for JSON. mu: the largest of a party; mu_all_parties: of all parties together."""
         totals = [one["mu"] for one in self.parties.values()] if self.mu is not None else []
         return {
-            "entities": self.entities,
-            "test_entities": self.test_entities,
-            **_measures(self.final),
-            "noisy": None if self.noisy is None else _measures(self.noisy),
-            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
-            "progressive": None if self.progressive is None else _measures(self.progressive),
-            "constant_loss": self.constant_loss,
-            "running_mean_loss": self.running_mean_loss,
+            **self.measured,
+            "noisy": None if self.noisy is None else self.noisy.measures,
+            **self.compared,
+            **self.baselines,
             "virtual_seconds": self.seconds,
             "uploads": self.traffic["uploads"],
             "uplink_bytes": self.traffic["upload_bytes"],
@@ -151,74 +124,70 @@ def run_vertical(
     with closing(federation):
         initial = federation.parameters if trace else {}
         orders = epoch_orders(settings.federation.seed, count, epochs)
-        history = [federation.evaluate(test_inputs, test_labels)]
+        course = Course(lambda: federation.evaluate(test_inputs, test_labels), watch)
         known = 0 if epochs is None else count
-        interrupted = False
         federation.write_labels(range(known))
 
         def look() -> bool:
-            nonlocal known, interrupted
-            workers = [party.worker for party in federation.parties]
-            shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in workers]
-            share = sum(shown) / (len(shown) * orders.size)
+            nonlocal known
+            names = settings.federation.parties
+            shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in names]
             due = min(count, int(max(shown)) - label_delay)
             if due > known:
                 federation.write_labels(range(known, due))
                 known = due
-            if share * LOOKS >= len(history):
-                history.append(federation.evaluate(test_inputs, test_labels))
-            interrupted = watch(share)
+            interrupted = course.passed(sum(shown) / (len(shown) * orders.size))
             # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
             return interrupted or (known < count and max(shown) == orders.size)
 
         def go_on() -> bool:
             look()
-            return interrupted
+            return course.interrupted
 
         federation.replay([orders.ravel().tolist()] * len(federation.parties))
         federation.run(watch=look)
         # The last labels come no faster than earlier ones.
         step = federation.arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
-        while known < count and not interrupted:
+        while known < count and not course.interrupted:
             begin, known = known, min(count, known + step)
             federation.write_labels(range(begin, known))
             federation.run(pace, watch=go_on)
-        if not interrupted:
+        if not course.interrupted:
             federation.run(watch=go_on)
-        final = federation.evaluate(test_inputs, test_labels)
-        if not math.isfinite(final.loss):
-            raise DataError("the federation diverged: its loss is no finite number; choose a smaller learning.learning_rate")
-        history.append(replace(final, seconds=federation.settled))
+        final = replace(course.end("a smaller learning.learning_rate"), seconds=federation.virtual_seconds)
         private = settings.privacy.embedding_norm is not None
-        parties = {one.name: _party_figures(federation, one.worker, private) for one in federation.parties}
+        parties = {name: _party_figures(federation, name, private) for name in settings.federation.parties}
         mus = [one["mu"] for one in parties.values() if "mu" in one]
         released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
-        head = federation.coordinator_worker
         classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
+
+        def count_of(name: str) -> int:
+            return int(federation.figure(HEAD, name))
+
         return VerticalOutcome(
             settings=settings,
             entities=count,
             test_entities=table.test,
-            seconds=federation.settled,
+            seconds=federation.virtual_seconds,
             final=final,
             noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
             absent=federation.evaluate_absent(test_inputs, test_labels),
             progressive=_progressive(federation, labels) if epochs is None else None,
             constant_loss=mean_loss(test_labels, classes),
             running_mean_loss=running_mean_loss(labels, classes) if epochs is None else None,
-            history=history,
+            history=[*course.history, final],
             parties=parties,
             traffic=federation.traffic(),
-            staleness_mean=federation.figure(head, "staleness_steps") / max(federation.figure(head, "aged_embeddings"), 1),
-            staleness_largest=int(federation.figure(head, "staleness_largest")),
-            requests=int(federation.figure(head, "requests")),
-            outdated=int(federation.figure(head, "outdated_embeddings")),
-            below_quorum=int(federation.figure(head, "learnt_below_quorum")),
-            forgotten=_forgotten(head),
+            staleness_mean=federation.figure(HEAD, "staleness_steps") / max(count_of("aged_embeddings"), 1),
+            staleness_largest=count_of("staleness_largest"),
+            requests=count_of("requests"),
+            outdated=count_of("outdated_embeddings"),
+            below_quorum=count_of("learnt_below_quorum"),
+            forgotten=federation.by_reason("forgotten_entities", [HEAD]),
             mu=max(mus, default=None),
             mu_per_release=max(released, default=None),
-            label_mu=federation.figure(head, "label_mu") if settings.privacy.reply_noise else None,
+            label_mu=federation.figure(HEAD, "label_mu") if settings.privacy.reply_noise else None,
             trace=_trace(federation, table, orders, initial) if trace else {},
         )
 
@@ -244,46 +213,28 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
     return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
 
 
-def _forgotten(head: Worker) -> dict[str, int]:
-    return {dict(one.labels)["reason"]: int(one.value) for one in head.measure() if one.name == "forgotten_entities"}
-
-
-def _party_figures(federation: VerticalFederation, worker: Any, private: bool) -> dict[str, float]:
-    figures = {name: int(federation.figure(worker, name)) for name in ("embeddings", "embeddings_again", "gradients", "steps")}
+def _party_figures(federation: VerticalFederation, name: str, private: bool) -> dict[str, float]:
+    figures = {figure: int(federation.figure(name, figure)) for figure in ("embeddings", "embeddings_again", "gradients", "steps")}
     if not private:
         return dict(figures)
-    measured = {one.name for one in worker.measure()}
-    mus = {name: f"privacy_{name}" for name in ("mu", "mu_per_release", "epsilon") if f"privacy_{name}" in measured}
-    withheld = int(federation.figure(worker, "withheld_embeddings"))
-    return {**figures, "withheld": withheld, **{name: federation.figure(worker, measurement) for name, measurement in mus.items()}}
-
-
-def _measures(figures: VerticalFigures) -> dict[str, float | None]:
-    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
+    measured = {one.name for one in federation.workers[name].measure()}
+    mus = {short: f"privacy_{short}" for short in ("mu", "mu_per_release", "epsilon") if f"privacy_{short}" in measured}
+    withheld = int(federation.figure(name, "withheld_embeddings"))
+    return {**figures, "withheld": withheld, **{short: federation.figure(name, figure) for short, figure in mus.items()}}
 
 
 def _progressive(federation: VerticalFederation, labels: NDArray[np.float64]) -> VerticalFigures:
     """Figures of each entity's last prediction; entities without one are left out."""
-    decode = msgspec.json.Decoder(Prediction).decode
-    topic = f"{federation.settings.federation.name}.predictions"
-    last = {}
-    for record in federation.bus.read(topic):
-        message = decode(record.value or b"")
-        last[int(message.entity)] = message.prediction
-    loss = federation.coordinator.loss
-    predicted = np.array(list(last.values()), dtype=np.float64)
-    own = labels[list(last)] if last else labels[:0]
-    if not last:
-        return VerticalFigures(federation.settled, None, None, None, math.nan)
+    entities, predicted = federation.last_predictions(lambda one: one.prediction)
+    own, seconds, loss = labels[entities], federation.virtual_seconds, federation.coordinator.loss
+    if not entities:
+        return VerticalFigures(seconds)
     if loss.name == "square":
-        mse = float(np.square(predicted - own).mean())
-        return VerticalFigures(federation.settled, None, mse, None, mse)
+        return number_figures(seconds, predicted, own)
     by_class = predicted if loss.name == "softmax" else np.column_stack([1 - predicted, predicted])
     chosen = by_class[np.arange(len(own)), own.astype(np.intp)]
-    likely = by_class.argmax(axis=1)
     value = float(-np.log(np.maximum(chosen, np.finfo(float).tiny)).mean())
-    area = area_under_curve(predicted, own) if loss.name == "logistic" else None
-    return VerticalFigures(federation.settled, float((likely == own).mean()), None, area, value)
+    return class_figures(seconds, by_class.argmax(axis=1), own, value, predicted if loss.name == "logistic" else None)
 
 
 def _trace(
