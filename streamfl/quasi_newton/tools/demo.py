@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.configuration.settings import RoleSection
 from streamfl.contract.role import Record
 from streamfl.contract.seeding import rng_for
 from streamfl.quasi_newton.config import (
-    GUEST,
     CurvatureLearningSection,
     EncryptionSection,
     PrivateAlignmentSection,
@@ -26,8 +24,8 @@ from streamfl.quasi_newton.encryption.end_to_end import OVERHEAD
 from streamfl.quasi_newton.encryption.fixed_point import kinds
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.quasi_newton.tools.direct import Party, train
+from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
@@ -88,7 +86,7 @@ def demo(out: Path, seed: int) -> Report:
     heard = _Overheard(settings)
     with progress("iterations", stops=True) as work:
         together = run_curvature(
-            settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=work
+            settings, table, network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=work
         )
     scores = _scores(together)
     signs = 2 * table.labels[table.learnt :] - 1
@@ -107,12 +105,10 @@ def demo(out: Path, seed: int) -> Report:
 
 
 def _settings(seed: int) -> QuasiNewtonSettings:
+    federation = QuasiNewtonFederation(name="demo", seed=seed, parties=list(COLUMNS))
     return QuasiNewtonSettings(
-        federation=QuasiNewtonFederation(name="demo", seed=seed, parties=list(COLUMNS)),
-        role=RoleSection(kind=GUEST),
-        party=PartySection(name="mail"),
-        samples=EntitySamplesSection(topic="sites", features=["x"]),
-        labels=EntityLabelsSection(topic="reports", label="y"),
+        federation=federation,
+        **members(federation, COLUMNS)[federation.guest_party],
         learning=CurvatureLearningSection(batch=BATCH),
         alignment=PrivateAlignmentSection(entities=BATCH),
         # The simulation makes up these secrets.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,17 +19,15 @@ from streamfl.quasi_newton.encryption.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.learning import taylor
 from streamfl.quasi_newton.scoring.scorecard import fit_calibration
 from streamfl.quasi_newton.tools.direct import Party, train
-from streamfl.quasi_newton.tools.federation import BETWEEN, CurvatureFederation
+from streamfl.quasi_newton.tools.federation import CurvatureFederation
 from streamfl.quasi_newton.tools.trace import PreparedRows, Recorder, prepared
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.baseline import mean_loss
-from streamfl.simulation.vertical.table import VerticalTable
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
 __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run_curvature"]
 
 Floats = NDArray[np.float64]
-# Virtual seconds so long that no replayed record expires, and no member is reported as absent.
-FOR_EVER = 1e12
 # All entities are read at one moment of virtual time. The training begins this many virtual seconds later.
 SETTLED = 0.001
 
@@ -118,7 +116,6 @@ class CurvatureOutcome:
 def run_curvature(
     settings: QuasiNewtonSettings,
     table: VerticalTable,
-    columns: Sequence[Sequence[str]],
     *,
     network_delay: float = 0.0,
     trace: bool = False,
@@ -127,7 +124,6 @@ def run_curvature(
 ) -> CurvatureOutcome:
     """Let the federation learn from the table's first entities, until two epochs' losses agree.
 
-    columns: by party, the names of its columns.
     network_delay: virtual seconds that a message takes.
     overheard: called with each message between members.
     watch: called with the share that is done; if it returns True the run ends with the epoch.
@@ -144,13 +140,10 @@ def run_curvature(
         if overheard is not None:
             overheard(record)
 
-    def look(name: str) -> None:
-        if name:
-            recorder.look(name, federation.parties[name], federation.now - federation.begin)
+    def look(party: str) -> None:
+        recorder.look(party, federation.parties[party], federation.now - federation.begin)
 
-    federation = CurvatureFederation(
-        settings, inputs, columns, labels, network_delay=network_delay, overheard=heard, look=look
-    )
+    federation = CurvatureFederation(settings, inputs, labels, network_delay=network_delay, overheard=heard, look=look)
     recorder.loss = lambda: federation.coordinator.run.loss
     with closing(federation):
         while federation.turn():
@@ -196,12 +189,12 @@ def run_curvature(
                     "columns": rows[name].inputs.shape[1],
                     "columns_left_out": rows[name].left_out,
                     "muted_rows": int(rows[name].muted.sum()),
-                    "ciphertexts": federation.count(name, "ciphertexts_sent"),
-                    "bytes": federation.count(name, "bytes_sent"),
+                    "ciphertexts": int(federation.figure(name, "ciphertexts_sent")),
+                    "bytes": int(federation.figure(name, "bytes_sent")),
                 }
                 for name in settings.federation.parties
             },
-            traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
+            traffic={kind: asdict(one) for kind, one in federation.traffic().items()},
             seconds=seconds,
             seconds_by_step=by_step,
             virtual_seconds=federation.virtual_seconds,

@@ -55,8 +55,7 @@ def by_roles(inputs: Floats, signs: Floats, batch: int, method: str, **learning:
     )
     half = inputs.shape[1] // 2
     parts = [inputs[:, :half], inputs[:, half:]]
-    names = [[f"{name}-{number}" for number in range(part.shape[1])] for name, part in zip(NAMES, parts, strict=True)]
-    return run_curvature(settings, VerticalTable(parts, (signs + 1) / 2, TEST), names, trace=True)
+    return run_curvature(settings, VerticalTable(parts, (signs + 1) / 2, TEST), trace=True)
 
 
 def assert_equals_direct(found: CurvatureOutcome, columns: list[Floats], muted: list[NDArray[np.bool_]]) -> None:
