@@ -25,17 +25,15 @@ from streamfl.dp_frank_wolfe.party.window import CHUNK, FEATURE_ONE, RESIDUAL_ON
 from streamfl.dp_frank_wolfe.privacy.budget import claim
 from streamfl.dp_frank_wolfe.tools.direct import objective
 from streamfl.dp_frank_wolfe.tools.draws import fitted, least_squares
-from streamfl.dp_frank_wolfe.tools.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
+from streamfl.dp_frank_wolfe.tools.federation import FrankWolfeFederation, bounds_of
 from streamfl.dp_frank_wolfe.tools.received_fits import ReceivedFit, ReceivedFits, iterates
 from streamfl.dp_frank_wolfe.tools.trace import traced
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.vertical.table import VerticalTable
+from streamfl.simulation.vertical.table import FOR_EVER, VerticalTable
 
 __all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
 
 Floats = NDArray[np.float64]
-# Virtual seconds of patience: the server goes on without no party.
-FOR_EVER = 1e12
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ def run_fits(
             parties={
                 name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
             },
-            traffic={kind: vars(federation.traffic(kind)) for kind in (RELEASES, ASKS)},
+            traffic={kind: vars(one) for kind, one in federation.traffic().items()},
             seconds=seconds,
             virtual_seconds=federation.virtual_seconds,
             weights=last.models,

@@ -174,7 +174,10 @@ class KernelFederation(TurnFederation[FdsklSettings]):
                 own = replace(own, noise=InputNoise(privacy.input_norm, privacy.input_noise, draws.bytes(32).hex()))
             role.settings = own
 
-        return self._start(settings, prepare=prepare)
+        worker = self._start(settings, prepare=prepare)
+        # A party tells the others of its incarnation before the next one begins.
+        worker.step(0.0)
+        return worker
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:

@@ -131,7 +131,6 @@ class VirtualFederation(Generic[Settings, OneBus]):
         if prepare is not None:
             prepare(worker)
         worker.step(0.0)
-        worker.step(0.0)
         return worker
 
 
