@@ -99,58 +99,61 @@ def run_kernel(
     watch: called with the share that is done. If it returns True the run ends with what is there.
     DataError if the federation diverged.
     """
-    count = table.learnt
-    settings = _adapted(settings, count, epochs)
-    inputs, labels = table.part(slice(count))
-    test_inputs, test_labels = table.part(slice(count, None))
-    loss = settings.learning.loss
+    settings = _adapted(settings, table.learnt, epochs)
+    inputs, labels = table.learning
     federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard)
-
-    def look(absent: str | None = None) -> VerticalFigures:
-        return figures_of(federation.evaluate(test_inputs, absent), test_labels, loss, federation.virtual_seconds)
-
     with closing(federation):
         federation.run()
-        course = Course(look, watch)
-        size = settings.learning.block_instances
-        ends = ends_of_iterations(settings.learning.first_block, size)
-        shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
-        if epochs is None:
-            steps = _one_pass(federation, count, (end * len(shown) for end in ends), label_delay)
-        else:
-            steps = _in_epochs(federation, shown, count, ends)
+        course = Course(lambda: _look(federation, table), watch)
+        orders = epoch_orders(settings.federation.seed, table.learnt, epochs)
+        shown = by_learner(federation, orders, settings.learning.block_instances)
+        steps = _one_pass(federation, label_delay) if epochs is None else _in_epochs(federation, shown)
         any(course.passed(share) for share in steps)
-        final = course.end(DIVERGED)
-        names, actives = settings.federation.parties, settings.federation.active_parties
-        model = federation.held.model
+        course.end(DIVERGED, federation.virtual_seconds)
+        return _outcome(federation, table, course, epochs is None, trace_of(federation, table, shown) if trace else {})
 
-        def figure(name: str) -> int:
-            return sum(int(federation.figure(active, name)) for active in actives)
 
-        return KernelOutcome(
-            settings=settings,
-            entities=count,
-            test_entities=table.test,
-            seconds=federation.virtual_seconds,
-            final=final,
-            constant_loss=_of_constant(test_labels, loss) / max(1, table.test),
-            running_mean_loss=_of_running_mean(labels, loss) if epochs is None else None,
-            absent={name: look(name) for name in names} if len(names) > 1 else {},
-            progressive=_progressive(federation, labels, loss) if epochs is None else None,
-            regret=_regret(federation, inputs, labels, loss) if epochs is None and not course.interrupted else None,
-            history=[*course.history, final],
-            iterations=figure("iterations"),
-            features=model.kept,
-            features_dropped=model.dropped,
-            rounds=figure("rounds_announced"),
-            traffic={kind: asdict(count) for kind, count in federation.traffic().items()},
-            abandoned=federation.by_reason("abandoned_rounds", actives),
-            forgotten=federation.by_reason("forgotten_forecasts", actives),
-            rows_dropped=figure("rows_dropped"),
-            parties={name: {figure: int(federation.figure(name, figure)) for figure in PARTY_FIGURES} for name in names},
-            bandwidth=model.bandwidth,
-            trace=trace_of(federation, table, shown) if trace else {},
-        )
+def _look(federation: KernelFederation, table: VerticalTable, absent: str | None = None) -> VerticalFigures:
+    """Figures on the test entities. absent: a party that knows none of them."""
+    inputs, labels = table.testing
+    outputs = federation.evaluate(inputs, absent)
+    return figures_of(outputs, labels, federation.settings.learning.loss, federation.virtual_seconds)
+
+
+def _outcome(
+    federation: KernelFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+) -> KernelOutcome:
+    settings, model = federation.settings, federation.held.model
+    names, actives, loss = settings.federation.parties, settings.federation.active_parties, settings.learning.loss
+    inputs, labels = table.learning
+
+    def figure(name: str) -> int:
+        return sum(int(federation.figure(active, name)) for active in actives)
+
+    return KernelOutcome(
+        settings=settings,
+        entities=table.learnt,
+        test_entities=table.test,
+        seconds=federation.virtual_seconds,
+        final=course.history[-1],
+        constant_loss=_of_constant(table.testing[1], loss) / max(1, table.test),
+        running_mean_loss=_of_running_mean(labels, loss) if online else None,
+        absent={name: _look(federation, table, name) for name in names} if len(names) > 1 else {},
+        progressive=_progressive(federation, labels, loss) if online else None,
+        regret=_regret(federation, inputs, labels, loss) if online and not course.interrupted else None,
+        history=course.history,
+        iterations=figure("iterations"),
+        features=model.kept,
+        features_dropped=model.dropped,
+        rounds=figure("rounds_announced"),
+        traffic={kind: asdict(count) for kind, count in federation.traffic().items()},
+        abandoned=federation.by_reason("abandoned_rounds", actives),
+        forgotten=federation.by_reason("forgotten_forecasts", actives),
+        rows_dropped=figure("rows_dropped"),
+        parties={name: {figure: int(federation.figure(name, figure)) for figure in PARTY_FIGURES} for name in names},
+        bandwidth=model.bandwidth,
+        trace=trace,
+    )
 
 
 def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
@@ -189,13 +192,16 @@ def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: in
     return found
 
 
-def _in_epochs(
-    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, ends: Iterator[int]
-) -> Iterator[float]:
-    federation.write_samples(range(count))
+def _ends(settings: FdsklSettings) -> Iterator[int]:
+    """The number of labels at which each iteration is made, at each active party."""
+    return ends_of_iterations(settings.learning.first_block, settings.learning.block_instances)
+
+
+def _in_epochs(federation: KernelFederation, shown: dict[str, NDArray[np.int64]]) -> Iterator[float]:
+    federation.write_samples(range(len(federation.labels)))
     federation.run()
     most = max(len(own) for own in shown.values())
-    begin = 0
+    begin, ends = 0, _ends(federation.settings)
     while begin < most:
         end = next(ends)
         entities = np.concatenate([own[begin:end] for own in shown.values()]).tolist()
@@ -211,11 +217,12 @@ def _in_epochs(
         yield min(1.0, end / most)
 
 
-def _one_pass(federation: KernelFederation, count: int, ends: Iterator[int], label_delay: int) -> Iterator[float]:
+def _one_pass(federation: KernelFederation, label_delay: int) -> Iterator[float]:
     """Writes entities until the last label of an iteration is due, so that each is predicted as if all came one by one."""
-    shown = known = 0
+    shown, known, count = 0, 0, len(federation.labels)
+    ends, learners = _ends(federation.settings), len(federation.settings.federation.active_parties)
     while known < count:
-        due = min(count, next(ends))
+        due = min(count, next(ends) * learners)
         if (coming := min(count, due + label_delay)) > shown:
             federation.write_samples(range(shown, coming))
             federation.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,12 +85,12 @@ class Course:
         self.interrupted = self._watch(share)
         return self.interrupted
 
-    def end(self, remedy: str) -> VerticalFigures:
-        """The final figures; DataError with this remedy if the federation diverged."""
-        final = self._look()
+    def end(self, remedy: str, seconds: float) -> None:
+        """Note the final figures; DataError with this remedy if the federation diverged. seconds: of the last movement."""
+        final = replace(self._look(), seconds=seconds)
         if not math.isfinite(final.loss):
             raise DataError(f"the federation diverged: its loss is no finite number; choose {remedy}")
-        return final
+        self.history.append(final)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,16 @@ class VerticalTable:
         """Number of entities that are learnt from. They come first."""
         return len(self.labels) - self.test
 
+    @property
+    def learning(self) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """Columns and labels of the entities that are learnt from."""
+        return self.part(slice(self.learnt))
+
+    @property
+    def testing(self) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        """Columns and labels of the test entities."""
+        return self.part(slice(self.learnt, None))
+
     def part(self, rows: slice) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
         return [own[rows] for own in self.inputs], self.labels[rows]
 

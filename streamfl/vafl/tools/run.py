@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -99,18 +99,9 @@ def run_vertical(
     Raises ConfigurationError if memory is too small for the passes, DataError if the federation diverged.
     """
     count = table.learnt
-    if epochs is not None and epochs * count > MOST_SHOWN:
-        raise ConfigurationError(
-            f"--epochs {epochs}: with {count:,} entities to learn from at most {MOST_SHOWN // count:,} passes can be simulated"
-        )
     settings = adapted(settings, count, epochs, label_delay)
-    inputs, labels = table.part(slice(count))
-    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
-        raise DataError(
-            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
-            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
-        )
-    test_inputs, test_labels = table.part(slice(count, None))
+    inputs, labels = table.learning
+    _check_labels(settings, labels)
     federation = VerticalFederation(
         settings,
         inputs,
@@ -124,77 +115,118 @@ def run_vertical(
     with closing(federation):
         initial = federation.parameters if trace else {}
         orders = epoch_orders(settings.federation.seed, count, epochs)
-        course = Course(lambda: federation.evaluate(test_inputs, test_labels), watch)
-        known = 0 if epochs is None else count
-        federation.write_labels(range(known))
-
-        def look() -> bool:
-            nonlocal known
-            names = settings.federation.parties
-            shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in names]
-            due = min(count, int(max(shown)) - label_delay)
-            if due > known:
-                federation.write_labels(range(known, due))
-                known = due
-            interrupted = course.passed(sum(shown) / (len(shown) * orders.size))
-            # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
-            return interrupted or (known < count and max(shown) == orders.size)
-
-        def go_on() -> bool:
-            look()
-            return course.interrupted
-
-        federation.replay([orders.ravel().tolist()] * len(federation.parties))
-        federation.run(watch=look)
+        course = Course(lambda: federation.evaluate(*table.testing), watch)
         # The last labels come no faster than earlier ones.
-        step = federation.arrivals or count
         pace = min((delay.mean for delay in delays), default=1.0)
-        while known < count and not course.interrupted:
-            begin, known = known, min(count, known + step)
-            federation.write_labels(range(begin, known))
-            federation.run(pace, watch=go_on)
+        _Labels(federation, course, orders, count if epochs is not None else 0, label_delay).run(pace)
+        course.end("a smaller learning.learning_rate", federation.virtual_seconds)
+        arrays = _trace(federation, table, orders, initial) if trace else {}
+        return _outcome(federation, table, course, epochs is None, arrays)
+
+
+class _Labels:
+    """Writes the labels of the entities that parties have shown, as late as they have to come.
+
+    known: how many labels are there from the start.
+    """
+
+    def __init__(
+        self, federation: VerticalFederation, course: Course, orders: NDArray[np.int64], known: int, label_delay: int
+    ) -> None:
+        self._federation = federation
+        self._course = course
+        self._orders = orders
+        self._known = known
+        self._delay = label_delay
+        self._count = len(federation.labels)
+
+    def run(self, pace: float) -> None:
+        """Let parties show all entities. pace: virtual seconds from some labels to the next once all entities were shown."""
+        federation, course = self._federation, self._course
+        federation.write_labels(range(self._known))
+        federation.replay([self._orders.ravel().tolist()] * len(federation.parties))
+        # No entities follow the last ones, so no entities set off their labels: the loop below writes these.
+        federation.run(watch=lambda: self._look() or course.interrupted)
+        while self._known < self._count and not course.interrupted:
+            self._write(min(self._count, self._known + (federation.arrivals or self._count)))
+            federation.run(pace, watch=self._is_interrupted)
         if not course.interrupted:
-            federation.run(watch=go_on)
-        final = replace(course.end("a smaller learning.learning_rate"), seconds=federation.virtual_seconds)
-        private = settings.privacy.embedding_norm is not None
-        parties = {name: _party_figures(federation, name, private) for name in settings.federation.parties}
-        mus = [one["mu"] for one in parties.values() if "mu" in one]
-        released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
-        classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
+            federation.run(watch=self._is_interrupted)
 
-        def count_of(name: str) -> int:
-            return int(federation.figure(HEAD, name))
+    def _look(self) -> bool:
+        """Write what is due, and evaluate. Whether all entities were shown, and some have no label yet."""
+        federation = self._federation
+        names = federation.settings.federation.parties
+        shown = [federation.figure(one, "samples") - federation.figure(one, "waiting_samples") for one in names]
+        self._write(min(self._count, int(max(shown)) - self._delay))
+        self._course.passed(sum(shown) / (len(shown) * self._orders.size))
+        return self._known < self._count and max(shown) == self._orders.size
 
-        return VerticalOutcome(
-            settings=settings,
-            entities=count,
-            test_entities=table.test,
-            seconds=federation.virtual_seconds,
-            final=final,
-            noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
-            absent=federation.evaluate_absent(test_inputs, test_labels),
-            progressive=_progressive(federation, labels) if epochs is None else None,
-            constant_loss=mean_loss(test_labels, classes),
-            running_mean_loss=running_mean_loss(labels, classes) if epochs is None else None,
-            history=[*course.history, final],
-            parties=parties,
-            traffic=federation.traffic(),
-            staleness_mean=federation.figure(HEAD, "staleness_steps") / max(count_of("aged_embeddings"), 1),
-            staleness_largest=count_of("staleness_largest"),
-            requests=count_of("requests"),
-            outdated=count_of("outdated_embeddings"),
-            below_quorum=count_of("learnt_below_quorum"),
-            forgotten=federation.by_reason("forgotten_entities", [HEAD]),
-            mu=max(mus, default=None),
-            mu_per_release=max(released, default=None),
-            label_mu=federation.figure(HEAD, "label_mu") if settings.privacy.reply_noise else None,
-            trace=_trace(federation, table, orders, initial) if trace else {},
+    def _is_interrupted(self) -> bool:
+        self._look()
+        return self._course.interrupted
+
+    def _write(self, due: int) -> None:
+        if due > self._known:
+            self._federation.write_labels(range(self._known, due))
+            self._known = due
+
+
+def _check_labels(settings: VaflSettings, labels: NDArray[np.float64]) -> None:
+    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
+        raise DataError(
+            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
+            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
         )
+
+
+def _outcome(
+    federation: VerticalFederation, table: VerticalTable, course: Course, online: bool, trace: dict[str, NDArray[Any]]
+) -> VerticalOutcome:
+    settings, labels = federation.settings, table.learning[1]
+    private = settings.privacy.embedding_norm is not None
+    parties = {name: _party_figures(federation, name, private) for name in settings.federation.parties}
+    mus = [one["mu"] for one in parties.values() if "mu" in one]
+    released = [one["mu_per_release"] for one in parties.values() if "mu_per_release" in one]
+    classes = 1 if settings.learning.loss == "square" else max(2, settings.outputs)
+
+    def figure(name: str) -> int:
+        return int(federation.figure(HEAD, name))
+
+    return VerticalOutcome(
+        settings=settings,
+        entities=table.learnt,
+        test_entities=table.test,
+        seconds=federation.virtual_seconds,
+        final=course.history[-1],
+        noisy=federation.evaluate(*table.testing, noisy=True) if private else None,
+        absent=federation.evaluate_absent(*table.testing),
+        progressive=_progressive(federation, labels) if online else None,
+        constant_loss=mean_loss(table.testing[1], classes),
+        running_mean_loss=running_mean_loss(labels, classes) if online else None,
+        history=course.history,
+        parties=parties,
+        traffic=federation.traffic(),
+        staleness_mean=federation.figure(HEAD, "staleness_steps") / max(figure("aged_embeddings"), 1),
+        staleness_largest=figure("staleness_largest"),
+        requests=figure("requests"),
+        outdated=figure("outdated_embeddings"),
+        below_quorum=figure("learnt_below_quorum"),
+        forgotten=federation.by_reason("forgotten_entities", [HEAD]),
+        mu=max(mus, default=None),
+        mu_per_release=max(released, default=None),
+        label_mu=federation.figure(HEAD, "label_mu") if settings.privacy.reply_noise else None,
+        trace=trace,
+    )
 
 
 def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
     """Settings for a run. In epochs all entities stay remembered, and a party without learning.in_flight sends one mini-batch at a
     time."""
+    if epochs is not None and epochs * entities > MOST_SHOWN:
+        most = MOST_SHOWN // entities
+        told = f"with {entities:,} entities to learn from at most {most:,} passes can be simulated"
+        raise ConfigurationError(f"--epochs {epochs}: {told}")
     learning, alignment = settings.learning, settings.alignment
     if learning.in_flight is not None and learning.in_flight < settings.least_in_flight:
         raise ConfigurationError(
