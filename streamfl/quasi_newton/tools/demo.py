@@ -28,7 +28,7 @@ from streamfl.quasi_newton.tools.members import members
 from streamfl.quasi_newton.tools.run import CurvatureOutcome, figures_of, run_curvature
 from streamfl.roles.message_fragments import decoded_in_fragments
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_picture, save_picture
 from streamfl.simulation.system_tools import Report
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical.table import VerticalTable
@@ -172,8 +172,7 @@ def _draw(
     heard: _Overheard,
 ) -> None:
     """Draws how well sites are classified, what Kafka carries of one party's sums, and where the time goes."""
-    pyplot = new_pyplot()
-    figure, (curves, said, spent) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure, (curves, said, spent) = new_picture(3, 13, 4.2)
     looks: dict[str, dict[str, Any]] = {
         "together": {"color": FEDERATION, "linewidth": 2.5},
         "logistic": {"color": "black", "linewidth": 1, "linestyle": STYLES[1]},
@@ -195,9 +194,7 @@ def _draw(
     spent.barh(list(steps), list(steps.values()), color=[FEDERATION] * (len(steps) - 1) + [MEAN])
     spent.invert_yaxis()
     label_axes(spent, f"Where the time goes, {KEY_BITS} bits", f"seconds, of {together.iterations} iterations of {BATCH} sites")
-    figure.suptitle("streamfl: two companies find phishing sites, and neither shows the other a column")
-    figure.savefig(out, dpi=140)
-    pyplot.close(figure)
+    save_picture(figure, out, "streamfl: two companies find phishing sites, and neither shows the other a column")
 
 
 def _roc(outputs: Floats, signs: Floats) -> tuple[Floats, Floats]:
