@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamfl.configuration.secrets import read_secret
-from streamfl.contract.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.contract.channel_table import USER, Channel, ChannelTable
+from streamfl.contract.role import ConfigurationError, PeerError, Record
 from streamfl.encoding.wire import fingerprint
 from streamfl.quasi_newton import SYSTEM, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
@@ -36,7 +37,6 @@ from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
 
-_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # Most fragmented messages that wait in a partition. Each sender has at most two under way.
 UNDER_WAY = 256
 PART_SECONDS = 86_400.0
@@ -68,20 +68,9 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
     )
 
 
-def _residuals(settings: QuasiNewtonSettings, host: str) -> str:
-    return f"{settings.federation.name}.{host}.residuals"
-
-
-def _outputs(settings: QuasiNewtonSettings, host: str) -> str:
-    return f"{settings.federation.name}.{host}.outputs"
-
-
-def _questions(settings: QuasiNewtonSettings, host: str) -> str:
-    return f"{settings.federation.name}.{host}.questions"
-
-
-def _answers(settings: QuasiNewtonSettings, host: str) -> str:
-    return f"{settings.federation.name}.{host}.answers"
+def _linked(settings: QuasiNewtonSettings, host: str, name: str) -> str:
+    """The topic of a channel between the guest and this host."""
+    return f"{settings.federation.name}.{host}.{name}"
 
 
 def _predictions(settings: QuasiNewtonSettings) -> str:
@@ -89,7 +78,7 @@ def _predictions(settings: QuasiNewtonSettings) -> str:
 
 
 def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
-    decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
+    decode = {name: one.decode for name, one in _table(settings).channels.inputs.items()}
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from fragments is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
@@ -125,9 +114,9 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         known.add(secret)
         links[other] = EncryptedLink(secret, federation.name)
         host = other if settings.role.kind == GUEST else own
-        both = _residuals(settings, host), _outputs(settings, host)
+        both = _linked(settings, host, "residuals"), _linked(settings, host, "outputs")
         topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
-        both = _questions(settings, host), _answers(settings, host)
+        both = _linked(settings, host, "questions"), _linked(settings, host, "answers")
         scoring_topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
     return PartySettings(
         federation=federation.name,
@@ -222,15 +211,6 @@ def _decoder(settings: QuasiNewtonSettings) -> Callable[[Record], Any]:
     return lambda record: own.decode(record.value)
 
 
-def _sender(message: Any) -> str:
-    name: str = message.sender
-    return name
-
-
-def _for_nobody(_message: Any) -> None:
-    """Returns None: the coordinator signs its messages as itself, not for a party."""
-
-
 def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
     def checked(record: Record) -> Any:
         label = decode(record)
@@ -241,85 +221,55 @@ def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
     return checked
 
 
-def _channels(settings: QuasiNewtonSettings) -> Channels:
-    federation, kind, scores = settings.federation, settings.role.kind, settings.scoring.enabled
-    decode = decoded_in_fragments(_decoder(settings))
-    changelogs = {"state": f"{settings.member}.state"}
-    if kind == COORDINATOR:
-        parties = {party: GUEST if party == federation.guest_party else HOST for party in federation.parties}
-        return Channels(
-            inputs={
-                f"uploads/{party}": Input(
-                    f"{federation.name}.{party}.uploads",
-                    decode,
-                    makes_room=True,
-                    sender=Sender(kind, _sender),
-                )
-                for party, kind in parties.items()
-            },
-            outputs={f"decisions/{party}": f"{federation.name}.{party}.decisions" for party in parties},
-            changelogs=changelogs,
-            receivers={f"decisions/{party}": Receiver(kind, party) for party, kind in parties.items()},
-        )
-    own, samples = settings.required_party(), settings.required_samples("a party")
-    inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
-    outputs = {"uploads": f"{federation.name}.{own}.uploads"}
-    receivers = {"uploads": Receiver(COORDINATOR)}
-    if kind == GUEST:
-        labels = settings.required_labels("the guest")
-        inputs["labels"] = Input(labels.topic, _checked(LabelReader(labels, None).decode))
-        for host in federation.hosts:
-            inputs[f"outputs/{host}"] = Input(_outputs(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))
-            outputs[f"residuals/{host}"] = _residuals(settings, host)
-            receivers[f"residuals/{host}"] = Receiver(HOST, host)
-            if scores:
-                inputs[f"answers/{host}"] = Input(_answers(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))
-                outputs[f"questions/{host}"] = _questions(settings, host)
-                receivers[f"questions/{host}"] = Receiver(HOST, host)
-        if scores:
-            outputs["predictions"] = _predictions(settings)
-    else:
-        inputs["residuals"] = Input(_residuals(settings, own), decode, makes_room=True, sender=Sender(GUEST, _sender))
-        outputs["outputs"] = _outputs(settings, own)
-        receivers["outputs"] = Receiver(GUEST, federation.guest_party)
-        if scores:
-            inputs["questions"] = Input(_questions(settings, own), decode, makes_room=True, sender=Sender(GUEST, _sender))
-            outputs["answers"] = _answers(settings, own)
-            receivers["answers"] = Receiver(GUEST, federation.guest_party)
-    inputs["decisions"] = Input(
-        f"{federation.name}.{own}.decisions", decode, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)
-    )
-    times = timed(settings.predictions)
-    return Channels(inputs=inputs, outputs=outputs, changelogs=changelogs, receivers=receivers, party=own, times=times)
+def _table(settings: QuasiNewtonSettings) -> ChannelTable:
+    """The channels of quasi-Newton. All entities are rows of one training table, so each topic has one partition.
 
+    Between guest and host a topic has the host's name, between coordinator and party the party's: FEDERATION.PARTY.NAME.
+    """
+    federation, decode = settings.federation, decoded_in_fragments(_decoder(settings))
+    own = COORDINATOR if settings.role.kind == COORDINATOR else settings.required_party()
+    one = partial(Channel, partitions=1, reason=_ONE_TABLE)
+    between = partial(one, decode=decode, claimed_sender=lambda message: message.sender, makes_room=True)
+    guest, parties, name = federation.guest_party, federation.parties, federation.name
 
-_LINKED = (".residuals", ".outputs", ".questions", ".answers")
-_LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
+    def from_hosts(name: str) -> Channel:
+        links = {(host, guest): _linked(settings, host, name) for host in federation.hosts}
+        return between(name=name, links=links, from_each=True, caution=_LINK)
 
+    def to_hosts(name: str) -> Channel:
+        links = {(guest, host): _linked(settings, host, name) for host in federation.hosts}
+        return between(name=name, links=links, to_each=True, caution=_LINK)
 
-def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
-    """Topics between members have one partition each, because all entities are rows of one training table."""
-    channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
-    between = [one.topic for one in channels.inputs.values() if one.topic not in users]
-    between += [topic for name, topic in channels.outputs.items() if name != "predictions"]
-    predictions = [topic for name, topic in channels.outputs.items() if name == "predictions"]
-    return [
-        *(TopicSpec(topic, 1, compacted=False, users=True) for topic in users),
-        *(
-            TopicSpec(topic, 1, compacted=False, caution=_LINK if topic.endswith(_LINKED) else "")
-            for topic in between
-        ),
-        *(TopicSpec(topic, None, compacted=False) for topic in predictions),
-        TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS),
-        TopicSpec(settings.dead_letters, None, compacted=False),
+    rows = [
+        between(name="uploads", links={(party, COORDINATOR): f"{name}.{party}.uploads" for party in parties}, from_each=True),
+        from_hosts("outputs"),
+        to_hosts("residuals"),
     ]
+    if settings.scoring.enabled:
+        rows += [
+            from_hosts("answers"),
+            to_hosts("questions"),
+            Channel(name="predictions", links={(guest, USER): _predictions(settings)}, time_of=timed(settings.predictions)),
+        ]
+    rows += [
+        # The coordinator speaks for no party.
+        between(
+            name="decisions",
+            links={(COORDINATOR, party): f"{name}.{party}.decisions" for party in parties},
+            to_each=True,
+            claimed_sender=None,
+        ),
+        one(name="state", links={(own, own): f"{settings.member}.state"}, state=True),
+    ]
+    if (samples := settings.samples) is not None:
+        decode_sample = SampleReader(samples.samples).decode
+        rows.insert(0, one(name="samples", links={(USER, own): samples.topic}, decode=decode_sample))
+    if (labels := settings.labels) is not None:
+        rows.insert(1, one(name="labels", links={(USER, own): labels.topic}, decode=_checked(LabelReader(labels, None).decode)))
+    return ChannelTable(own, rows, {party: GUEST if party == guest else HOST for party in parties})
 
 
-def _reasoned_topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
-    """The same topics, with the reason why there is one partition, for users whose topic has more."""
-    return [replace(one, reason=_ONE_TABLE) if one.partitions == 1 else one for one in _topics(settings)]
-
-
+_LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
 _ONE_TABLE = "for all entities are rows of one training table"
 _MAY_CHANGE = {
     "federation.members",
@@ -379,8 +329,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         name=name,
         settings=QuasiNewtonSettings,
         build=build,
-        channels=_channels,
-        topics=_reasoned_topics,
+        table=_table,
         state_settings=_state_settings,
     )
     for name, build in _BUILD.items()
