@@ -22,7 +22,7 @@ def _run(meter: Meter) -> None:
         }
     )
     inputs = np.random.default_rng(0).normal(size=(len(PARTIES), (BEFORE + ROUNDS) * ROUND, FEATURES))
-    federation = VerticalFederation(settings, inputs, (inputs[:, :, 0].sum(axis=0) > 0).astype(np.float64))
+    federation = VerticalFederation(settings, list(inputs), (inputs[:, :, 0].sum(axis=0) > 0).astype(np.float64))
     meter.watch("party", federation.parties[0].worker, ROUNDS * ROUND)
     meter.watch("coordinator", federation.coordinator_worker, ROUNDS * ROUND)
     for number in range(BEFORE + ROUNDS):
