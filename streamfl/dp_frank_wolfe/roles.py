@@ -30,6 +30,7 @@ from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
 from streamfl.roles.partitioned_role import Outbox, PartitionedRole
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -190,22 +191,11 @@ _LEDGER = (
     "all releases, by entity: grant Read and Write only to this party; it belongs to the data and outlives the federation, so "
     "never delete it"
 )
-_MAY_CHANGE = {
-    "federation.members",
-    "window.patience_seconds",
-    "window.limit",
-    "privacy.ledger_limit",
-    # These files may be moved to another place. Their content is compared.
-    "privacy.secret_file",
-    "privacy.ledger_file",
-    "samples.format",
-    "labels.format",
-}
 
 
 def _state_settings(settings: DPFrankWolfeSettings) -> StateSettings:
     sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
-    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, _LAYOUT)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(DPFrankWolfeSettings, settings.role.kind), _LAYOUT)
 
 
 # A release that knows layout 1 would go on with a centred window under another plan, and has no means or intercepts. One that knows

@@ -19,6 +19,8 @@ from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.learning.iteration import LearningSettings
 from streamfl.fdskl.learning.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
+from streamfl.fdskl.metrics import ActiveMetrics, PartyMetrics
+from streamfl.fdskl.state import STATE
 from streamfl.fdskl.sums.contributions import InputNoise, KernelSettings
 from streamfl.fdskl.sums.pending_sums import STAGES
 from streamfl.fdskl.sums.sums import OFF, SUM
@@ -34,6 +36,7 @@ from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -273,47 +276,6 @@ def _log(settings: FdsklSettings) -> str | None:
     return f"{settings.federation.name}.turns" if shared else None
 
 
-_MAY_CHANGE = {
-    # Which member may write for which party is checked with each message.
-    "federation.members",
-    "learning.bandwidth",
-    "learning.bandwidth_multiplier",
-    "learning.positive_weight",
-    "learning.solver",
-    "learning.features_limit",
-    "learning.block_instances",
-    "learning.first_instances",
-    "learning.window",
-    "learning.visits",
-    "learning.sweeps",
-    "learning.cache_bytes",
-    "learning.regularisation",
-    "learning.step",
-    "learning.step_rule",
-    "learning.horizon",
-    "learning.catch_up_samples",
-    "learning.catch_up_patience_seconds",
-    "aggregation.study",
-    # The state remembers a digest of the secret and refuses another one.
-    "aggregation.secret_file",
-    "aggregation.round_seconds",
-    "aggregation.rounds_in_flight",
-    "alignment.reply_seconds",
-    "alignment.expiry_seconds",
-    "alignment.limit",
-    "alignment.revise",
-    "alignment.linger_ms",
-    "alignment.patience_seconds",
-    "standardisation.first_entities",
-    "privacy.input_norm",
-    "privacy.input_noise",
-    "privacy.features_per_entity",
-    "samples.keyed_by_entity",
-    "samples.format",
-    "labels.format",
-}
-
-
 def _state_settings(settings: FdsklSettings) -> StateSettings:
     """Settings that a party's state was made with: of its columns, its features, and what the active party has learnt."""
     content = by_key(
@@ -323,7 +285,7 @@ def _state_settings(settings: FdsklSettings) -> StateSettings:
     if not settings.is_active:
         # Only the active party uses these keys. Another party's file may have them.
         content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
-    return StateSettings.of(content, _MAY_CHANGE)
+    return StateSettings.of(content, changeable_keys(FdsklSettings, WORKER))
 
 
 def _begins_anew(settings: FdsklSettings) -> bool:
@@ -339,5 +301,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         table=_table,
         state_settings=_state_settings,
         begins_anew=_begins_anew,
+        state=STATE,
+        metrics=(PartyMetrics, ActiveMetrics),
     )
 }

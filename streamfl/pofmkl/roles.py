@@ -20,7 +20,7 @@ from streamfl.pofmkl.client.client_record import client_of
 from streamfl.pofmkl.client.live_challengers import LiveChallengers
 from streamfl.pofmkl.client.role import PofmklClient, StalenessPolicy, Uplink
 from streamfl.pofmkl.client.settings_match import ServerSettingsCheck
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.config import CLIENT, SERVER, PofmklSettings
 from streamfl.pofmkl.learning.default_learner import DefaultLearner
 from streamfl.pofmkl.learning.learner import Learner
 from streamfl.pofmkl.learning.paper_learner import PaperLearner
@@ -52,7 +52,6 @@ __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
 
-CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 # Seconds, and rounds that time out, without a new model after which a client is not ready.
 SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 

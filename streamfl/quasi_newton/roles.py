@@ -11,21 +11,19 @@ from typing import Any
 from streamfl.configuration.secrets import read_secret
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.contract.role import ConfigurationError, PeerError, Record
-from streamfl.encoding.wire import fingerprint
 from streamfl.quasi_newton import SYSTEM, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.encryption import bignum
 from streamfl.quasi_newton.encryption.end_to_end import EncryptedLink
 from streamfl.quasi_newton.encryption.key_file import read_key_file
 from streamfl.quasi_newton.encryption.keys import PaillierPrivateKey
-from streamfl.quasi_newton.members.coordinator import CoordinatorSettings, CoordinatorTask
+from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.figures import COUNTS
+from streamfl.quasi_newton.members.given import CoordinatorGiven, PartyGiven
 from streamfl.quasi_newton.members.guest import GuestTask
 from streamfl.quasi_newton.members.host import HostTask
-from streamfl.quasi_newton.members.party_settings import PartySettings
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.scoring.predictions import Prediction
-from streamfl.quasi_newton.scoring.settings import ScoringSettings
 from streamfl.records.header_propagation import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -33,6 +31,7 @@ from streamfl.records.samples import SampleReader
 from streamfl.roles.message_fragments import Limits, decoded_in_fragments
 from streamfl.roles.partitioned_role import PartitionedRole
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -40,37 +39,6 @@ __all__ = ["ROLES"]
 # Most fragmented messages that wait in a partition. Each sender has at most two under way.
 UNDER_WAY = 256
 PART_SECONDS = 86_400.0
-
-
-def _fingerprint(settings: QuasiNewtonSettings) -> int:
-    federation, learning, encryption = settings.federation, settings.learning, settings.encryption
-    return fingerprint(
-        "quasi-newton",
-        federation.name,
-        federation.seed,
-        tuple(federation.parties),
-        federation.guest_party,
-        learning.batch,
-        # These limits keep parties from finding out labels, and are only as strong as at the member with the weakest ones.
-        learning.min_batch,
-        learning.min_support,
-        learning.largest_leverage,
-        learning.memory,
-        learning.curvature_every,
-        learning.regularisation,
-        learning.input_bound,
-        learning.output_bound,
-        encryption.precision,
-        settings.scoring.enabled,
-        settings.scoring.quantum,
-        settings.alignment.method,
-        settings.alignment.limit,
-    )
-
-
-def _linked(settings: QuasiNewtonSettings, host: str, name: str) -> str:
-    """The topic of a channel between the guest and this host."""
-    return f"{settings.federation.name}.{host}.{name}"
 
 
 def _predictions(settings: QuasiNewtonSettings) -> str:
@@ -94,18 +62,16 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
     return hashlib.blake2b(repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32).digest()
 
 
-def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
-    federation, learning, encryption = settings.federation, settings.learning, settings.encryption
-    alignment, own = settings.alignment, settings.required_party()
-    if encryption.precision == "paillier":
+def _party_given(settings: QuasiNewtonSettings) -> PartyGiven:
+    federation, encryption, own = settings.federation, settings.encryption, settings.required_party()
+    if encryption.encrypted:
         bignum.require()
-    columns = SampleReader(settings.required_samples("a party").samples).dimension
-    if columns >= MOST_COLUMNS:
-        raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
+    if settings.columns >= MOST_COLUMNS:
+        raise ConfigurationError(f"samples.features: {settings.columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
     files = link_files(settings) or {}
-    others = federation.hosts if settings.role.kind == GUEST else [federation.guest_party]
-    links, topics, scoring_topics = {}, {}, {}
-    known = {_secret(settings, encryption.secret_file, "encryption.secret_file", "party", own)}
+    others = federation.hosts if settings.is_guest else [federation.guest_party]
+    own_secret = _secret(settings, encryption.secret_file, "encryption.secret_file", "party", own)
+    links, known = {}, {own_secret}
     for other in others:
         pair = sorted((own, other))
         secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
@@ -113,80 +79,28 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
             raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already")
         known.add(secret)
         links[other] = EncryptedLink(secret, federation.name)
-        host = other if settings.role.kind == GUEST else own
-        both = _linked(settings, host, "residuals"), _linked(settings, host, "outputs")
-        topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
-        both = _linked(settings, host, "questions"), _linked(settings, host, "answers")
-        scoring_topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
-    return PartySettings(
-        federation=federation.name,
-        own=own,
-        guest=federation.guest_party,
-        hosts=tuple(federation.hosts),
-        fingerprint=_fingerprint(settings),
-        seed=federation.seed,
-        columns=columns,
-        learning=learning.learning,
-        kinds=settings.kinds,
-        encrypted=encryption.precision == "paillier",
-        key_bits=encryption.key_bits,
-        key_fingerprint=encryption.key_fingerprint or "",
-        masked=encryption.mask_gradients,
-        secret=_secret(settings, encryption.secret_file, "encryption.secret_file", "party", own),
-        links=links,
-        link_topics=topics,
-        method=settings.preprocessing.method,
-        min_batch=learning.min_batch,
-        min_support=learning.min_support,
-        largest_leverage=learning.largest_leverage,
-        entities=alignment.entities,
-        settle=alignment.settle_seconds,
-        every=settings.retraining.every_seconds,
-        more=settings.retraining.entities or learning.batch,
-        hashed=alignment.method == "keyed-hash",
-        held_out=alignment.held_out,
-        most=alignment.limit,
-        expiry=alignment.expiry_seconds,
+    return PartyGiven(
         codec=codec(settings.message_bytes),
-        scoring=ScoringSettings(
-            enabled=settings.scoring.enabled,
-            quantum=settings.scoring.quantum,
-            interval=settings.scoring.interval_seconds,
-            patience=alignment.patience_seconds,
-            versions=settings.scoring.versions,
-            calibration=settings.scoring.calibration_entities,
-            scale=settings.scoring.scale,
-            topics=scoring_topics,
-            encode=prediction_encoder(settings.predictions, _predictions(settings), Prediction),
-            carry=carried(settings.predictions),
-        ),
+        secret=own_secret,
+        links=links,
+        encode=prediction_encoder(settings.predictions, _predictions(settings), Prediction),
+        carry=carried(settings.predictions),
     )
 
 
 def _build_guest(settings: QuasiNewtonSettings) -> PartitionedRole[GuestTask]:
-    party = _party_settings(settings)
-    return _member(settings, lambda outbox: GuestTask(party, outbox))
+    given = _party_given(settings)
+    return _member(settings, lambda outbox: GuestTask(settings, given, outbox))
 
 
 def _build_host(settings: QuasiNewtonSettings) -> PartitionedRole[HostTask]:
-    party = _party_settings(settings)
-    return _member(settings, lambda outbox: HostTask(party, outbox))
+    given = _party_given(settings)
+    return _member(settings, lambda outbox: HostTask(settings, given, outbox))
 
 
 def _build_coordinator(settings: QuasiNewtonSettings) -> PartitionedRole[CoordinatorTask]:
-    federation = settings.federation
-    own = CoordinatorSettings(
-        federation=federation.name,
-        parties=tuple(federation.parties),
-        guest=federation.guest_party,
-        fingerprint=_fingerprint(settings),
-        learning=settings.learning.learning,
-        kinds=settings.kinds,
-        key=_private_key(settings),
-        most_batches=settings.alignment.limit // settings.learning.batch,
-        codec=codec(settings.message_bytes),
-    )
-    return _member(settings, lambda outbox: CoordinatorTask(own, outbox))
+    given = CoordinatorGiven(codec(settings.message_bytes), _private_key(settings))
+    return _member(settings, lambda outbox: CoordinatorTask(settings, given, outbox))
 
 
 def _private_key(settings: QuasiNewtonSettings) -> PaillierPrivateKey | None:
@@ -233,11 +147,11 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
     guest, parties, name = federation.guest_party, federation.parties, federation.name
 
     def from_hosts(name: str) -> Channel:
-        links = {(host, guest): _linked(settings, host, name) for host in federation.hosts}
+        links = {(host, guest): f"{federation.name}.{host}.{name}" for host in federation.hosts}
         return between(name=name, links=links, from_each=True, caution=_LINK)
 
     def to_hosts(name: str) -> Channel:
-        links = {(guest, host): _linked(settings, host, name) for host in federation.hosts}
+        links = {(guest, host): f"{federation.name}.{host}.{name}" for host in federation.hosts}
         return between(name=name, links=links, to_each=True, caution=_LINK)
 
     rows = [
@@ -271,40 +185,6 @@ def _table(settings: QuasiNewtonSettings) -> ChannelTable:
 
 _LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
 _ONE_TABLE = "for all entities are rows of one training table"
-_MAY_CHANGE = {
-    "federation.members",
-    "encryption.study",
-    "encryption.key_file",
-    # A training under the old key ends, and begins again under the new one.
-    "encryption.key_fingerprint",
-    "encryption.key_bits",
-    # What was sealed with the old secret stays sealed with it. A mask that cannot be found again gives a number out of bounds.
-    "encryption.link_secret_file",
-    "alignment.entities",
-    "alignment.settle_seconds",
-    "alignment.expiry_seconds",
-    "alignment.patience_seconds",
-    "scoring.interval_seconds",
-    "scoring.versions",
-    "scoring.calibration_entities",
-    "scoring.base_points",
-    "scoring.base_odds",
-    "scoring.doubling",
-    # Entities of a batch stay in it, and held-out entities join no batch.
-    "alignment.held_out",
-    # Only the coordinator computes with these, or they are only reported. Training goes on from the remembered state.
-    "learning.learning_rate",
-    "learning.largest_step",
-    "learning.freeze_below",
-    "learning.tolerance",
-    "learning.epochs",
-    "retraining.every_seconds",
-    "retraining.entities",
-    "samples.format",
-    "labels.format",
-}
-
-
 # A release with layout 1 would take a first batch of fewer than learning.batch rows for damaged.
 _PARTY_LAYOUT = 2
 
@@ -315,7 +195,7 @@ def _state_settings(settings: QuasiNewtonSettings) -> StateSettings:
         "scoring",
     ]
     layout = 1 if settings.role.kind == COORDINATOR else _PARTY_LAYOUT
-    return StateSettings.of(by_key(settings, sections), _MAY_CHANGE, layout)
+    return StateSettings.of(by_key(settings, sections), changeable_keys(QuasiNewtonSettings, settings.role.kind), layout)
 
 
 _BUILD: Mapping[str, Callable[[QuasiNewtonSettings], PartitionedRole[Any]]] = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from streamfl.contract.channel_table import ChannelTable
 from streamfl.contract.role import Channels, Role, TopicSpec
 from streamfl.state.state_settings import StateSettings
+from streamfl.state.table import StateTable
 
 if TYPE_CHECKING:
     from streamfl.configuration.settings import RoleSettings
@@ -25,6 +26,8 @@ class RoleKind(Generic[Settings]):
     settings: the class of its configuration file. build: makes the role, with no partition open. table: its channels, one row
     each. state_settings: the settings that are remembered beside its state. begins_anew: whether `streamfl reset` may delete its
     state while its peers keep theirs, because no promise depends on it. It may be a function of the settings.
+    state: what it remembers, one row a key.
+    metrics: classes that declare what it measures.
     """
 
     name: str
@@ -33,6 +36,8 @@ class RoleKind(Generic[Settings]):
     table: Callable[[Settings], ChannelTable]
     state_settings: Callable[[Settings], StateSettings]
     begins_anew: bool | Callable[[Settings], bool] = False
+    state: StateTable = field(default_factory=StateTable)
+    metrics: tuple[type, ...] = ()
 
     def channels(self, settings: Settings) -> Channels:
         """The topics behind the role's channel names."""

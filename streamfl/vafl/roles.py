@@ -24,6 +24,7 @@ from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator.role import AlignmentPolicy, HeadSteps, VaflCoordinator
 from streamfl.vafl.functions.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
+from streamfl.vafl.metrics import CoordinatorMetrics, LabelMetrics, PartyMetrics, ScoreMetrics
 from streamfl.vafl.party.role import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.state_settings import coordinator_state_settings, party_state_settings
@@ -291,9 +292,19 @@ _kind = partial(RoleKind[VaflSettings], settings=VaflSettings)
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        _kind(name=PARTY, build=_build_party, table=_party_table, state_settings=party_state_settings),
         _kind(
-            name=COORDINATOR, build=_build_coordinator, table=_coordinator_table, state_settings=coordinator_state_settings
+            name=PARTY,
+            build=_build_party,
+            table=_party_table,
+            state_settings=party_state_settings,
+            metrics=(PartyMetrics,),
+        ),
+        _kind(
+            name=COORDINATOR,
+            build=_build_coordinator,
+            table=_coordinator_table,
+            state_settings=coordinator_state_settings,
+            metrics=(CoordinatorMetrics, ScoreMetrics, LabelMetrics),
         ),
     )
 }

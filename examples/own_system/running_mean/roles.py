@@ -7,6 +7,7 @@ from running_mean.role import RunningMean
 from streamfl.contract.channel_table import USER, Channel, ChannelTable
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.roles.role_kind import RoleKind
+from streamfl.state.changeable import changeable_keys
 from streamfl.state.state_settings import StateSettings, by_key
 
 __all__ = ["ROLES"]
@@ -31,8 +32,8 @@ def _table(settings: RunningMeanSettings) -> ChannelTable:
 
 
 def _state_settings(settings: RunningMeanSettings) -> StateSettings:
-    may_change = {"federation.clients", "federation.members", "samples.format"}
-    return StateSettings.of(by_key(settings, ("federation", "samples")), may_change)
+    content = by_key(settings, ("federation", "samples"))
+    return StateSettings.of(content, changeable_keys(RunningMeanSettings, KIND))
 
 
 ROLES = {KIND: RoleKind(KIND, RunningMeanSettings, _build, _table, _state_settings)}
