@@ -110,7 +110,7 @@ def test_the_scale_is_why_earlier_releases_refuse_the_state() -> None:
     for change in scale:
         assert change.value is not None
         with pytest.raises(PeerError, match="is not of this model"):
-            party()._tasks[0].model.restore_array(change.key, change.value)
+            party()._tasks[0].model._restore_array(change.key.removeprefix(b"array/"), change.value)
     assert party_state_settings(party_settings()).layout == 2
 
 
