@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from streamfl.contract.refusals import REASONS
+from streamfl.contract.refusals import REFUSALS
 from streamfl.contract.role import (
     Decode,
     Headers,
@@ -142,7 +142,7 @@ class PartitionedRole(Generic[One]):
         self.kind = kind
         self._kept_apart = kept_apart or {}
         self._counted = counted
-        self._reasons = {*REASONS, *refusals}
+        self._reasons = {*REFUSALS, *refusals}
         self._make = make
         self._tasks: dict[int, One] = {}
         self._long = LongMessages(decode, lambda message: str(message.sender), "state", FRAGMENTS, limits)

@@ -88,7 +88,7 @@ class Worker:
         self.metrics = metrics or Metrics()
         self.metrics.measure = self.measure
         self.lag = Lag(bus, subscription)
-        self._journal = Journal(log.warning, monotonic)
+        self._journal = Journal(log.warning, monotonic, refusals=self.metrics.refusals)
         self._progress = ProgressLine(progress_seconds, monotonic)
         self._channels, self._bus, self._subscription = channels, bus, subscription
         self._clock = clock

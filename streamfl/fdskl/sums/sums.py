@@ -98,7 +98,7 @@ class Sums:
         actives = len(settings.actives)
         # With several active parties each also has rounds of outputs under way, and of the phases for them.
         most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
-        self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
+        self.pending = PendingSums(settings.own, settings.trees, most, self._abandon)
         self.collector: Collector | None = None
         self.outputs: Outputs | None = None
         self._received = ReceivedRounds()
@@ -123,12 +123,12 @@ class Sums:
     def party_began(self, party: int, number: int) -> None:
         """A party has begun another life: give up the rounds that name another one."""
         if party in self._settings.actives:
-            self.pending.give_up_all("incarnation", but=number, root=party)
+            self.pending.abandon_all("incarnation", but=number, root=party)
         self.try_again()
         for key, pending in self.pending.announced():
             assert pending.announced is not None
             if pending.announced.incarnations[party] != number:
-                self.pending.give_up(key, "incarnation")
+                self.pending.abandon(key, "incarnation")
 
     def try_again(self) -> None:
         """More is known than before: answer the rounds that waited for it."""
@@ -150,7 +150,7 @@ class Sums:
         if root != settings.own and (self._received.is_crowded(key) or self._received.is_another(key, identity)):
             # If two rounds had one name, one would be shut out. A round that cannot be noted could be answered twice.
             self._received.forget()
-            self.pending.give_up_all("incarnation")
+            self.pending.abandon_all("incarnation")
             self._peers.begin_anew()
             return
         if not self._received.note(key, identity):
@@ -326,7 +326,7 @@ class Sums:
         self.pending.end(key)
         total = checked(sums.values)
         if total is None:
-            self._given_up(key, pending, "masks")
+            self._abandon(key, pending, "masks")
             return
         for stage in stages:
             if stage != pending.total and (masks := pending.stage(stage).values) is not None:
@@ -337,7 +337,7 @@ class Sums:
         assert self.collector is not None
         self.collector.complete(key, total.ravel(), sums.known)
 
-    def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
+    def _abandon(self, key: Key, pending: PendingSum, reason: str) -> None:
         self._figures.abandoned[reason] += 1
         missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
         names = ", ".join(self._settings.parties[number] for number in missing[:8])
