@@ -21,6 +21,9 @@ class Reason(NamedTuple):
     meaning: str
     remedy: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.meaning}; {self.remedy}" if self.remedy else self.meaning
+
 
 # The remedy of a refusal that declares none.
 CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"

@@ -43,7 +43,7 @@ def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **option
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from parts is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
+    return PartitionedRole(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM, **options)
 
 
 # ---- a party

@@ -37,8 +37,9 @@ SYSTEM = System(
         ),
         "many_distances": Reason("the active party asks for distances again and again", ASK_ACTIVE),
         "no_keys": Reason(
-            "federation.members is not set: whoever may write to the parties' topics can remove the masks from their messages",
-            "give the members keys: docs/identity.md",
+            "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and "
+            "remove the masks from their messages",
+            "give the members keys, see docs/identity.md",
         ),
         "range": Reason(
             "this party's part of f is too large to be sent: learning diverges",
@@ -46,7 +47,7 @@ SYSTEM = System(
         ),
         "round_displaced": Reason("a round was given up because too many are open", "check whether a party is absent"),
         "round_incarnation": Reason("a round was given up because a party restarted"),
-        "round_masks": Reason("the masks of a round did not cancel, so its sum was not used", WRITERS),
+        "round_masks": Reason("the masks of a round did not cancel, so its sum is not used: a part was damaged or misplaced"),
         "round_timeout": Reason(
             "a round was not complete in aggregation.round_seconds", "start the parties that the text names, or allow more time"
         ),

@@ -93,7 +93,7 @@ def _member(settings: QuasiNewtonSettings, make: Any) -> PartitionedRole[Any]:
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.FRAGMENT_BYTES)
     # A message put together from fragments is decoded like a single record.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return PartitionedRole(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
+    return PartitionedRole(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:

@@ -37,10 +37,6 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Most rounds under way at a party, in multiples of rounds_in_flight.
 PENDING = 4
-TOO_LARGE = (
-    f"a round is not answered, because this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
-    "learning.step or a larger learning.regularisation"
-)
 
 
 class Collector(Protocol):
@@ -264,7 +260,7 @@ class Sums:
                 outputs = found
             if not (np.abs(outputs) <= LARGEST_PART).all():
                 # The asking party gives the round up when its time is over. If it did so at once, it would ask again at once.
-                self._notices.say("range", TOO_LARGE)
+                self._notices.say("range")
                 return
         self.own_part.put_into(pending, self._peers.pair_secrets(pending.announced.incarnations), outputs, self._last_now)
         self._go_on(key, pending)
@@ -339,16 +335,12 @@ class Sums:
 
     def _abandon(self, key: Key, pending: PendingSum, reason: str) -> None:
         self._figures.abandoned[reason] += 1
-        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
-        names = ", ".join(self._settings.parties[number] for number in missing[:8])
-        texts = {
-            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}",
-            "incarnation": "a round was given up because a party restarted",
-            "masks": "the masks of a round did not cancel: a part was damaged, or belongs to another round. The sum was not used",
-            "displaced": "a round was given up because too many are open: is a party below this one absent?",
-            "version": "a round was given up because it asks for an old version of the model. It is repeated",
-        }
-        self._notices.say(f"round_{reason}", texts[reason])
+        text = None
+        if reason == "timeout":
+            missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
+            names = ", ".join(self._settings.parties[number] for number in missing[:8])
+            text = f"a round was not complete in {self._settings.round_seconds:g} s; no part came from {names or 'nobody'}"
+        self._notices.say(f"round_{reason}", text)
         if self.outputs is not None:
             self.outputs.drop(key)
         if self.collector is not None:

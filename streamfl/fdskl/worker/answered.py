@@ -20,11 +20,6 @@ __all__ = ["Answered"]
 FARTHEST = 4.0
 # Rounds of distances that a federation may need: one, and repetitions of those abandoned, or lost with the active party's state.
 MANY_DISTANCES = 16
-SPENT = (
-    "an entity has released privacy.features_per_entity features, so its mean is used from now on. If features are replaced "
-    "(learning.sweeps, or the solver sgd) and entities are kept for long, raise that limit; otherwise ask the active party why "
-    "it requests this many"
-)
 
 
 class Answered:
@@ -94,7 +89,7 @@ class Answered:
     def spent(self) -> None:
         """Count and report that an entity was asked for that has reached its limit of features."""
         self._figures.counts["spent_entities"] += 1
-        self._notices.say("spent_entity", SPENT)
+        self._notices.say("spent_entity")
 
     def restore(self, value: bytes) -> None:
         self._rescaled = msgspec.msgpack.decode(value, type=bool)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from streamfl.contract.role import Measurement, OperatorNotice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.fdskl import SYSTEM
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker.active import ActivePartition
 from streamfl.fdskl.worker.active_settings import ActiveSettings
@@ -29,10 +30,6 @@ __all__ = ["FdsklWorker"]
 NOBODY_ANSWERS = (
     "no round of sums has been completed for {:g} s{}. Check that every party's {} runs, and what this log says about abandoned "
     "rounds"
-)
-NO_KEYS = (
-    "federation.members is not set: anybody who may write to the parties' topics can intervene between two parties and remove "
-    "the masks from their messages. Give the members keys, see docs/identity.md"
 )
 
 
@@ -54,9 +51,9 @@ class FdsklWorker:
         self.active = active
         self._kind = kind
         self._clock_guard = ClockGuard()
-        self._notices = Notices()
+        self._notices = Notices(SYSTEM.notices)
         if settings.is_open:
-            self._notices.say("no_keys", NO_KEYS)
+            self._notices.say("no_keys")
         self._figures = WorkerFigures()
         self._active_figures = ActiveFigures(None)
         if active is not None:
