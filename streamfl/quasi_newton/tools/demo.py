@@ -130,7 +130,7 @@ def _table(seed: int) -> VerticalTable:
 
 def _scores(together: CurvatureOutcome) -> dict[str, Floats]:
     """u of the test rows, or log-odds, by who has learnt."""
-    trace, learning = together.trace, together.settings.learning.learning
+    trace, learning = together.trace, together.settings.learning.descent
     learnt, signs, batches = int(trace["entities"]), trace["labels"], trace["batches"]
     mail, browser = (trace[f"inputs/{name}"] for name in COLUMNS)
     own, other = (trace[f"weights/{name}"][0] for name in COLUMNS)

@@ -16,7 +16,7 @@ from streamfl.configuration.settings import RoleSection
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
 from streamfl.quasi_newton.members.coordinator import CoordinatorTask
 from streamfl.quasi_newton.members.party import PartyTask
-from streamfl.quasi_newton.members.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.members.training_progress import FAILED, TRAINED
 from streamfl.quasi_newton.rows.preprocessing import EVIDENCE
 from streamfl.quasi_newton.tools.made_up_secrets import MadeUp
 from streamfl.quasi_newton.tools.steps import MeasuredWork, Seconds

@@ -155,7 +155,7 @@ def run_curvature(
     with closing(federation):
         while federation.turn():
             batches = federation.parties[guest].progress.batches
-            learning = settings.learning.learning
+            learning = settings.learning.descent
             most = max(learning.epochs * batches, learning.iterations)
             interrupted = watch(recorder.iterations / most if batches else 0.0)
             if interrupted and recorder.between_epochs(batches):
@@ -260,7 +260,7 @@ def _alone(
     numbers = kinds(1, size, size, input_bound=learning.input_bound, inner_bound=learning.output_bound)
     try:
         own = Party(rows.inputs[:count], start, rows.muted[:count])
-        found = train([own], signs[:count], replace(learning.learning, batch=size), batches, numbers=numbers)
+        found = train([own], signs[:count], replace(learning.descent, batch=size), batches, numbers=numbers)
     except OutOfBounds:
         return None
     return figures_of(found.outputs([rows.inputs[count:]]), signs[count:])

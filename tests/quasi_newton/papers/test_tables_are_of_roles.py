@@ -61,7 +61,7 @@ def by_roles(inputs: Floats, signs: Floats, batch: int, method: str, **learning:
 
 def assert_equals_direct(found: CurvatureOutcome, columns: list[Floats], muted: list[NDArray[np.bool_]]) -> None:
     """What the roles learnt is what these columns of all rows give without roles."""
-    trace, learning = found.trace, found.settings.learning.learning
+    trace, learning = found.trace, found.settings.learning.descent
     parties = [Party(own, trace[f"weights/{name}"][0], far) for name, own, far in zip(NAMES, columns, muted, strict=True)]
     direct = train(parties, trace["labels"], learning, trace["batches"], numbers=found.settings.kinds)
     assert found.converged == direct.converged

@@ -186,7 +186,7 @@ class QuasiNewtonScenario:
         for task in role._tasks.values():
             if not isinstance(task, PartyTask):
                 continue
-            own, limit = task.settings.own, task.settings.most
+            own, limit = task.settings.own_party, task.settings.alignment.limit
             require(len(task.table) <= limit, f"{own}: {len(task.table)} entities are kept, {limit} may be")
             memory = task.settings.learning.memory
             if task.iterates.is_ready:
