@@ -44,8 +44,8 @@ class InputWatch:
     def sample(self, partition: int, client: str, label: float | None) -> None:
         """A sample came, whether it is accepted or not. label: in the learner's unit."""
         self._samples += 1
-        self._sampled.add(partition)
         if self._place.get(client) != partition:
+            self._sampled.add(partition)
             self._moved(partition, client)
         if label is not None:
             self._pairs += 1
