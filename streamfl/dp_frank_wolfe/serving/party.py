@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamfl.contract.role import Measurement, PeerError
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
-from streamfl.dp_frank_wolfe.metrics import PartyMetrics
+from streamfl.dp_frank_wolfe.metrics import ServingMetrics
 from streamfl.dp_frank_wolfe.party.role import PartyTask, PartyWeights
 from streamfl.dp_frank_wolfe.privacy.ledger import PREDICTIONS
 from streamfl.dp_frank_wolfe.serving.partials import PartialPlan, largest_partial
@@ -156,7 +156,7 @@ class Serving:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        yield PartyMetrics.waiting_partials(len(self._due))
+        yield ServingMetrics.waiting_partials(len(self._due))
 
     def _tellable(self, most: int) -> list[int]:
         """The first ``most`` parts that may be sent."""
