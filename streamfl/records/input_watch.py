@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from streamfl.contract.measurement import counter
 from streamfl.contract.role import Measurement, OperatorNotice
 
-__all__ = ["InputWatch"]
+__all__ = ["InputMetrics", "InputWatch"]
 
 # Enough records to rule out chance, and few enough to report a mistake soon.
 ENOUGH = 20
 # A mistake is reported until this many samples and labels came without it, so that a stray record is not reported for ever.
 LATEST = 1_000
+
+
+class InputMetrics:
+    """Metrics of labels."""
+
+    labels_outside_range = counter("Labels outside samples.label_range, which are learnt too")
 
 
 class InputWatch:
@@ -105,8 +112,7 @@ class InputWatch:
 
     def measure(self) -> Iterable[Measurement]:
         """How many labels were outside their range."""
-        text = "Labels outside samples.label_range, which are learnt too"
-        yield Measurement("labels_outside_range", "counter", text, self._outside)
+        yield InputMetrics.labels_outside_range(self._outside)
 
     @property
     def _seen(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from streamfl.contract.role import PeerError
 from streamfl.encoding.changelog_checks import Time, check_name, check_within
 from streamfl.encoding.wire import decode_array
+from streamfl.quasi_newton.metrics import MemberCounts
 from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.state.changelog import ChangedParts
 from streamfl.state.clock_guard import overdue, set_back
@@ -44,7 +44,7 @@ class EntityTable:
         labelled: bool,
         expiry: float,
         limit: int,
-        counts: Counter[str],
+        counts: MemberCounts,
         is_taken: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self._parts = parts
@@ -109,7 +109,8 @@ class EntityTable:
         self._entities[entity] = changed
         self._parts.remember(KEY + entity.encode(), changed)
         if len(self._entities) > self._limit:
-            self._forget(next(iter(self._entities)), "displaced_entities")
+            self._counts.displaced_entities += 1
+            self._forget(next(iter(self._entities)))
         return more
 
     def recount(self) -> None:
@@ -139,7 +140,8 @@ class EntityTable:
     def expire(self, now: float) -> None:
         self._sort()
         for entity in overdue(self._entities, self._expiry, now):
-            self._forget(entity, "expired_entities")
+            self._counts.expired_entities += 1
+            self._forget(entity)
 
     def set_back(self, now: float) -> None:
         """Set times after ``now`` to ``now``, because the clock was ahead."""
@@ -173,12 +175,11 @@ class EntityTable:
             self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].since))
             self._in_order = True
 
-    def _forget(self, entity: str, reason: str) -> None:
+    def _forget(self, entity: str) -> None:
         gone = self._entities.pop(entity)
         if self._complete is not None:
             self._complete -= self._counts_as_complete(entity, gone)
         if self._known is not None:
             self._known -= self._is_complete(gone)
         self._parts.forget(KEY + entity.encode())
-        self._counts[reason] += 1
         self.on_forget(entity)
