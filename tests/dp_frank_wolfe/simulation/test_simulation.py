@@ -33,7 +33,7 @@ from streamfl.testing.faults.fault_rates import FAULTS
 
 pytestmark = pytest.mark.long
 
-SEEDS = range(24)
+SEEDS = range(16)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
